@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
+
+CODE = r"[A-Za-z]{2,3}(?:[_-][A-Za-z0-9]+)?"  # of a language
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,14 @@ def paired(names: list[str]) -> list[list[str]]:
 
     Raises ConfigError for a text file without a second one, and for a file that is not there.
     """
-    from mt.data.reading.compression import similar_names, suffix_of
+    from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
     from mt.data.reading.formats import SUFFIXES
     from mt.data.reading.text_files import is_pattern
     from mt.errors import ConfigError
 
-    def require_file(name: str) -> None:
+    def require_side(name: str) -> None:
         path = Path(name)
-        if not path.suffix or name.startswith("{") or is_pattern(name):
-            return
-        # It may also be what the names of several files begin with.
-        if not path.exists() and not any(path.parent.glob(glob.escape(path.name) + ".*")):
+        if re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix) and not path.exists():
             raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
 
     found: list[list[str]] = []
@@ -75,15 +73,18 @@ def paired(names: list[str]) -> list[list[str]]:
         path = Path(name)
         if is_side_of_text(path):
             if not rest or not is_side_of_text(Path(rest[0])):
-                require_file(rest[0] if rest else name)
+                if rest:
+                    require_side(rest[0])
                 raise ConfigError(
                     f"{name}: is a text file, after which its translation is required, found "
                     f"{rest[0] if rest else 'nothing'}; name source and target files in turn"
                 )
             found.append([name, rest.pop(0)])
             continue
-        if suffix_of(path) in SUFFIXES or (rest and is_side_of_text(Path(rest[0]))):
-            require_file(name)
+        if suffix_of(path) in SUFFIXES and not is_pattern(name) and not path.exists():
+            raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
+        if rest and is_side_of_text(Path(rest[0])):
+            require_side(name)
         found.append([name])
     return found
 
@@ -127,11 +128,10 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
     from mt.data.reading.compression import suffix_of
     from mt.errors import ConfigError
 
-    code = r"[A-Za-z]{2,3}(?:[_-][A-Za-z0-9]+)?"
     if langs is not None:
         # The hyphen in the middle: that of pt-BR-en stands after a country.
         source = r"[A-Za-z]{2,3}(?:_\w+|-[A-Z]{2}(?=-))?"
-        match = re.fullmatch(rf"({source})-({code})", langs)
+        match = re.fullmatch(rf"({source})-({CODE})", langs)
         if match is None:
             raise ConfigError(
                 f"--langs: must be two languages, such as de-en or pt_BR-en, found {langs!r}"
@@ -140,7 +140,7 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
     for source in train:
         if isinstance(source, dict) and "path" not in source and {"src", "tgt"} <= source.keys():
             endings = [suffix_of(Path(str(source[side])))[1:] for side in ("src", "tgt")]
-            if endings[0] != endings[1] and all(re.fullmatch(code, one) for one in endings):
+            if endings[0] != endings[1] and all(re.fullmatch(CODE, one) for one in endings):
                 return endings[0], endings[1]
     if any(isinstance(one, dict) and not {"src", "tgt"} <= one.keys() for one in train):
         raise ConfigError(

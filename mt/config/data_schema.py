@@ -15,7 +15,6 @@ from mt.config.values import (
     Direction,
     FileOrColumn,
     Flag,
-    FromHalf,
     Length,
     Natural,
     Portion,
@@ -146,7 +145,9 @@ class Clean(Section):
     max_repeats: Repeats | None = key(
         3, "words that only repeat those before them, beyond the other side's"
     )
-    max_copied: FromHalf | None = key(0.8, "share of the target's words that the source has too")
+    max_copied: UpToOne | None = key(
+        0.8, "share of the target's words that the source has too; less than 0.5 means 0.5"
+    )
     max_other_script: UpToOne | None = key(
         0.7, "share of letters in a script that src_lang or tgt_lang is not written in"
     )

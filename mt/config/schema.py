@@ -23,7 +23,6 @@ from mt.config.values import (
     CountOrAuto,
     Coverage,
     Decay,
-    EpochsOrAuto,
     Few,
     Flag,
     FlagOrAuto,
@@ -32,6 +31,7 @@ from mt.config.values import (
     Natural,
     Penalty,
     Positive,
+    PositiveOrAuto,
     Seed,
     Share,
     ShareOrAuto,
@@ -234,7 +234,7 @@ class TrainConfig(_Strict):
     """Length and precision of training, checkpoints, and what to start from."""
 
     max_steps: Count = _key(100_000, "updates until training ends")
-    max_epochs: EpochsOrAuto = _key(
+    max_epochs: PositiveOrAuto = _key(
         None,
         "epochs until training ends, if max_steps is not reached before; null means any, auto "
         "means chosen by the number of pairs",

@@ -35,7 +35,6 @@ Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(
 Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_integral)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_integral)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Epochs = Annotated[float, Field(strict=True, gt=0, le=10**6, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
 # A length raised to a higher power may overflow a float.
@@ -45,8 +44,6 @@ Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
 Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-# A smaller share of copied words is not told apart.
-FromHalf = Annotated[float, Field(strict=True, ge=0.5, le=1, allow_inf_nan=False)]
 Portion = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
@@ -55,7 +52,7 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[Count | Literal["auto"] | None, _or_auto(Count | None)]
 VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
 ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
-EpochsOrAuto = Annotated[Epochs | Literal["auto"] | None, _or_auto(Epochs | None)]
+PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
 FlagOrAuto = Annotated[Flag | Literal["auto"], _or_auto(Flag)]
 
 

@@ -222,7 +222,7 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
         own = min(left, plan.epochs_until(until, length))
         updates += own * length
         left -= own
-    wanted = max(1, round(updates))
+    wanted = max(1, round(min(updates, 1e15)))  # 1e308 epochs are infinitely many updates
     of = " and ".join(f"{length:,}" for length in lengths)
     log.say(
         f"train.max_epochs: {epochs:g} epoch{'s' * (epochs != 1)} of {of} updates are {wanted:,} "

@@ -142,7 +142,6 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
         (["-o", "o", "--limit", "max_word=2"], ["--limit", "max_word", "max_words"]),
         (["-o", "o", "--limit", "max_words=0"], ["--limit", "data.clean.max_words", "0"]),
         (["-o", "o", "--against", "no.en"], ["data.clean.against", "no.en"]),
-        (["-o", "o", "--limit", "max_copied=0.3"], ["data.clean.max_copied", "at least 0.5"]),
         (
             ["{src: b.de, tgt: b.en, src_lang: en, tgt_lang: fr}", "-o", "o"],
             ["--output o", "de-en, en-fr", "each direction"],

@@ -311,7 +311,7 @@ def test_a_dry_run_leaves_a_run_as_it_is(tiny_config: Path, tmp_path: Path, mt: 
     # Other pairs make another store and another plan; and `auto` is measured.
     other_data = "data.max_tokens=5 batch.tokens_per_batch=auto optim.peak_lr=0.5"
     for settings, left in (
-        ("train.max_steps=9", "1, "),
+        ("train.max_steps=9 train.max_epochs=1e308", "1, "),
         (other_data, "0, "),
         ("tokenizer.vocab_size=300 model.d_ff=32", "8, "),
     ):

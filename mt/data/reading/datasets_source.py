@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mt.config.schema import Source
     from mt.data.reading.columns import Row
 
+# Of Parquet. By default a batch has the rows of a file's first group, and an empty file has none.
+BATCHES = {"batch_size": 1000}
+
 
 def read_dataset(source: Source, root: Path, where: str, stream: bool = False) -> Iterator[Row]:
     """The rows of Parquet files, a folder of them, a folder of save_to_disk or a hub data set.
@@ -55,7 +58,7 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
     if format_of(source, root) == "parquet" and files:
         require_split(source, path, where, ["train"])
         literal = [glob.escape(str(file.absolute())) for file in files]
-        return _load_local("parquet", data_files={"train": literal})["train"]
+        return _load_local("parquet", data_files={"train": literal}, **BATCHES)["train"]
     if path.exists():
         raise DataError(
             f"{where}.path: {path} is not of a type that mt reads; required is "
@@ -72,13 +75,11 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
 
 
 def _load_local(loader: str, **options: Any) -> Any:
-    """All splits of local Parquet files, streamed: nothing is copied to disk."""
+    """All splits of local files, streamed: nothing is copied to disk."""
     import datasets
 
     # The scratch folder only holds the library's lock file.
     with tempfile.TemporaryDirectory() as scratch:
-        # By default a batch has the rows of a file's first group, and an empty one has none.
-        options["batch_size"] = 1000
         return datasets.load_dataset(loader, streaming=True, cache_dir=scratch, **options)
 
 
@@ -93,7 +94,9 @@ def _folder_dataset(source: Source, path: Path, where: str) -> Any:
         return splits[source.split].with_format(None)
     if any(path.rglob("*.parquet")):
         # The library finds the splits in the names of the files, or in a data card (README.md).
-        splits = _load_local(str(path.absolute()), name=source.name)
+        kinds = {SUFFIXES.get(suffix_of(file), "parquet") for file in path.rglob("*")}
+        batches = BATCHES if kinds == {"parquet"} else {}  # the library may read others
+        splits = _load_local(str(path.absolute()), name=source.name, **batches)
         require_split(source, path, where, list(splits))
         return splits[source.split]
     raise DataError(

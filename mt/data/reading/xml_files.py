@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 # What opens a unit, a tag that says the languages of the units after it, or what is skipped.
 _OPEN = re.compile(
-    r"<(!ENTITY|!--|(?:[\w.-]+:)?(?:(?:tu|trans-unit|segment)(?=[\s>])|(?:file|xliff)(?=\s)))"
+    r"<(!ENTITY|!--|(?:[\w.-]+:)?(?:(?:tu|trans-unit|segment)(?=[\s>])|(?:file|xliff)(?=[\s>])))"
 )
-_TAG = r"""(?:[^>"']|"[^"]*"|'[^']*')*>"""  # from a tag's name on: a value may have a `>`
+_TAG = r"""(?:[^<>"']|"[^"<]*"|'[^'<]*')*>"""  # from a tag's name on: a value may have a `>`
 _ENDS = {"!ENTITY": "", "!--": "-->", "file": _TAG, "xliff": _TAG}  # of what is no unit
 # The last of several openings in a unit: those before it are not closed.
 _NESTED = re.compile(r"<([\w.:-]+)(?=[\s>]).*(?=<\1[\s>])", re.DOTALL)
@@ -164,8 +164,8 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                         )
                     if (name := opening[1].rpartition(":")[2]) in ("file", "xliff"):
                         named = _LANGUAGE.findall(item)
-                        languages = {_SIDES.get(key, "target"): one for key, one in named}
-                        languages = languages or of_root
+                        own = {_SIDES.get(key, "target"): one for key, one in named}
+                        languages = own or of_root or languages
                         of_root = languages if name == "xliff" else of_root
                     elif opening[1] != "!--":
                         units.append(_Unit(place, item, languages))
