@@ -184,10 +184,8 @@ class TaggedText:
     def _written(self, tag: InlineTag, at: int, translated: str) -> tuple[str, int]:
         """Write a tag with all inside it; also return the place of what follows."""
         parts = [self._raw(tag.opening, tag.place[0] == 0)]
-        if tag.opening.kind == "kept":
+        if tag.opening.kind in ("kept", "newline"):  # in place of a text, or of a space
             at = max(at, tag.place[1])
-        elif tag.opening.kind == "newline" and tag.place[0] < tag.place[1]:
-            at += 1  # the space in whose place it stands
         for inner in sorted(tag.inner, key=lambda one: one.place[0]):
             if inner.opening.kind == "newline" and inner.place[0] < 0:
                 continue

@@ -117,6 +117,9 @@ def test_subtitles() -> None:
     for text in ("<i>\nEins zwei drei.\n</i>", "{\\an8}\nEins zwei drei."):
         alone = f"1\n00:01,0 --> 00:02,0\n{text}\n"
         assert translated("srt", alone) == alone
+    # Two line breaks in the place of one space lose no letter.
+    text = "1\n00:01,0 --> 00:02,0\nEins zwei\n</i>\n<b>\ndrei vier</b>\n"
+    assert "vier" in translated("srt", text, "Xxx {} Yyy".format)
 
 
 def test_html() -> None:
