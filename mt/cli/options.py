@@ -21,13 +21,14 @@ SHARED = read_rows("""
     --config -c NAME: config file, or the name of a shipped config
     settings = --set KEY=VALUE: override one value, such as model.d_ff=1024; repeatable
     Input:
-    --model -m FOLDER: run directory, checkpoint or exported model folder
-    tokenizer = --model -m PATH: SentencePiece .model file, run directory, checkpoint or exported
-        model folder
-    models = --model -m FOLDER: run directory, checkpoint or exported model folder; several make an
-        ensemble
+    --model -m FOLDER: run directory, checkpoint, averaged or imported model
+    tokenizer = --model -m PATH: SentencePiece .model file, run directory, checkpoint, averaged
+        or imported model
+    models = --model -m FOLDER: run directory, checkpoint, averaged or imported model; several
+        make an ensemble
     --errors HOW: bytes that are not UTF-8: strict stops, replace puts U+FFFD
-    trained = --model -m FOLDER: trained model: run directory, checkpoint or exported model folder
+    trained = --model -m FOLDER: trained model: run directory, checkpoint, averaged or imported
+        model
     source = IN: text file, also compressed; - is stdin
     --side NAME: src or tgt: which vocabulary, where source and target have their own
     sentence = SENTENCE: source sentence

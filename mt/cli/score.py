@@ -144,7 +144,8 @@ def _score_contrastive(
             write_lines(file, format_items(results, as_json))
     print_result((table_json if as_json else format_table)(phenomena, overall))
     # No perplexity: that of correct and wrong translations together says nothing.
-    say(f"{len(items):,} items: {scorer.pairs:,} translations scored in {scorer.seconds:.1f} s")
+    n_scored = scorer.pairs - scorer.too_long.count
+    say(f"{len(items):,} items: {n_scored:,} translations scored in {scorer.seconds:.1f} s")
     for note in notes_on(results):
         say(f"note: {note}")
 

@@ -270,7 +270,7 @@ class TrainConfig(_Strict):
     tensorboard: Flag = _key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = _key(
         None,
-        "model to fine-tune: a run directory, checkpoint or exported folder; "
+        "model to fine-tune: a run directory, checkpoint, averaged or imported model; "
         "null means random weights",
     )
     new_vocabulary: Flag = _key(

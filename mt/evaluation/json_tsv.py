@@ -36,7 +36,7 @@ def to_json(evaluations: Sequence[Evaluation]) -> str:
         for system, lines in evaluation.differences.items()
         for line in lines
     ]
-    if differing:
+    if any(evaluation.differences for evaluation in evaluations):
         tree[DIFFERENCES] = differing
     return json.dumps(tree, indent=2)
 

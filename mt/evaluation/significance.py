@@ -24,6 +24,9 @@ RESAMPLES = 1_000
 TRIALS = 10_000
 # A difference with a smaller p-value is called significant.
 LEVEL = 0.05
+# Of fewer lines that differ no swapping shows anything: five all for one system have p = 2 / 2^5.
+# sacreBLEU's p-value, which counts no ties, would be the smallest there is.
+FEWEST_LINES = 6
 
 # The paired tests by sacreBLEU's names.
 TESTS = {"bs": "paired bootstrap", "ar": "paired approximate randomisation"}
@@ -55,11 +58,13 @@ class Comparison:
     interval: Interval | None = None  # of the value, by the resamples of the test
     signature: str = ""  # with the test's seed and number of samples
     margin: float | None = None  # half of the 95 % interval of the difference, by the resamples
+    n_lines: int = FEWEST_LINES  # that differ in their statistics, or more
 
     @property
     def significant(self) -> bool:
         """Whether chance is unlikely. sacreBLEU gives equal systems the smallest p-value."""
-        return self.difference != 0 and self.p_value < LEVEL
+        has_lines = self.difference != 0 and self.n_lines >= FEWEST_LINES
+        return has_lines and self.p_value < LEVEL
 
     def __str__(self) -> str:
         """`p = 0.21: may be chance`."""

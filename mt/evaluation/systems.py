@@ -182,6 +182,7 @@ def _by_system(
             baseline, value_of_baseline, of_baseline, resamples_of_baseline = first
             difference = value - value_of_baseline
             better = difference < 0 if metric.lower_is_better else difference > 0
+            n_lines = int((statistics != of_baseline).any(axis=1).sum())
             for test, n in tests.items():
                 in_test, margin = None, None
                 if test == "bs":
@@ -192,7 +193,7 @@ def _by_system(
                     both = statistics, of_baseline
                     p_value = randomisation_p_value(metric, difference, *both, n, seed)
                 comparisons[test] = Comparison(
-                    difference, p_value, better, baseline, in_test, sign(test, n), margin
+                    difference, p_value, better, baseline, in_test, sign(test, n), margin, n_lines
                 )
         slices = {one.by: _slice_values(metric, statistics, one) for one in data.slicings}
         results[system] = SystemScore(metric.name, score, interval, comparisons, slices)
@@ -208,7 +209,8 @@ def _slice_values(metric: Metric, statistics: Statistics, slicing: Slicing) -> l
             f"slices by {slicing.by} have {n_lines:,} lines, the hypotheses have "
             f"{len(statistics):,}; slice the sources of the same test set"
         )
-    return [
-        float(metric.value(statistics[list(part.lines)].sum(axis=0).tolist()))
-        for part in slicing.slices
-    ]
+    values = (
+        metric.value(statistics[list(part.lines)].sum(axis=0).tolist()) for part in slicing.slices
+    )
+    # Rounding may leave 100.00000000000004; only an error rate can be higher.
+    return [float(value if metric.lower_is_better else min(value, 100.0)) for value in values]

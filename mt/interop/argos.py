@@ -133,7 +133,7 @@ def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iter
         if not re.fullmatch("[A-Za-z]{2,3}", code) or code in UNKNOWN:
             yield (
                 f"--{way}-code: must be a language code of two or three letters, such as de, found "
-                f"{code!r} (data.{key} of the model's config)"
+                f"{code!r}; without the option it is data.{key} of the model's config"
             )
 
 
@@ -142,7 +142,7 @@ def as_argos(package: Path) -> Translate:
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_file=str(package / SENTENCEPIECE))
-    library = import_package("ctranslate2", "ctranslate2")
+    library = import_package("ctranslate2")
     translator = library.Translator(str(package / "model"), compute_type="auto")
 
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:

@@ -111,7 +111,7 @@ def write_model(
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"--quantization: must be one of {known}, found {quantization!r}")
-    library = import_package("ctranslate2", "ctranslate2")
+    library = import_package("ctranslate2")
     specification(loaded.model, loaded.tokenizer, quantization, first_ids).save(str(folder))
     score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="float32"))
     if quantization == "fp32":
@@ -137,7 +137,7 @@ def translate_with(
 
     config, tokenizer = loaded.config, loaded.tokenizer
     int8 = quantization == "int8"
-    library = import_package("ctranslate2", "ctranslate2")
+    library = import_package("ctranslate2")
     model = library.Translator(str(folder), compute_type="int8" if int8 else "float32")
 
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,14 +36,14 @@ LINES = 200
 Translate = Callable[[Sequence[str], DecodeConfig], Sequence[str]]
 
 
-def import_package(name: str, export: str) -> Any:
-    """Import the package that `mt export EXPORT` needs; ConfigError where it is not installed."""
+def import_package(name: str) -> Any:
+    """Import the package that an export needs; ConfigError where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"export {export}: needs the package {name}, which cannot be imported ({error}); run: "
-            f"pip install {name}"
+            f"mt export: this export needs the package {name}, which cannot be imported ({error}); "
+            f"run: pip install {name}"
         ) from error
 
 
@@ -54,11 +55,13 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
     """
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
-    partial = output.with_name(f".{output.name}.partial")
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
+        if output.exists():  # by now
+            raise CheckpointError(f"--output {output}: was made meanwhile; give another path")
         partial.rename(output)
     except (OSError, SafetensorError) as error:
         need = sum(weight.numel() * 4 for weight in model.parameters()) / 1e6

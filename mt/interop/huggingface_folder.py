@@ -29,7 +29,7 @@ from mt.interop.huggingface_layout import (
     correspondences,
     to_halves,
 )
-from mt.interop.huggingface_tokenizer import VOCABULARY, read_json
+from mt.interop.huggingface_tokenizer import SOURCE_MODEL, read_json
 from mt.model.transformer import sinusoids
 
 # What transformers takes for a key that config.json leaves out.
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         remedy = MARIAN if by_marian else "give a folder that transformers saved"
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
     kind = content.get("model_type")
-    exported = kind == "pegasus" and (folder / VOCABULARY).exists()
+    exported = kind == "pegasus" and (folder / SOURCE_MODEL).exists()
     if kind != "marian" and not exported:
         raise ConfigError(
             f"{folder}: config.json: model_type must be marian, found {kind}; mt imports Marian "

@@ -210,7 +210,7 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def load_model(path: Path) -> LoadedModel:
-    """Load the model at a run directory, checkpoint or exported folder."""
+    """Load the model at a run directory or checkpoint, or an averaged or imported one."""
     described = read_folder(path)
     model = build_model(described.config, described.tokenizer)
     put_weights(model, load_weights(described.folder), str(described.folder / WEIGHTS))
@@ -267,7 +267,8 @@ def average_run(
     if len(chosen) < count:
         raise CheckpointError(
             f"{run_dir}: --{kind} {count}{by_default} checkpoints asked for, the run keeps "
-            f"{len(chosen)} {kept}; ask for fewer, or train with a larger train.keep_{kind}"
+            f"{len(chosen)} {kept}; ask for fewer, or train longer, or with a larger "
+            f"train.keep_{kind} or a smaller train.valid_every"
         )
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")

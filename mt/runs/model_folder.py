@@ -225,10 +225,16 @@ def find_model(path: Path, option: str = "--model") -> Path:
             problem = "this run has not saved a checkpoint yet; wait for its first validation"
         else:
             problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
+            if (path / "config.json").is_file():
+                problem += (
+                    ". It is for another program, as mt export writes it: give the model that it "
+                    "was made of, or bring it in by mt import"
+                )
     except OSError as error:  # a name too long, a folder that the user may not enter
         problem = str(error.strerror)
     raise CheckpointError(
-        f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
+        f"{option} {path}: must be a run directory, a checkpoint, an averaged or an imported "
+        f"model; {problem}"
     )
 
 
@@ -250,7 +256,7 @@ def read_config(path: Path) -> Config:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read the model at a run directory, checkpoint or exported folder; verify its weights.
+    """Read the model at a run directory, or in a model folder; verify its weights.
 
     The `decode` section of its config has what `mt tune` has chosen.
     """
@@ -279,7 +285,7 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
-    """The tokenizer of a `.model` file, run directory, checkpoint or exported folder.
+    """The tokenizer of a `.model` file, run directory or model folder.
 
     `option` names it in messages.
     """

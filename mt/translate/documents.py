@@ -9,11 +9,9 @@ file has no more grammar than `TIMING`.
 from __future__ import annotations
 
 import dataclasses
-import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +19,7 @@ from xml.parsers import expat
 
 from mt.data.reading.compression import suffix_of
 from mt.errors import DataError
+from mt.translate.html_tokens import html_tokens
 from mt.translate.inline_tags import MarkupToken, TaggedText, TokenKind, has_words
 from mt.translate.lines import Translation
 
@@ -34,35 +33,22 @@ SUFFIXES = {
 }
 
 # What an XML or HTML file says of its encoding.
-ENCODING = re.compile(r"""(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""")
+ENCODING = re.compile(
+    r"""<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE
+)
 TIMING = re.compile(r"\s*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
 SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
 # The speaker of a line of a dialogue changes at a dash.
 DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")
 
-# HTML: elements inside a line of text. All others end it.
-INLINE = re.compile(
-    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|input|ins|kbd|label|mark|"
-    "math|q|s|samp|script|small|span|strike|strong|style|sub|sup|svg|time|tt|u|var|wbr"
-)
-VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
-# Elements whose end tags may be left out, and those whose start ends them; a block ends a p.
-_ROWS = ("tr", "tbody", "tfoot")
-_CELLS = ("td", "th", *_ROWS)
-OPTIONAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("dt", "dd"), ("dt", "dd")),
-    **dict.fromkeys(("td", "th"), _CELLS),
-    **{"tr": _ROWS, "li": ("li",), "option": ("option", "optgroup"), "p": ()},
-}
-NESTING = {"dl", "menu", "ol", "table", "ul"}  # hold such elements of their own
-CODE = {"script", "style", "svg", "math", "textarea"}  # no words
-QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
+# An attribute of an HTML tag.
 ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 
-# XLIFF: elements whose content is code, and those that are a single tag; which text they belong to.
-XLIFF_CODE = dict.fromkeys(("ph", "it", "x", "cp"), "") | {
-    **dict.fromkeys(("bpt", "bx", "sc", "sm"), "after"),
-    **dict.fromkeys(("ept", "ex", "ec", "em"), "before"),
+# XLIFF: elements whose content is code, and those that are a single tag. What each begins or ends.
+XLIFF_CODE: dict[str, TokenKind] = {
+    **dict.fromkeys(("ph", "it", "x", "cp"), "point"),
+    **dict.fromkeys(("bpt", "bx", "sc", "sm"), "start"),
+    **dict.fromkeys(("ept", "ex", "ec", "em"), "end"),
 }
 # States of a target whose text may be replaced; without a state it may not.
 OPEN_STATES = {"new", "needs-translation", "initial"}
@@ -135,7 +121,12 @@ def read_document(form: str, content: str, name: str, protect: Protect = list) -
         )
     if form == "xliff":
         return _XliffReader(content, name, protect).document
-    tokens = _merged(_srt_tokens(content) if form == "srt" else _html_tokens(content, name))
+    tokens = _merged(_srt_tokens(content) if form == "srt" else html_tokens(content, name))
+    if form == "srt" and "\r" in content and "\n" not in content:
+        raise DataError(
+            f"{name}: its line ends are carriage returns (\\r) without line feeds, which are "
+            "required. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
+        )
     if form == "srt" and not TIMING.search(content):
         raise DataError(
             f"{name}: has no subtitle, a line such as 00:00:01,000 --> 00:00:02,500 is required; "
@@ -196,128 +187,16 @@ def _srt_tokens(content: str) -> Iterator[MarkupToken]:
 def _subtitle(text: str) -> Iterator[MarkupToken]:
     for number, part in enumerate(SUBTITLE_TAG.split(text)):
         kind: TokenKind = "text"
-        if number % 2:
-            kind = "point" if part[0] == "{" else "end" if part[1] == "/" else "start"
-        yield MarkupToken(kind, part, "".join(re.findall(r"^</?(\w+)", part)).lower())
+        name = "".join(re.findall(r"^(?:</?|\{\\)([^\W\d_]+)", part)).lower()
+        if number % 2 and part[0] == "{":  # {\an8} stands alone, {\i1} is ended by {\i0}
+            pair = re.fullmatch(r"\{\\[bius]([01])\}", part)
+            kind = "point" if pair is None else "start" if pair[1] == "1" else "end"
+        elif number % 2:
+            kind = "end" if part[1] == "/" else "start"
+        yield MarkupToken(kind, part, name)
 
 
 # --- HTML ---------------------------------------------------------------------------------------
-
-
-class _HtmlParser(HTMLParser):
-    """Notes where each part of an HTML text begins, and what it is."""
-
-    def __init__(self, content: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.parts: list[tuple[int, TokenKind, str, dict[str, str | None]]] = []
-        self._lines = [0, *(match.end() for match in re.finditer("\n", content))]
-        # A parser of its own opinion on `&#` takes all that follows for text. Places are the same.
-        self.feed(content.replace("&", "+"))
-        self.close()
-
-    def _add(self, kind: TokenKind, name: str = "", attributes: Iterable[Any] = ()) -> None:
-        line, column = self.getpos()
-        self.parts.append((self._lines[line - 1] + column, kind, name, dict(attributes)))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("point" if tag in VOID else "start", tag, attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("point", tag, attrs)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._add("end", tag)
-
-    def handle_data(self, data: str) -> None:
-        self._add("text")
-
-    def handle_comment(self, data: str) -> None:
-        self._add("point")
-
-    def handle_decl(self, decl: str) -> None:
-        self._add("break")
-
-    def handle_pi(self, data: str) -> None:
-        self._add("break")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add("break")
-
-
-@dataclass
-class _Skipped:
-    """An element that is not translated, so far."""
-
-    token: MarkupToken
-    inside: list[str]  # names of open elements: its own, and those in it
-
-    def ends_before(self, kind: TokenKind, tag: str) -> bool:
-        """Whether the element, whose end tag is left out, has ended before a tag."""
-        following = OPTIONAL.get(self.token.name)
-        if following is None or not tag or INLINE.fullmatch(tag) or tag in self.inside[1:]:
-            return False
-        if kind == "end":  # of the parent
-            return tag not in {*self.inside, "p", *VOID}
-        is_next = tag in following or self.token.name == "p"
-        return kind == "start" and is_next and not NESTING.intersection(self.inside)
-
-    def add(self, kind: TokenKind, tag: str, raw: str) -> None:
-        """Add a part of it."""
-        self.token.raw += raw
-        self.token.content += raw * (kind == "text")
-        if kind == "start":
-            self.inside.append(tag)
-        elif kind == "end" and tag in self.inside:
-            del self.inside[len(self.inside) - 1 - self.inside[::-1].index(tag) :]
-
-
-def _html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
-    """Cut HTML. An element that is not translated is one token."""
-    try:
-        parts = _HtmlParser(content).parts
-    except AssertionError as error:  # of `<![` and something unknown
-        raise DataError(f"{name}: cannot be read as HTML: {error}") from None
-    starts = [start for start, *_ in parts]
-    skipped: _Skipped | None = None
-    n_pre = 0
-    for (_, kind, tag, attributes), span in zip(
-        parts, pairwise([*starts, len(content)]), strict=True
-    ):
-        raw = content[slice(*span)]
-        if skipped is not None:
-            has_ended = skipped.ends_before(kind, tag)
-            if not has_ended:
-                skipped.add(kind, tag, raw)
-            if has_ended or not skipped.inside:
-                yield _quoted(skipped.token)
-                skipped = None
-            if not has_ended:
-                continue
-        classes = (attributes.get("class") or "").split()
-        is_fixed = attributes.get("translate") == "no" or "notranslate" in classes
-        if kind == "start" and (is_fixed or tag in CODE | QUOTED):
-            skipped = _Skipped(MarkupToken("point", raw, tag), [tag])
-        elif tag == "pre":
-            n_pre = max(0, n_pre + (kind == "start") - (kind == "end"))
-            yield MarkupToken("break", raw, tag, attributes)
-        elif kind == "text" and n_pre:  # each line is a text
-            for text in re.split(r"([ \t]*\r?\n[ \t]*)", raw):
-                yield MarkupToken("text" if text.strip() else "break", text)
-        else:
-            kind = "break" if tag and not INLINE.fullmatch(tag) else kind
-            yield MarkupToken(kind, raw, tag, {} if is_fixed else attributes)
-    if skipped is not None:
-        yield _quoted(skipped.token)
-
-
-def _quoted(token: MarkupToken) -> MarkupToken:
-    """An element that is not translated: one with words is kept, between others."""
-    token.content = " ".join(html.unescape(token.content).split())
-    if not INLINE.fullmatch(token.name):
-        token.kind = "break"
-    elif token.content and token.name not in CODE:
-        token.kind = "kept"
-    return token
 
 
 def _attributes(
@@ -352,6 +231,11 @@ class _Element:
     after_source: int = 0  # the token before which a target can be written
     target: tuple[int, int] | None = None  # tokens, its tags included
     state: str = ""
+    # The segments into which a tool has cut the source, and those of the target, by name.
+    cut_source: tuple[int, int] = (0, 0)  # tokens between its tags
+    segments: dict[str, _Element] = field(default_factory=dict)
+    target_segments: dict[str, _Element] = field(default_factory=dict)
+    last: int = 0  # the token after it
 
 
 class _XliffReader:
@@ -409,7 +293,13 @@ class _XliffReader:
     def _end(self, name: str) -> None:
         element = self._open.pop()
         self._add("end", element.name)
+        element.last = len(self.tokens)
         parent = self._open[-1] if self._open else None
+        if element.name == "mrk" and element.attributes.get("mtype") == "seg":
+            above = {one.name: one for one in self._open}
+            unit = above.get("trans-unit", element)
+            segments = unit.target_segments if "target" in above else unit.segments
+            segments[element.attributes.get("mid", "")] = element
         if element.name in ("trans-unit", "segment"):
             self._units.append(element)
         elif parent is not None and parent.name in ("trans-unit", "segment"):
@@ -419,6 +309,7 @@ class _XliffReader:
                 parent.source_line = element.line
             if element.name in ("source", "seg-source"):
                 parent.after_source = last
+                parent.cut_source = (element.first + 1, last - 1)
             if element.name == "target":
                 parent.target = (element.first, last)
                 parent.state = element.attributes.get("state", "")
@@ -428,34 +319,95 @@ class _XliffReader:
         if unit.source is None or unit.is_fixed:
             return
         is_segment = unit.name == "segment"
-        has_text = unit.target is not None and has_words(self.tokens[slice(*unit.target)])
         state = unit.attributes.get("state", "") if is_segment else unit.state
-        if has_text and (unit.attributes.get("approved") == "yes" or state not in OPEN_STATES):
-            self.document.n_done += 1
+        is_open = unit.attributes.get("approved") != "yes" and state in OPEN_STATES
+        if unit.segments and unit.target_segments:
+            self._fill_segments(unit, is_open)
             return
-        source = _xliff_tokens(self.tokens[slice(*unit.source)])
-        if not has_words(source):
+        first, last = unit.target or (unit.after_source, unit.after_source)
+        if self._has_text(first, last) and not is_open:
+            self.document.n_done += 1
             return
         opening = self.tokens[unit.source[0] - 1].raw
         prefix = re.match(r"<([\w.-]+:)?", opening)
         name = f"{prefix[1] or '' if prefix else ''}target"
         before = self.tokens[unit.source[0] - 2].raw
-        indent = before if not before.strip() else ""
-        first = last = unit.after_source
-        start = f"<{name}>"
+        start = f"{before if not before.strip() else ''}<{name}>"
         if unit.target is not None:
-            first, last = unit.target
-            indent, start = "", self.tokens[first].raw.rstrip("/> \n") + ">"
+            start = _opened(self.tokens[first].raw)
+        if not is_segment:
+            start = _as_suggestion(start)
+        texts = list(self._texts_of(unit, first, last))
+        if not texts:
+            return
         if is_segment:
             segment = self.tokens[unit.first]
             segment.raw = _with_attribute(segment.raw, "state", "translated")
-        else:
-            start = _with_attribute(start, "state", "needs-review-translation")
-            start = _with_attribute(start, "state-qualifier", "mt-suggestion")
-        around = (f"{indent}{start}", f"</{name}>")
-        tagged = TaggedText(self._protect(source))
-        text = DocumentText(tagged, first, last, unit.source_line, around)
-        self.document.texts.append(text)
+            segment.raw = re.sub(r"""\ssubState\s*=\s*("[^"]*"|'[^']*')""", "", segment.raw)
+        texts[0].around = (start + texts[0].around[0], texts[0].around[1])
+        texts[-1].around = (texts[-1].around[0], f"{texts[-1].around[1]}</{name}>")
+        self.document.texts += texts
+
+    def _texts_of(self, unit: _Element, first: int, last: int) -> Iterator[DocumentText]:
+        """The texts of a unit, to be written one after the other in the place of a target."""
+        if not unit.segments:
+            assert unit.source is not None
+            yield from self._text(*unit.source, unit.source_line, first, last)
+            return
+        before, text = "", None
+        at, end = unit.cut_source
+        for segment in unit.segments.values():
+            before += self._raw(at, segment.first + 1)
+            at = segment.last - 1
+            found = (
+                []
+                if segment.is_fixed
+                else [*self._text(segment.first + 1, at, segment.line, first, last)]
+            )
+            if not found:
+                before += self._raw(segment.first + 1, at)
+                continue
+            if text is not None:
+                yield text
+            text = found[0]
+            text.around, before = (before, ""), ""
+        if text is not None:
+            text.around = (text.around[0], before + self._raw(at, end))
+            yield text
+
+    def _fill_segments(self, unit: _Element, is_open: bool) -> None:
+        """Add the segments of a unit that have an empty one in the target."""
+        assert unit.target is not None
+        for name, segment in unit.segments.items():
+            target = unit.target_segments.get(name)
+            if target is None or segment.is_fixed:
+                continue
+            if self._has_text(target.first, target.last) and not is_open:
+                self.document.n_done += 1
+                continue
+            start = self.tokens[target.first].raw
+            for text in self._text(
+                segment.first + 1, segment.last - 1, segment.line, target.first, target.last
+            ):
+                tag = re.match(r"<([^\s/>]+)", start)
+                text.around = (_opened(start), f"</{tag[1] if tag else 'mrk'}>")
+                self.document.texts.append(text)
+                opening = self.tokens[unit.target[0]]
+                opening.raw = _as_suggestion(opening.raw)
+
+    def _text(
+        self, start: int, end: int, line: int, first: int, last: int
+    ) -> Iterator[DocumentText]:
+        """The text of the tokens from `start` to `end`, if it has words."""
+        source = _xliff_tokens(self.tokens[start:end])
+        if has_words(source):
+            yield DocumentText(TaggedText(self._protect(source)), first, last, line)
+
+    def _has_text(self, first: int, last: int) -> bool:
+        return any(one.kind == "text" and one.raw.strip() for one in self.tokens[first:last])
+
+    def _raw(self, first: int, last: int) -> str:
+        return "".join(token.raw for token in self.tokens[first:last])
 
 
 def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
@@ -470,8 +422,12 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
             code.content += token.raw * (token.kind == "text")
             depth += (token.kind == "start") - (token.kind == "end")
             if depth == 0:
-                code.content = " ".join(html.unescape(code.content).split())
-                code.kind = "kept" if code.content and code.name not in XLIFF_CODE else "point"
+                if code.name not in XLIFF_CODE:
+                    code.keep_words()
+                else:
+                    code.kind = XLIFF_CODE[code.name]
+                    ids = (code.attributes.get(key) for key in ("startRef", "rid", "id"))
+                    code.name = f"{code.name[1:]} {next(filter(None, ids), '')}"  # as its partner's
                 code = None
         elif token.raw in ("<![CDATA[", "]]>"):
             in_cdata = token.raw == "<![CDATA["
@@ -480,7 +436,6 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
             or token.attributes.get("mtype") == "protected"
         ):  # fmt: skip
             code = dataclasses.replace(token, kind="point")
-            code.sticks = XLIFF_CODE.get(token.name, "")  # type: ignore[assignment]
             depth = 1
             found.append(code)
         else:
@@ -489,6 +444,17 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
                 raw = raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
             found.append(dataclasses.replace(token, raw=raw))
     return _merged(found)
+
+
+def _opened(tag: str) -> str:
+    """A start tag of an element that may have none of its own for its end."""
+    return tag.rstrip("/> \n") + ">"
+
+
+def _as_suggestion(tag: str) -> str:
+    """A start tag of a target of XLIFF 1.2 whose text is to be reviewed."""
+    tag = _with_attribute(tag, "state", "needs-review-translation")
+    return _with_attribute(tag, "state-qualifier", "mt-suggestion")
 
 
 def _with_attribute(tag: str, name: str, value: str) -> str:

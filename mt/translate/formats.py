@@ -24,8 +24,6 @@ DOCUMENTS = ("html", "srt", "xliff")
 FORMATS = ("text", "tsv", "csv", "jsonl", *DOCUMENTS)
 # Format of lines with columns -> delimiter between cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}
-# The fields that a translation adds to a JSON object.
-JSON_KEYS = ("translation", "translations", "score", "alignment", "flags")
 # White space between the tokens of JSON.
 JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
@@ -89,7 +87,8 @@ class LineFormat:
             return cells[column - 1]
         field = self.field or "text"
         row = _json_object(line, where)
-        if taken := [key for key in JSON_KEYS if key in row]:
+        added = ("translations",) if self.n_best > 1 else ("translation", "alignment")
+        if taken := [key for key in (*added, *["score"] * self.scores, "flags") if key in row]:
             raise DataError(
                 f"{where}: already has the field {taken[0]!r}, which the translation "
                 "would overwrite; rename it"

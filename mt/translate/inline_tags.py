@@ -41,6 +41,14 @@ class MarkupToken:
     term: str = ""  # of a glossary, as the source has it; `raw` is its translation
     sticks: Literal["", "before", "after"] = ""  # to the text before it, or after
 
+    def keep_words(self) -> None:
+        """Of an element that is not translated: `kept` if it has words, with spaces around them."""
+        text = html.unescape(self.content)
+        words = " ".join(text.split())
+        if words:
+            self.kind = "kept"
+            self.content = f"{' ' * text[0].isspace()}{words}{' ' * text[-1].isspace()}"
+
 
 @dataclass
 class InlineTag:
@@ -80,13 +88,17 @@ class TaggedText:
         """
         self.escapes = escapes
         self._spelled = self._spelling(tokens) if escapes else {}
+        written = "".join(token.term or token.raw * (token.kind == "text") for token in tokens)
+        letters = "".join(filter(str.isalpha, html.unescape(written) if escapes else written))
+        self._is_capital = letters[:1].isupper()
         for token in tokens:
             if token.term:
+                is_word = token.raw[1:] == token.raw[1:].lower()  # and no iPhone
+                if len(letters) > 1 and letters.isupper() and is_word:
+                    token.raw = token.raw.upper()
                 token.raw = token.raw.translate(self._spelled)
         self.parts = tokens
         self.has_words = has_words(tokens)
-        letters = (c for token in tokens for c in token.term or token.raw * (token.kind == "text"))
-        self._is_capital = next(filter(str.isalpha, letters), "").isupper()
         self.text = ""
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
         partners = _partners(tokens)
@@ -102,11 +114,14 @@ class TaggedText:
                 tag = opened.pop()
                 tag.closing, tag.end = token, len(self.text)
                 continue
+            if token.content.startswith(" ") and self.text and not self.text.endswith(" "):
+                self.text += " "
             tag = InlineTag(token, len(self.text), len(self.text))
             opened[-1].inner.append(tag)
             if token.kind == "kept":
-                self.text += SPACES.sub(" ", token.content)
+                self.text += SPACES.sub(" ", token.content.strip())
                 tag.end = len(self.text)
+                self.text += " " * token.content.endswith(" ")
             elif token.kind == "newline" and self.text:
                 self.text += " "
             if number in partners:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mt.data.reading.words import UNSPACED, is_unspaced, tokens
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
+from mt.data.tokens.writing import SYMBOLS
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import read_folder
 from mt.translate.inline_tags import LEFT_OVER, MarkupToken, TaggedText
@@ -28,18 +29,16 @@ from mt.translate.progress import SHOWN, LineNumbers
 from mt.translate.streaming import read_file
 
 _NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
-# What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s.
+# What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
+# <tag> and &entity;, where a document does not have them as such.
 AUTO = [re.compile(pattern) for pattern in (
     rf"(?:(?:https?|ftp)://|www\.)[^{_NOT_IN_ADDRESS}]*[^{_NOT_IN_ADDRESS}.,;:!?'’”»)\]}}…]",
     r"(?a:(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+)",
     r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
     r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
+    r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>",
+    r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);",
 )]  # fmt: skip
-# In lines also tags and entities, which formats of documents know themselves.
-MARKUP = [
-    re.compile(r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>"),
-    re.compile(r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);"),
-]
 # Articles and other small words of French, Italian and Catalan that lose their vowel before a word.
 _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
@@ -56,6 +55,7 @@ class Protection:
         """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.symbols: Sequence[str] = ()  # placeholders of the model
+        self._takes_emoji = False
         self.tags: set[str] = set()  # that the model knows at the start of a line
         self.lines = LineNumbers()  # where the model has left something out
         if blank := [text for text in protect if not text.strip()]:
@@ -90,6 +90,11 @@ class Protection:
         elif self._patterns or self._is_auto:
             return "--protect: the model was trained without data.augment.placeholders"
         return "--glossary: has terms" if self._terms else ""
+
+    def take_emoji(self) -> None:
+        """From now on emoji are tags, as outputs are aligned; texts are to be kept anew."""
+        self._takes_emoji = True
+        self._counts.clear()
 
     def hide(self, line: str) -> str:
         """A line as the model is to see it; `show` is called for the same lines in this order."""
@@ -127,44 +132,50 @@ class Protection:
         symbols = iter(self.symbols)
         for token in text:
             if token.kind == "kept":
-                token.content = next(symbols, token.content)
+                words = token.content.strip()
+                token.content = token.content.replace(words, next(symbols, words))
             if token.kind != "text":
                 found.append(token)
                 continue
             at, raw = 0, token.raw
             shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
-            for start, end, target in self._spans(shown, is_document):
+            for start, end, target in self._spans(shown):
                 content, written = shown[start:end], raw[places[start] : places[end]]
                 if not written:  # a part of an entity of several characters
                     continue
-                self._counts["terms" if target else "texts"] += 1
-                kept = MarkupToken("kept", target or written, term=content if target else "")
-                kept.content = content if target else next(symbols, content)
-                found += [MarkupToken("text", raw[at : places[start]]), kept]
+                if target is None:
+                    taken = MarkupToken("point", written)
+                else:
+                    self._counts["terms" if target else "texts"] += 1
+                    taken = MarkupToken("kept", target or written, term=content if target else "")
+                    taken.content = content if target else next(symbols, content)
+                found += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
             found.append(MarkupToken("text", raw[at:]))
         return [token for token in found if token.raw or token.kind != "text"]
 
-    def _spans(self, text: str, is_document: bool) -> Iterator[tuple[int, int, str]]:
-        """Start and end of what is kept, and what is written for a term; else "".
+    def _spans(self, text: str) -> Iterator[tuple[int, int, str | None]]:
+        """Start and end of what is kept, and what is written for a term, else ""; None for emoji.
 
         Of texts that overlap the first counts, of two that begin together the longer one; without
         white space around it.
         """
         patterns = [*self._patterns]
         if self._is_auto:
-            patterns += AUTO if is_document else AUTO + MARKUP
+            patterns += AUTO
         if self.symbols:  # of the user's own
             patterns.append(_PLACEHOLDER)
-        spans = {match.span() for pattern in patterns for match in pattern.finditer(text)}
+        kept = {match.span() for pattern in patterns for match in pattern.finditer(text)}
+        emoji = {match.span() for match in SYMBOLS.finditer(text) if self._takes_emoji}
         at = 0
-        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        for start, end in sorted(kept | emoji, key=lambda span: (span[0], -span[1])):
+            is_kept = (start, end) in kept
             found = text[start:end].strip()
             if start >= at and found and found not in self.tags:
                 start = text.index(found, start)
                 yield from self._terms_in(text, at, start)
                 at = start + len(found)
-                yield start, at, ""
+                yield start, at, "" if is_kept else None
         yield from self._terms_in(text, at, len(text))
 
     def _terms_in(self, text: str, at: int, end: int) -> Iterator[tuple[int, int, str]]:

@@ -66,7 +66,7 @@ class ResumableOutput:
         self._record_path = path.with_name(f"{path.name}.partial.json")
         if not self._partial.exists():
             # Renamed or removed, and then the power failed or the user stopped there.
-            self._record_path.unlink(missing_ok=True)
+            self._remove_record()
         with _locked(self._partial) as file:
             try:
                 self._continue(file, path)
@@ -84,40 +84,52 @@ class ResumableOutput:
 
     def _continue(self, file: BinaryIO, path: Path) -> None:
         """Give the partial output the mode of `path`, and go to the end of its finished lines."""
+        size = self._load_record()
         keep_mode(file, path)
         # --resume opens it again, even if the output that it will replace is read-only.
         os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
-        size = self._load_record()
         file.truncate(size)
         file.seek(size)
         self._recorded_at = time.monotonic()
 
+    def _remove_record(self) -> None:
+        """Remove a record that belongs to no partial output. DataError for a file of the user's."""
+        if self._record_path.exists():
+            try:
+                is_own = "made_with" in read_json(self._record_path)
+            except (OSError, ValueError, TypeError):
+                is_own = False
+            if not is_own:
+                raise DataError(
+                    f"{self._record_path}: is no record of a translation, which would be written "
+                    "there; rename it, or give another --output"
+                )
+            self._record_path.unlink()
+
     def _keep_or_remove(self, error: BaseException) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
         assert self._partial is not None
-        if not self._record_path.exists():
-            self._partial.unlink(missing_ok=True)
-        elif self._record and not isinstance(error, _RefusedError):
-            count = self._record["lines"]
+        if isinstance(error, _RefusedError):
+            return
+        if count := self._record.get("lines", 0):
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
             note = f"{lines} finished in {self._partial}; the same command with --resume"
             add_note(error, f"{note} continues after them")
+        elif self._record or not (self._record_path.exists() or self._partial.stat().st_size):
+            self._partial.unlink(missing_ok=True)
+            self._record_path.unlink(missing_ok=True)
 
     def _load_record(self) -> int:
         """Return the bytes of the partial output that are finished."""
         assert self._partial is not None
         if not self._record_path.exists():
-            if self.resume and self._partial.stat().st_size:
-                say(
-                    f"--resume: {self._partial} was interrupted before its progress was recorded; "
-                    "starting over"
+            if self._partial.stat().st_size:
+                raise _RefusedError(
+                    f"{self._partial}: is not known as unfinished output, which would be written "
+                    "there; rename it, or give another --output"
                 )
+            self._write_record(0)  # by which a later start knows the file as one of mt
             return 0
-        if not self.resume:
-            raise _RefusedError(
-                f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "
-                f"continue it, or remove it and {self._record_path.name} to start over"
-            )
         try:
             record = read_json(self._record_path)
             if record["format"] != FORMAT:
@@ -134,6 +146,16 @@ class ResumableOutput:
                 f"{self._record_path}: records the progress of an interrupted job, and is damaged "
                 f"({error}); remove it and {self._partial} to start over"
             ) from error
+        if not self.lines and self.resume and self._partial.stat().st_size:
+            say(
+                f"--resume: {self._partial} was interrupted before its progress was recorded; "
+                "starting over"
+            )
+        if self.lines and not self.resume:
+            raise _RefusedError(
+                f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "
+                f"continue it, or remove it and {self._record_path.name} to start over"
+            )
         return size
 
     def remaining(self, lines: Iterator[str], settings: Mapping[str, str]) -> Iterator[str]:
@@ -174,10 +196,14 @@ class ResumableOutput:
         if self._partial is None or since < SECONDS_BETWEEN_RECORDS:
             return
         os.fsync(file.fileno())
+        self._write_record(file.tell())
+
+    def _write_record(self, size: int) -> None:
+        """Record that the first `size` bytes of the partial output are finished."""
         record = {
             "format": FORMAT,
             "lines": self.lines,
-            "bytes": file.tell(),
+            "bytes": size,
             "sha256": self._digest.hexdigest(),
             "made_with": self.settings,
             "counts": self.counts,

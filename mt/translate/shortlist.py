@@ -21,6 +21,7 @@ from mt.data.tokens.store import Store, open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import DataError
 from mt.files import write_whole
+from mt.runs.model_folder import run_dir_of
 from mt.runs.run_dir import CONFIG, STORE
 
 CANDIDATES = 30  # of each source piece, in each target language
@@ -35,12 +36,15 @@ Indices = npt.NDArray[np.int64]
 
 
 def store_of(folder: Path) -> Path:
-    """Return the token store that the model of a checkpoint was trained on; DataError without."""
-    store = folder.parent.parent / STORE / "train"
+    """Return the token store that the model was trained on; DataError without.
+
+    `folder`: a checkpoint, or an average that lies in the run directory.
+    """
+    store = (run_dir_of(folder) or folder.parent) / STORE / "train"
     if not store.exists():
         raise DataError(
             f"--shortlist: is learned from the token store of the run, but there is no {store}; "
-            "give the run directory to --model, or leave out --shortlist"
+            "give the run directory, or a model in it, to --model, or leave out --shortlist"
         )
     return store
 

@@ -107,9 +107,12 @@ def _translate_document(
     if named := " and ".join(option for option, value in given.items() if value):
         raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
     search = _protecting(protection, files, search, engine, say)
-    document = read_document(form, files.read_whole(), files.name, protection.keep)
+    content = files.read_whole()
+    document = read_document(form, content, files.name, protection.keep)
     if document.needs_alignment and search.alignments is None:
-        search = _aligning(search, engine, f"{files.name}: has tags inside sentences", say)
+        what = f"{files.name}: has tags inside sentences"
+        search = _aligning(protection, search, engine, what, say)
+        document = read_document(form, content, files.name, protection.keep)
     with open_output(files.output) as file:
         translator = load_translator(search, engine, say, files.is_large)
         tally = translator.tally
@@ -151,17 +154,23 @@ def _protecting(
             "words; leave out one of them"
         )
     reason = protection.why_aligned(engine.models[0]) if protection else ""
-    return _aligning(search, engine, reason, say) if reason else search
+    return _aligning(protection, search, engine, reason, say) if reason else search
 
 
 def _aligning(
-    search: SearchOptions, engine: EngineOptions, what: str, say: Callable[[str], None]
+    protection: Protection,
+    search: SearchOptions,
+    engine: EngineOptions,
+    what: str,
+    say: Callable[[str], None],
 ) -> SearchOptions:
     if len(engine.models) > 1:
         raise ConfigError(
             f"{what}; places are found by the attention of a single model: give only one --model"
         )
     say(f"{what}; places are found by --alignments")
+    if not search.as_written:
+        protection.take_emoji()
     return dataclasses.replace(search, alignments="auto")
 
 

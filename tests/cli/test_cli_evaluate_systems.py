@@ -139,6 +139,8 @@ def test_slices_and_differences_as_text_json_and_tsv(mt: Mt, texts: Path) -> Non
     assert [part["slice"] for part in slices["domain"]] == ["news", "law"]
     assert "never" not in [part["slice"] for part in slices["rare"]]
     shown = tree["differences"]
+    same = ["evaluate", "--hyp", "a", "--hyp", "a2=a", "--ref", "ref", "--differences", 3, "--json"]
+    assert json.loads(mt(*same).out)["differences"] == []
     assert [one["systems"][1]["chrf"] < one["systems"][0]["chrf"] for one in shown] == [True] * 3
     for one in shown:
         assert one["source"] == SRC[one["line"] - 1]

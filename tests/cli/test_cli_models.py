@@ -57,7 +57,7 @@ def wider(tree: Any) -> Any:
 @pytest.mark.parametrize(
     ("harm", "expected"),
     [
-        (harmed(drop, "meta.json"), ["a run directory, a checkpoint or an", "meta.json"]),
+        (harmed(drop, "meta.json"), ["a run directory, a checkpoint", "meta.json"]),
         (harmed(drop, "model.safetensors"), ["model.safetensors", "No such file", "use another"]),
         (harmed(drop, "tokenizer.model"), ["tokenizer.model"]),
         (harmed(flip, "model.safetensors"), ["model.safetensors", "checksum", "use another"]),
@@ -89,9 +89,12 @@ def test_a_path_that_is_no_model(mt: Mt, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "young" / "checkpoints").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_bytes(b"{}")
     neither = "it contains neither meta.json nor checkpoints/best"
     young = "this run has not saved a checkpoint yet; wait for"
     problems = {"nowhere": "nothing exists", "empty": neither, "file": neither, "young": young}
+    problems["other"] = "for another program"
     for name, problem in problems.items():
         message = refused(mt("translate", "-m", tmp_path / name, stdin=b"eins\n"))
         assert says(message, f"--model {tmp_path / name}", "a run directory", problem)

@@ -98,8 +98,9 @@ def test_a_prefix_is_completed_by_two_endings_compressed_or_not(tmp_path: Path, 
     message = message_of(tmp_path, "de", "en", path="train")
     assert says(message, "data.train[0].tgt", "train.en has 1 lines", f"train.de{packed} has 2")
     (tmp_path / "train.en").unlink()
-    message = message_of(tmp_path, "de", "en", path="train", format="text")
-    assert says(message, "data.train[0].tgt: there is no file", "train.en", f"train.de{packed}")
+    for chosen in (None, "text"):
+        message = message_of(tmp_path, "de", "en", path="train", format=chosen)
+        assert says(message, "data.train[0].tgt: there is no file", "train.en", f"train.de{packed}")
 
 
 def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_what_is_learnt_by_hand(writing: Writing) -> None:
         ("AUF DIE STRASSE MIT DER MASSE.", "Auf die Straße mit der Masse."),
         ("auf der straße, strasse, maße.", "Auf der Straße, Straße, Maße."),
         ("3 HUNDE.", "3 Hunde."),
+        ("DER {name} MIT %s, %(n)d.", "Der {name} mit %s, %(n)d."),
         ("U\u0308BER DIE STRASSE.", "Über die Straße."),
     ],
 )

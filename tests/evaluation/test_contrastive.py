@@ -90,6 +90,7 @@ def test_text_files_line_by_line(
         ["order", "2", "2", "100.0", "34.2", "to", "100.0"],
         ["all", "items", "3", "2", "66.7", "20.8", "to", "93.9"],
     ]
+    assert "mt: 4 items: 11 translations scored in " in ended.err
     assert "mt: note: 1 with equal scores count as wrong\n" in ended.err
     assert "mt: note: 1 too long for the model are left out\n" in ended.err
     rows = [line.split("\t") for line in lines_of(tmp_path / "out")]

@@ -150,3 +150,15 @@ def test_a_zero_difference_is_never_significant() -> None:
     assert Comparison(0.1, 0.04).significant
     assert not Comparison(0.1, 0.06).significant
     assert not Comparison(0.0, 0.001).significant
+
+
+@pytest.mark.parametrize(
+    ("n_lines", "verdict"), [(1, "may be chance"), (5, "may be chance"), (6, "worse")]
+)
+def test_few_lines_that_differ_show_nothing(n_lines: int, verdict: str) -> None:
+    """The exact p-value of n lines that all are worse is 2 / 2^n; sacreBLEU's counts no ties."""
+    refs = REF[:300]
+    systems = {"base": refs, "less": damaged(refs, range(n_lines), seed=1)}
+    _, (less,) = evaluated(systems, [refs], "chrf", n_samples={"ar": 500})
+    assert less.comparisons["ar"].p_value < 0.05
+    assert less.verdict == verdict

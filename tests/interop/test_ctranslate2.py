@@ -186,7 +186,7 @@ def test_what_stands_in_the_way(
     assert says(message, "--output", below, "cannot be written (Not a directory)", "free some")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
     message = refusal(out)
-    assert says(message, "export ctranslate2", "cannot be imported", "pip install ctranslate2")
+    assert says(message, "export", "ctranslate2", "cannot be imported", "pip install ctranslate2")
     assert {path.name for path in tmp_path.iterdir()} == {"there", "file"}
     assert list(there.iterdir()) == []
 

@@ -84,6 +84,19 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_two_exports_to_one_folder_the_later_is_refused(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    def write_late() -> None:
+        with new_folder(tmp_path / "out", loaded.model):
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / "whole").touch()
+
+    with pytest.raises(CheckpointError, match="was made meanwhile"):
+        write_late()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "whole"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["huggingface", "ctranslate2", "argos"])
 def test_every_export_onto_a_full_disk(

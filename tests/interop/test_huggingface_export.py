@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from untrained_models import untrained_model
 
-from mt.errors import ConfigError
+from mt.errors import ConfigError, MtError
 from mt.interop.huggingface_export import ExportedFolder, build, export
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_layout import to_halves, to_interleaved
@@ -151,6 +151,9 @@ def test_an_exported_pre_norm_model_comes_back(
     build(SimpleNamespace(**dict.fromkeys(names, Fake)), loaded).save_pretrained(tmp_path / "out")
     write_tokenizer(loaded, tmp_path / "out")
     comes_back(loaded, tmp_path / "out", (tiny_corpus / "test.src").read_text("utf-8"))
+    (tmp_path / "out" / "vocab.json").unlink()
+    with pytest.raises(MtError, match=r"vocab\.json"):
+        import_model(tmp_path / "out", tmp_path / "other")
 
 
 def comes_back(loaded: LoadedModel, folder: Path, text: str) -> None:
@@ -174,6 +177,7 @@ def test_a_run_and_an_imported_model_are_exported(tiny_run: Path, tmp_path: Path
     assert ended.code == 0, ended.err
     assert "first 40 lines of data.valid: 40 translations are the same, BLEU " in ended.err
     assert "## Data" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
     import_model(SAVED, tmp_path / "imported")
     ended = mt("export", "huggingface", "--model", tmp_path / "imported", "-o", tmp_path / "back")
     assert ended.code == 0, ended.err

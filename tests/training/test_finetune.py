@@ -189,7 +189,7 @@ def test_a_folder_without_a_model(base_of: BaseOf, settings: Mapped, tmp_path: P
     shutil.copytree(base_of(), damaged, symlinks=True)
     weights = model_folder.find_model(damaged) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    kinds = "must be a run directory, a checkpoint or an exported folder"
+    kinds = "must be a run directory, a checkpoint, an averaged or an imported model"
     for base, *parts in (
         (tmp_path / "no", kinds, "nothing exists"),
         (empty, kinds, "neither meta.json nor checkpoints/best"),

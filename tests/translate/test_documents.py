@@ -117,6 +117,12 @@ def test_subtitles() -> None:
     for text in ("<i>\nEins zwei drei.\n</i>", "{\\an8}\nEins zwei drei."):
         alone = f"1\n00:01,0 --> 00:02,0\n{text}\n"
         assert translated("srt", alone) == alone
+    # {\\i1} and {\\i0} are a pair.
+    text = "1\n00:01,0 --> 00:02,0\n{\\an8}Eins {\\i1}zwei{\\i0} drei.\n"
+    document = read_document("srt", text, "x")
+    found = Translation(("Drei zwei, eins.",), (0.0,), 1, ("2-0 1-1 0-2",))
+    moved = document.render([found], lambda *_: None)
+    assert moved.endswith("\n{\\an8}Drei {\\i1}zwei{\\i0}, eins.\n")
     # Two line breaks in the place of one space lose no letter.
     text = "1\n00:01,0 --> 00:02,0\nEins zwei\n</i>\n<b>\ndrei vier</b>\n"
     assert "vier" in translated("srt", text, "Xxx {} Yyy".format)
@@ -155,6 +161,10 @@ def test_html() -> None:
     (text,) = read_document("html", "&#1044;&#1072; <code>&lt;</code>", "x").texts
     assert text.tagged.text == "Да <"
     assert translated("html", "") == ""
+    (text,) = read_document("html", "a <code>b </code>c<kbd> d</kbd>e <nobr>f</nobr>", "x").texts
+    assert text.tagged.text == "a b c de f"
+    # What a script or a form says is not the encoding of the page.
+    assert translated("html", '<form accept-charset="ISO-8859-1"><p>a') != ""
 
 
 @pytest.mark.parametrize(
@@ -207,9 +217,68 @@ def test_xliff() -> None:
     ).replace("<target></target>", "<target>Haus</target>").replace("initial", "translated")
 
 
+def unit(content: str, attributes: str = "") -> str:
+    unit = f"<trans-unit{attributes}>{content}</trans-unit>"
+    return f"<xliff><file><body>{unit}</body></file></xliff>"
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ('<bpt id="1">x</bpt>', '<ept id="1">y</ept>'),
+        ('<bx id="1" rid="9"/>', '<ex id="2" rid="9"/>'),
+        ('<sc id="1"/>', '<ec startRef="1"/>'),
+    ],
+)
+def test_two_tags_of_xliff_may_be_a_pair(first: str, last: str) -> None:
+    document = read_document("xliff", unit(f"<source>a {first}b{last} c d</source>"), "x")
+    found = Translation(("D C B of A",), (0.0,), 1, ("3-0 2-1 1-2 0-4",))
+    assert f">D C {first}B{last} of A</target>" in document.render([found], lambda *_: None)
+    alone = unit(f"<source>a {last}b {first}c d</source>")
+    assert f">a {last}b {first}c d</target>" in translated("xliff", alone)
+
+
+@pytest.mark.parametrize(
+    ("target", "attributes"),
+    [("<target>42</target>", ""), ('<target state="final">§</target>', ' approved="yes"')],
+)
+def test_a_target_without_letters_stays(target: str, attributes: str) -> None:
+    content = unit(f"<source>zweiundvierzig</source>{target}", attributes)
+    assert translated("xliff", content) == content
+
+
+def test_xliff_whose_source_a_tool_has_cut() -> None:
+    """As `.sdlxliff` is: each segment is a text, and has its place in the target."""
+    one, two, number = (
+        f'<mrk mtype="seg" mid="{n}">{text}</mrk>' for n, text in enumerate(("Eins.", "Zwei.", "3"))
+    )
+    source = "<source>Eins. 3 Zwei.</source>"
+    cut = f'{source}<seg-source><g id="7">{one} {number} {two}</g></seg-source>'
+    state = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
+    for target in ("", "<target/>", "<target> </target>"):
+        copy = translated("xliff", unit(cut + target), str.upper)
+        whole = f'<target{state}><g id="7">{one} {number} {two}</g></target>'
+        assert copy == unit(cut + whole.replace("Eins", "EINS").replace("Zwei", "ZWEI"))
+        assert texts_of(read_document("xliff", copy, "x")) == []
+    # What somebody has translated stays.
+    half = '<target>{}One.</mrk> <mrk mtype="seg" mid="1"/></target>'.format(one.split("Eins")[0])
+    document = read_document("xliff", unit(cut + half), "x")
+    assert (texts_of(document), document.n_done) == ([(1, "Zwei.")], 1)
+    copy = translated("xliff", unit(cut + half))
+    assert copy == unit(cut + half.replace("<target", f"<target{state}").replace(
+        '<mrk mtype="seg" mid="1"/>', two
+    ))  # fmt: skip
+    assert texts_of(read_document("xliff", unit(f"{cut}<target>One. Two.</target>"), "x")) == []
+    fixed = cut.replace('mid="1"', 'mid="1" translate="no"')
+    assert texts_of(read_document("xliff", unit(fixed), "x")) == [(1, "Eins.")]
+    nothing = unit('<source>3</source><seg-source><mrk mtype="seg" mid="2">3</mrk></seg-source>')
+    assert translated("xliff", nothing) == nothing
+
+
 @pytest.mark.parametrize(
     ("form", "content", "message"),
     [
+        ("srt", "1\r00:00:01,000 --> 00:00:02,000\rEins\r", ("in.x", "carriage", "tr '")),
         ("srt", "eins\n", ("in.x", "no subtitle", "-->", "--format text")),
         ("srt", "", ("in.x", "no subtitle")),
         ("xliff", "<xliff>\n<file></xliff>", ("in.x, line 2", "mismatched tag", "--format text")),

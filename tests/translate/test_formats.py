@@ -100,13 +100,22 @@ def test_jsonl() -> None:
         ("{}", ["--field text", "none"]),
         ('{"txt": "a", "b": 1}', ["--field text", "txt, b"]),
         ('{"text": null}', ["--field text", "None"]),
-        ('{"text": "a", "score": 1}', ["'score'", "rename"]),
+        ('{"text": "a", "translation": 1}', ["'translation'", "rename"]),
     ],
 )
 def test_json_that_cannot_be_used(line: str, parts: list[str]) -> None:
     with pytest.raises(DataError) as error:
         LineFormat("jsonl").extract(line, "line 3")
     assert says(str(error.value), "line 3", *parts)
+
+
+def test_a_field_that_no_option_writes_may_be_there() -> None:
+    line = '{"text": "a", "score": 1}'
+    assert LineFormat("jsonl").extract(line, "") == "a"
+    for options in ({"scores": True}, {"n_best": 2}):
+        taken = line.replace("score", "translations") if "n_best" in options else line
+        with pytest.raises(DataError, match="already has the field"):
+            LineFormat("jsonl", **options).extract(taken, "")
 
 
 def test_what_an_object_holds_stays_as_it_is() -> None:

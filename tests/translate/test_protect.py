@@ -245,6 +245,20 @@ def test_without_placeholders_the_alignment_tells_the_place(
         form = "html" if "<" in text else "text"
         out, _, _ = translated(text, backwards, Protection((), path), form=form)
         assert out.rstrip("\n") == expected
+    # Emoji are taken out as tags are, as the model seldom knows them.
+    out, seen, _ = translated(
+        "😀 Ein Hund lacht 🎉 so ★\n🎉\n", lambda text: [text], Protection((), path)
+    )
+    assert seen == ["Ein Hund lacht so", ""]
+    assert out == "😀 Ein dog lacht 🎉 so ★\n🎉\n"
+    # A line in capitals has its terms in capitals.
+    path.write_text("hund\tdog & co\nkatze\tiCat\n", encoding="utf-8")
+    for text, expected in (
+        ("EIN HUND\n", "EIN DOG & CO\n"),
+        ("Ein HUND\n", "Ein dog & co\n"),
+        ("EINE KATZE\n", "EINE iCat\n"),
+    ):
+        assert translated(text, lambda text: [text], Protection((), path))[0] == expected
     # The article of an elided word stays.
     path.write_text("école\tgymnasium\n", encoding="utf-8")
     for answer, expected in (
@@ -278,6 +292,13 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
         '<p>NUTZE <code>ls -l</code> OFT</p><img alt="DER %s">'
     )
     assert says(said, "2 texts and 2 terms")
+    # Emoji are tags where others are placed by alignment, and only there; each text counts once.
+    for text, emoji in (("<p>a <b>%s c</b> b", ""), ("<p>a %s c b", "🎉 ")):
+        _, seen, said = translated(
+            f"{text}</p><p>🎉 c", lambda text: [text], Protection(["auto"]), form="html"
+        )
+        assert seen == ["a <ph1> c b", f"{emoji}c"]
+        assert says(said, "1 text and 0 terms")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from messages import says
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.translate import shortlist
-from mt.translate.shortlist import ALWAYS, CANDIDATES, translation_table
+from mt.translate.shortlist import ALWAYS, CANDIDATES, store_of, translation_table
 
 pytest.importorskip("ctranslate2")
 
@@ -102,3 +102,6 @@ def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Pa
     message = refused(mt("export", "ctranslate2", "-m", model, "-o", out, "--shortlist"))
     assert says(message, "--shortlist", "token store of the run", "but there is no", "leave out")
     assert not out.exists()
+    # An average is looked for in the run that it lies in, not in the folder above that.
+    within = tiny_run / "averaged"
+    assert store_of(within) == tiny_run / "store" / "train"

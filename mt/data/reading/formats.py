@@ -37,7 +37,7 @@ def format_of(source: Source, root: Path) -> SourceFormat:
     if not os.path.isdir(path):
         if suffix_of(path) in SUFFIXES:
             return SUFFIXES[suffix_of(path)]
-        if all(_sides(source, root)) and not os.path.exists(path):
+        if any(_sides(source, root)) and not os.path.exists(path):
             return "text"
     return next(iter(found_formats(source, root)), "dataset")
 

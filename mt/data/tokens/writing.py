@@ -37,7 +37,10 @@ STOPS = 0.9
 TITLE_LETTERS = 4
 TITLE_WORDS = 3
 # Tags, placeholders and addresses, whose case has a meaning.
-_KEPT = r"<[^<>\s]*>|[^\s@:/]{0,64}(?:@|://)\S*|(?i:www\.)\S*"
+_KEPT = (
+    r"<[^<>\s]*>|\{[^{}\s]*\}|%(?:\(\w+\))?(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?[sdif](?![^\W\d_])"
+    r"|[^\s@:/]{0,64}(?:@|://)\S*|(?i:www\.)\S*"
+)
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
 _KEPT_ONLY = re.compile(f"({_KEPT})")
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -46,7 +49,7 @@ _SENTENCE_END = re.compile(r"[.!?…]\W{0,9}\s")
 _EMOJI = "\u2600-\u2604\u2607-\u2668\u2670-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 _JOINERS = "\u200d\ufe0f\u20e3\U000e0020-\U000e007f"
 _SIGN = rf"[{_EMOJI}{_JOINERS}\u2190-\u21ff\u2300-\u245f\u2500-\u266f•·~*#|_^`¬°†®™]"
-_SYMBOLS = re.compile(rf"\A{_SIGN}+(?=\s)|(?<=\s){_SIGN}+\Z|[{_EMOJI}][{_EMOJI}{_JOINERS}]*")
+SYMBOLS = re.compile(rf"\A{_SIGN}+(?=\s)|(?<=\s){_SIGN}+\Z|[{_EMOJI}][{_EMOJI}{_JOINERS}]*")
 
 
 class Case(Enum):
@@ -225,7 +228,7 @@ def without_symbols(text: str) -> tuple[str, tuple[Symbol, ...]]:
     """Take emoji and other symbols out of a line, unless nothing else is in it."""
     words: list[str] = []
     found, end = [], 0
-    for match in _SYMBOLS.finditer(text):
+    for match in SYMBOLS.finditer(text):
         before = text[end : match.start()]
         words += before.split()
         found.append((match[0], len(words), " " if before[-1:].isspace() else ""))
