@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
-from mt.evaluation.significance import LEVEL, TESTS, Comparison, Interval
+from mt.evaluation.significance import FEWEST_LINES, LEVEL, TESTS, Comparison, Interval
 from mt.evaluation.systems import Evaluation, SystemScore
 from mt.terminal import printable
 
@@ -128,8 +128,8 @@ def _legend(evaluation: Evaluation) -> Iterator[str]:
     seed = f"seed {'none' if settings.seed is None else settings.seed}"
     if any(one.comparisons for one in last):
         yield (
-            f"better, worse: than {baseline}, p < {LEVEL} by each test; may be chance: this test "
-            "set cannot tell the two apart"
+            f"better, worse: than {baseline}, p < {LEVEL} by each test, {FEWEST_LINES} lines or "
+            "more differ; may be chance: this test set cannot tell the two apart"
         )
     if any(one.interval for one in last):
         yield f"95 % interval: bootstrap, {settings.n_resamples:,} resamples, {seed}"

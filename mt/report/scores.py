@@ -145,6 +145,8 @@ def read_perturbed(path: Path) -> dict[str, list[dict[str, Any]]]:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         rows: dict[str, list[dict[str, Any]]] = {}
+        if PLAIN not in tree:
+            raise LookupError(f"it has no system {PLAIN}")
         name = tree[PLAIN][0]["name"]
         for label, scores in tree.items():
             if label not in CHANGES:

@@ -227,8 +227,8 @@ def find_model(path: Path, option: str = "--model") -> Path:
             problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
             if (path / "config.json").is_file():
                 problem += (
-                    ". It is for another program, as mt export writes it: give the model that it "
-                    "was made of, or bring it in by mt import"
+                    ". It looks like a model for another program: give the one that mt export made "
+                    "it of, or bring it in by mt import"
                 )
     except OSError as error:  # a name too long, a folder that the user may not enter
         problem = str(error.strerror)

@@ -9,6 +9,7 @@ file has no more grammar than `TIMING`.
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -233,9 +234,13 @@ class _Element:
     state: str = ""
     # The segments into which a tool has cut the source, and those of the target, by name.
     cut_source: tuple[int, int] = (0, 0)  # tokens between its tags
-    segments: dict[str, _Element] = field(default_factory=dict)
-    target_segments: dict[str, _Element] = field(default_factory=dict)
+    segments: dict[tuple[str, int], _Element] = field(default_factory=dict)
+    target_segments: dict[tuple[str, int], _Element] = field(default_factory=dict)
     last: int = 0  # the token after it
+
+
+def _is_segment(element: _Element) -> bool:
+    return element.name == "mrk" and element.attributes.get("mtype") == "seg"
 
 
 class _XliffReader:
@@ -295,11 +300,8 @@ class _XliffReader:
         self._add("end", element.name)
         element.last = len(self.tokens)
         parent = self._open[-1] if self._open else None
-        if element.name == "mrk" and element.attributes.get("mtype") == "seg":
-            above = {one.name: one for one in self._open}
-            unit = above.get("trans-unit", element)
-            segments = unit.target_segments if "target" in above else unit.segments
-            segments[element.attributes.get("mid", "")] = element
+        if _is_segment(element) and not any(map(_is_segment, self._open)):
+            self._add_segment(element, {one.name: one for one in self._open})
         if element.name in ("trans-unit", "segment"):
             self._units.append(element)
         elif parent is not None and parent.name in ("trans-unit", "segment"):
@@ -314,6 +316,16 @@ class _XliffReader:
                 parent.target = (element.first, last)
                 parent.state = element.attributes.get("state", "")
 
+    def _add_segment(self, segment: _Element, above: dict[str, _Element]) -> None:
+        """Note a segment for the unit that is among the elements above it."""
+        if "trans-unit" not in above or "alt-trans" in above:
+            return
+        unit = above["trans-unit"]
+        for part, segments in (("seg-source", unit.segments), ("target", unit.target_segments)):
+            if part in above:
+                name = segment.attributes.get("mid", "")
+                segments[name, sum(name == other for other, _ in segments)] = segment
+
     def _read(self, unit: _Element) -> None:
         """Add the text of a unit, unless it has a translation or is not to have one."""
         if unit.source is None or unit.is_fixed:
@@ -321,13 +333,14 @@ class _XliffReader:
         is_segment = unit.name == "segment"
         state = unit.attributes.get("state", "") if is_segment else unit.state
         is_open = unit.attributes.get("approved") != "yes" and state in OPEN_STATES
-        if unit.segments and unit.target_segments:
-            self._fill_segments(unit, is_open)
-            return
         first, last = unit.target or (unit.after_source, unit.after_source)
-        if self._has_text(first, last) and not is_open:
-            self.document.n_done += 1
-            return
+        if self._has_text(first, last):
+            if unit.segments and unit.target_segments:
+                self._fill_segments(unit, is_open)
+                return
+            if not is_open:
+                self.document.n_done += 1
+                return
         opening = self.tokens[unit.source[0] - 1].raw
         prefix = re.match(r"<([\w.-]+:)?", opening)
         name = f"{prefix[1] or '' if prefix else ''}target"
@@ -404,7 +417,8 @@ class _XliffReader:
             yield DocumentText(TaggedText(self._protect(source)), first, last, line)
 
     def _has_text(self, first: int, last: int) -> bool:
-        return any(one.kind == "text" and one.raw.strip() for one in self.tokens[first:last])
+        texts = (one.raw for one in self.tokens[first:last] if one.kind == "text")
+        return any(html.unescape(text).strip() for text in texts)
 
     def _raw(self, first: int, last: int) -> str:
         return "".join(token.raw for token in self.tokens[first:last])

@@ -87,8 +87,9 @@ class LineFormat:
             return cells[column - 1]
         field = self.field or "text"
         row = _json_object(line, where)
-        added = ("translations",) if self.n_best > 1 else ("translation", "alignment")
-        if taken := [key for key in (*added, *["score"] * self.scores, "flags") if key in row]:
+        one = ("translation", "alignment", *["score"] * self.scores)
+        added = ("flags", *(one if self.n_best == 1 else ("translations",)))
+        if taken := [key for key in added if key in row]:
             raise DataError(
                 f"{where}: already has the field {taken[0]!r}, which the translation "
                 "would overwrite; rename it"

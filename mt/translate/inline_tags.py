@@ -38,16 +38,19 @@ class MarkupToken:
     name: str = ""
     attributes: Mapping[str, str | None] = field(default_factory=dict)
     content: str = ""  # of a `kept` one
+    # Whether the model sees a space before the token or after it that is no text outside of it.
+    space_before: bool = False
+    space_after: bool = False
     term: str = ""  # of a glossary, as the source has it; `raw` is its translation
     sticks: Literal["", "before", "after"] = ""  # to the text before it, or after
 
     def keep_words(self) -> None:
-        """Of an element that is not translated: `kept` if it has words, with spaces around them."""
+        """Of an element that is not translated: `kept` if it has words."""
         text = html.unescape(self.content)
-        words = " ".join(text.split())
-        if words:
+        self.content = " ".join(text.split())
+        if self.content:
             self.kind = "kept"
-            self.content = f"{' ' * text[0].isspace()}{words}{' ' * text[-1].isspace()}"
+            self.space_before, self.space_after = text[0].isspace(), text[-1].isspace()
 
 
 @dataclass
@@ -88,17 +91,13 @@ class TaggedText:
         """
         self.escapes = escapes
         self._spelled = self._spelling(tokens) if escapes else {}
-        written = "".join(token.term or token.raw * (token.kind == "text") for token in tokens)
-        letters = "".join(filter(str.isalpha, html.unescape(written) if escapes else written))
-        self._is_capital = letters[:1].isupper()
         for token in tokens:
             if token.term:
-                is_word = token.raw[1:] == token.raw[1:].lower()  # and no iPhone
-                if len(letters) > 1 and letters.isupper() and is_word:
-                    token.raw = token.raw.upper()
                 token.raw = token.raw.translate(self._spelled)
         self.parts = tokens
         self.has_words = has_words(tokens)
+        letters = (c for token in tokens for c in token.term or token.raw * (token.kind == "text"))
+        self._is_capital = next(filter(str.isalpha, letters), "").isupper()
         self.text = ""
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
         partners = _partners(tokens)
@@ -114,16 +113,14 @@ class TaggedText:
                 tag = opened.pop()
                 tag.closing, tag.end = token, len(self.text)
                 continue
-            if token.content.startswith(" ") and self.text and not self.text.endswith(" "):
-                self.text += " "
+            token.space_before = token.space_before and self._add_space()
             tag = InlineTag(token, len(self.text), len(self.text))
             opened[-1].inner.append(tag)
             if token.kind == "kept":
-                self.text += SPACES.sub(" ", token.content.strip())
+                self.text += SPACES.sub(" ", token.content)
                 tag.end = len(self.text)
-                self.text += " " * token.content.endswith(" ")
-            elif token.kind == "newline" and self.text:
-                self.text += " "
+            if token.space_after or token.kind == "newline":
+                self._add_space()
             if number in partners:
                 opened.append(tag)
         self.root.end = len(self.text)
@@ -139,6 +136,11 @@ class TaggedText:
             space = SPACES.match(raw)
             self._tokens[-1][0].raw += space[0] if space else ""
         self.text += text
+
+    def _add_space(self) -> bool:
+        is_added = self.text != "" and not self.text.endswith(" ")
+        self.text += " " * is_added
+        return is_added
 
     def _strip_end(self) -> None:
         """Give white space at the end to the first tag after it."""
@@ -207,8 +209,12 @@ class TaggedText:
             start = max(at, inner.place[0])
             parts.append(self._escaped(translated[at:start]))
             text, at = self._written(inner, start, translated)
-            if inner.opening.kind == "kept" and inner.place[0] == len(translated) and any(parts):
-                text = f" {text}"
+            if inner.opening.kind == "kept":  # whose own spaces are not written twice
+                if inner.opening.space_before:
+                    parts[-1] = parts[-1].removesuffix(" ")
+                elif inner.place[0] == len(translated) and any(parts):
+                    text = f" {text}"
+                at += inner.opening.space_after and translated.startswith(" ", at)
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])

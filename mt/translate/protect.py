@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mt.data.reading.words import UNSPACED, is_unspaced, tokens
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
-from mt.data.tokens.writing import SYMBOLS
+from mt.data.tokens.writing import SYMBOLS, Case, case_of
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import read_folder
 from mt.translate.inline_tags import LEFT_OVER, MarkupToken, TaggedText
@@ -35,7 +35,7 @@ AUTO = [re.compile(pattern) for pattern in (
     rf"(?:(?:https?|ftp)://|www\.)[^{_NOT_IN_ADDRESS}]*[^{_NOT_IN_ADDRESS}.,;:!?'’”»)\]}}…]",
     r"(?a:(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+)",
     r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
-    r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
+    r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
     r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>",
     r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);",
 )]  # fmt: skip
@@ -119,9 +119,9 @@ class Protection:
         pairs = zip_longest(translation.texts, translation.alignments, fillvalue="")
         rendered = [tagged.render(text, links) for text, links in pairs]
         flags = translation.flags
-        if rendered[0].lost:
+        if lost := [token for token in rendered[0].lost if token.kind == "kept"]:
             self.lines.add(number)
-            self.count_lost(rendered[0].lost)
+            self.count_lost(lost)
             flags = (*flags, "misplaced")
         texts = tuple(one.text.strip() for one in rendered)
         return translation._replace(texts=texts, alignments=(), flags=flags)
@@ -130,21 +130,23 @@ class Protection:
         """The tokens of a text, and what is kept as tokens of its own."""
         found = []
         symbols = iter(self.symbols)
+        line = "".join(token.raw for token in text if token.kind == "text")
+        is_capitals = case_of(html.unescape(line) if is_document else line) is Case.CAPITALS
         for token in text:
             if token.kind == "kept":
-                words = token.content.strip()
-                token.content = token.content.replace(words, next(symbols, words))
+                token.content = next(symbols, token.content)
             if token.kind != "text":
                 found.append(token)
                 continue
             at, raw = 0, token.raw
             shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
-            for start, end, target in self._spans(shown):
+            for start, end, target in self._spans(shown, is_capitals):
                 content, written = shown[start:end], raw[places[start] : places[end]]
                 if not written:  # a part of an entity of several characters
                     continue
                 if target is None:
                     taken = MarkupToken("point", written)
+                    taken.space_after = shown[end : end + 1].isalnum()  # `ja🎉und` is two words
                 else:
                     self._counts["terms" if target else "texts"] += 1
                     taken = MarkupToken("kept", target or written, term=content if target else "")
@@ -154,7 +156,7 @@ class Protection:
             found.append(MarkupToken("text", raw[at:]))
         return [token for token in found if token.raw or token.kind != "text"]
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int, str | None]]:
+    def _spans(self, text: str, is_capitals: bool) -> Iterator[tuple[int, int, str | None]]:
         """Start and end of what is kept, and what is written for a term, else ""; None for emoji.
 
         Of texts that overlap the first counts, of two that begin together the longer one; without
@@ -173,12 +175,14 @@ class Protection:
             found = text[start:end].strip()
             if start >= at and found and found not in self.tags:
                 start = text.index(found, start)
-                yield from self._terms_in(text, at, start)
+                yield from self._terms_in(text, at, start, is_capitals)
                 at = start + len(found)
                 yield start, at, "" if is_kept else None
-        yield from self._terms_in(text, at, len(text))
+        yield from self._terms_in(text, at, len(text), is_capitals)
 
-    def _terms_in(self, text: str, at: int, end: int) -> Iterator[tuple[int, int, str]]:
+    def _terms_in(
+        self, text: str, at: int, end: int, is_capitals: bool
+    ) -> Iterator[tuple[int, int, str]]:
         """Terms of whole words, the longest at each place."""
         if not self._terms:
             return
@@ -194,7 +198,9 @@ class Protection:
                 is_same = term == found or term == [word.lower() for word in found]
                 start, end = places[first], places[first + len(found)]
                 if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
-                    yield at + written[start], at + written[end], target
+                    is_word = term != found and target[1:] == target[1:].lower()  # no EU, iPhone
+                    shown = target.upper() if is_capitals and is_word else target
+                    yield at + written[start], at + written[end], shown
                     last = first + len(term)
                     break
             first = last

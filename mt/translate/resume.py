@@ -64,11 +64,11 @@ class ResumableOutput:
             return
         self._partial = path.with_name(f"{path.name}.partial")
         self._record_path = path.with_name(f"{path.name}.partial.json")
-        if not self._partial.exists():
-            # Renamed or removed, and then the power failed or the user stopped there.
-            self._remove_record()
+        is_new = not self._partial.exists()
         with _locked(self._partial) as file:
             try:
+                if is_new:  # else renamed or removed, and then the power failed
+                    self._remove_record()
                 self._continue(file, path)
                 yield file
                 file.flush()
@@ -96,13 +96,13 @@ class ResumableOutput:
         """Remove a record that belongs to no partial output. DataError for a file of the user's."""
         if self._record_path.exists():
             try:
-                is_own = "made_with" in read_json(self._record_path)
+                is_own = "made_with" in dict(read_json(self._record_path))
             except (OSError, ValueError, TypeError):
                 is_own = False
             if not is_own:
                 raise DataError(
-                    f"{self._record_path}: is no record of a translation, which would be written "
-                    "there; rename it, or give another --output"
+                    f"{self._record_path}: mt did not write this file, and would replace it; "
+                    "rename it, or give another --output"
                 )
             self._record_path.unlink()
 
@@ -115,9 +115,11 @@ class ResumableOutput:
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
             note = f"{lines} finished in {self._partial}; the same command with --resume"
             add_note(error, f"{note} continues after them")
-        elif self._record or not (self._record_path.exists() or self._partial.stat().st_size):
+        elif self._record:
             self._partial.unlink(missing_ok=True)
             self._record_path.unlink(missing_ok=True)
+        elif not self._partial.stat().st_size:
+            self._partial.unlink()
 
     def _load_record(self) -> int:
         """Return the bytes of the partial output that are finished."""
@@ -125,8 +127,8 @@ class ResumableOutput:
         if not self._record_path.exists():
             if self._partial.stat().st_size:
                 raise _RefusedError(
-                    f"{self._partial}: is not known as unfinished output, which would be written "
-                    "there; rename it, or give another --output"
+                    f"{self._partial}: mt has no record that it wrote this file, and would replace "
+                    "it; rename or remove it, or give another --output"
                 )
             self._write_record(0)  # by which a later start knows the file as one of mt
             return 0

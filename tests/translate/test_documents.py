@@ -163,6 +163,8 @@ def test_html() -> None:
     assert translated("html", "") == ""
     (text,) = read_document("html", "a <code>b </code>c<kbd> d</kbd>e <nobr>f</nobr>", "x").texts
     assert text.tagged.text == "a b c de f"
+    spaced = "a <code>b </code>c <kbd> d</kbd>e<samp> f </samp>g<svg> h</svg>i <code>j </code> k"
+    assert translated("html", spaced) == spaced
     # What a script or a form says is not the encoding of the page.
     assert translated("html", '<form accept-charset="ISO-8859-1"><p>a') != ""
 
@@ -269,6 +271,18 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
         '<mrk mtype="seg" mid="1"/>', two
     ))  # fmt: skip
     assert texts_of(read_document("xliff", unit(f"{cut}<target>One. Two.</target>"), "x")) == []
+    # Those of other translations, or inside each other, are not the unit's.
+    other = f"{source}<alt-trans><source>{one}</source><target>{two}</target></alt-trans>"
+    done = f"<target{state}>Eins. 3 Zwei.</target>"
+    assert translated("xliff", unit(other)) == unit(other.replace("<alt", f"{done}<alt", 1))
+    within = f"{source}<seg-source>{one.replace('Eins', two)}</seg-source>"
+    assert translated("xliff", unit(within)).endswith(
+        f"<target{state}>{one.replace('Eins', two)}</target></trans-unit></body></file></xliff>"
+    )
+    alike = re.sub(' mid="."', "", cut)
+    assert len(read_document("xliff", unit(alike), "x").texts) == 2
+    empty = '<target>&#160;<mrk mtype="seg" mid="0"/></target>'
+    assert translated("xliff", unit(cut + empty)) == unit(cut + whole)
     fixed = cut.replace('mid="1"', 'mid="1" translate="no"')
     assert texts_of(read_document("xliff", unit(fixed), "x")) == [(1, "Eins.")]
     nothing = unit('<source>3</source><seg-source><mrk mtype="seg" mid="2">3</mrk></seg-source>')

@@ -112,6 +112,7 @@ def test_json_that_cannot_be_used(line: str, parts: list[str]) -> None:
 def test_a_field_that_no_option_writes_may_be_there() -> None:
     line = '{"text": "a", "score": 1}'
     assert LineFormat("jsonl").extract(line, "") == "a"
+    assert LineFormat("jsonl", n_best=2, scores=True).extract(line, "") == "a"
     for options in ({"scores": True}, {"n_best": 2}):
         taken = line.replace("score", "translations") if "n_best" in options else line
         with pytest.raises(DataError, match="already has the field"):

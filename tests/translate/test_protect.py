@@ -257,8 +257,15 @@ def test_without_placeholders_the_alignment_tells_the_place(
         ("EIN HUND\n", "EIN DOG & CO\n"),
         ("Ein HUND\n", "Ein dog & co\n"),
         ("EINE KATZE\n", "EINE iCat\n"),
+        ("EIN HUND {name}\n", "EIN DOG & CO {name}\n"),
+        ("我喜欢A hund\n", "我喜欢A dog & co\n"),
     ):
         assert translated(text, lambda text: [text], Protection((), path))[0] == expected
+    # What the model did not see it has not left out.
+    out, seen, said = translated("ja🎉und hund\n", lambda _: [""], Protection((), path))
+    assert (seen, out) == (["ja und hund"], "🎉 dog & co\n")
+    assert says(said, "left out by the model", "hund → dog & co (1)")
+    assert "🎉" not in said
     # The article of an elided word stays.
     path.write_text("école\tgymnasium\n", encoding="utf-8")
     for answer, expected in (
@@ -292,6 +299,12 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
         '<p>NUTZE <code>ls -l</code> OFT</p><img alt="DER %s">'
     )
     assert says(said, "2 texts and 2 terms")
+    # A placeholder that the model repeats is not left in the page, whatever spaces were inside.
+    text = "<p>a <code>ls </code>b</p>"
+    out, _, said = translated(
+        text, lambda text: [f"{text} <ph1>"], Protection(["auto"]), form="html"
+    )
+    assert (out, says_aligned(said)) == (text, False)
     # Emoji are tags where others are placed by alignment, and only there; each text counts once.
     for text, emoji in (("<p>a <b>%s c</b> b", ""), ("<p>a %s c b", "🎉 ")):
         _, seen, said = translated(

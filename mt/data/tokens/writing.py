@@ -38,7 +38,7 @@ TITLE_LETTERS = 4
 TITLE_WORDS = 3
 # Tags, placeholders and addresses, whose case has a meaning.
 _KEPT = (
-    r"<[^<>\s]*>|\{[^{}\s]*\}|%(?:\(\w+\))?(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?[sdif](?![^\W\d_])"
+    r"<[^<>\s]*>|\{[^{}\s]*\}|%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdif](?![^\W\d_])"
     r"|[^\s@:/]{0,64}(?:@|://)\S*|(?i:www\.)\S*"
 )
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
