@@ -232,8 +232,8 @@ class _Element:
     after_source: int = 0  # the token before which a target can be written
     target: tuple[int, int] | None = None  # tokens, its tags included
     state: str = ""
-    # The segments into which a tool has cut the source, and those of the target, by name.
-    cut_source: tuple[int, int] = (0, 0)  # tokens between its tags
+    cut_source: tuple[int, int] = (0, 0)  # tokens between the tags of `seg-source`
+    # The segments in it, and those of the target, by name and number.
     segments: dict[tuple[str, int], _Element] = field(default_factory=dict)
     target_segments: dict[tuple[str, int], _Element] = field(default_factory=dict)
     last: int = 0  # the token after it
@@ -311,6 +311,7 @@ class _XliffReader:
                 parent.source_line = element.line
             if element.name in ("source", "seg-source"):
                 parent.after_source = last
+            if element.name == "seg-source":
                 parent.cut_source = (element.first + 1, last - 1)
             if element.name == "target":
                 parent.target = (element.first, last)
@@ -372,12 +373,8 @@ class _XliffReader:
         for segment in unit.segments.values():
             before += self._raw(at, segment.first + 1)
             at = segment.last - 1
-            found = (
-                []
-                if segment.is_fixed
-                else [*self._text(segment.first + 1, at, segment.line, first, last)]
-            )
-            if not found:
+            found = [*self._text(segment.first + 1, at, segment.line, first, last)]
+            if segment.is_fixed or not found:
                 before += self._raw(segment.first + 1, at)
                 continue
             if text is not None:
