@@ -67,7 +67,7 @@ class ResumableOutput:
         is_new = not self._partial.exists()
         with _locked(self._partial) as file:
             try:
-                if is_new:  # else renamed or removed, and then the power failed
+                if is_new:  # a record that is there is of one that was renamed or removed
                     self._remove_record()
                 self._continue(file, path)
                 yield file
