@@ -282,7 +282,7 @@ def feed_speed(trainer: Trainer, n_updates: int = 50) -> int:
     plan = trainer.plan
     updates = list(islice(plan.updates(0), n_updates))
     start = perf_counter()
-    n_tgt = sum(shard_of(plan.store, update, pin=trainer.device.is_cuda)[1] for update in updates)
+    n_tgt = sum(shard_of(plan, update, pin=trainer.device.is_cuda)[1] for update in updates)
     return round(n_tgt / (perf_counter() - start))
 
 

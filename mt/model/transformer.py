@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from typing_extensions import assert_never
 from mt.data.tokens.tokenizer import EOS, PAD
 from mt.model.attention import attention_bias
 from mt.model.cpu_ops import attend, dropout, relu_dropout
+from mt.model.packed import Packed, attend_packed, pack
 from mt.model.weight_copies import CastWeights
 
 if TYPE_CHECKING:
@@ -90,17 +91,21 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         memory: Tensor | None = None,
         causal: bool = False,
+        packed: tuple[Packed, Packed] | None = None,
     ) -> Tensor:
         """Let x (B, T, D) attend to itself, or to memory (B, S, D) if given. -> (B, T, D)
 
         bias: see `attention_bias`; broadcastable to (B, H, T, T) or (B, H, T, S). causal: without
-        a bias, each position attends to those up to itself.
+        a bias, each position attends to those up to itself. packed: where the sentences of x and
+        of what it attends to are, if B is 1 and each is a row of several.
         """
         if memory is None:
             q, k, v = self.project(x)
         else:
             k, v = self.key_value(memory)
             q = self.query(x)
+        if packed is not None:
+            return self.merge(attend_packed(q, k, v, *packed, causal))
         dropout_p = self.dropout if self.training else 0.0
         return self.merge(attend(q, k, v, bias, dropout_p, causal).to(x.dtype))
 
@@ -248,9 +253,23 @@ class Embedding(nn.Module):
             table = sinusoids(config.max_positions, config.d_model).float()
             self.register_buffer("positions", table, persistent=False)
 
-    def forward(self, ids: Tensor, dtype: torch.dtype, position: int | None = None) -> Tensor:
-        """ids (B, T) at positions 0, 1, ..., or all at `position` -> (B, T, D) in `dtype`."""
-        span = slice(ids.shape[1]) if position is None else slice(position, position + 1)
+    def forward(
+        self, ids: Tensor, dtype: torch.dtype, position: int | Tensor | None = None
+    ) -> Tensor:
+        """ids (B, T) at positions 0, 1, ..., all at `position`, or at T of them -> (B, T, D).
+
+        The result is in `dtype`.
+        """
+        span: slice | Tensor
+        match position:
+            case None:
+                span = slice(ids.shape[1])
+            case int():
+                span = slice(position, position + 1)
+            case Tensor():
+                span = position
+            case _:
+                assert_never(position)
         # In the parameters' dtype, because the gradient of a word is a sum over its occurrences.
         words = self.tokens(ids)  # (B, T, D)
         scale: Tensor | float = self.scale
@@ -330,9 +349,11 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Encode src ids (B, S), src_mask (B, S) True at real tokens. -> memory (B, S, D)"""
         bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
-        x = self.src_embedding(src, self.dtype)  # (B, S, D)
+        return self._encode(self.src_embedding(src, self.dtype), bias=bias)
+
+    def _encode(self, x: Tensor, **masked: Any) -> Tensor:
         for layer in self.encoder_layers:
-            x = layer(x, partial(layer.attention, bias=bias))
+            x = layer(x, partial(layer.attention, **masked))
         return self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
@@ -343,14 +364,39 @@ class Transformer(nn.Module):
         """
         src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
         x = self.tgt_embedding(tgt_in, self.dtype)  # (B, T, D)
+        return self._decode(x, memory, {}, {"bias": src_bias})
+
+    def _decode(
+        self, x: Tensor, memory: Tensor, of_target: dict[str, Any], of_source: dict[str, Any]
+    ) -> Tensor:
         for layer in self.decoder_layers:
             x = layer(
                 x,
-                self_attention=partial(layer.self_attention, causal=True),
-                cross_attention=partial(layer.cross_attention, bias=src_bias, memory=memory),
+                self_attention=partial(layer.self_attention, causal=True, **of_target),
+                cross_attention=partial(layer.cross_attention, memory=memory, **of_source),
             )
         return self.decoder_norm(x)
 
-    def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
-        """Encode and decode. -> (B, T, D), of which `output` makes logits (B, T, V)"""
-        return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
+    def forward(
+        self,
+        src: Tensor,
+        tgt_in: Tensor,
+        src_mask: Tensor,
+        src_positions: Tensor | None = None,
+        tgt_positions: Tensor | None = None,
+    ) -> Tensor:
+        """Encode and decode. -> (B, T, D), of which `output` makes logits (B, T, V)
+
+        With positions (M,) and (N,), those of the tokens in flattened src and tgt_in, nothing is
+        computed for padding (`can_pack`). -> (1, N, D)
+        """
+        if src_positions is None or tgt_positions is None:
+            return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
+        src, sources = pack(src, src_positions)  # (1, M)
+        tgt_in, targets = pack(tgt_in, tgt_positions)  # (1, N)
+        x = self.src_embedding(src, self.dtype, sources.places)  # (1, M, D)
+        memory = self._encode(x, packed=(sources, sources))
+        x = self.tgt_embedding(tgt_in, self.dtype, targets.places)  # (1, N, D)
+        return self._decode(
+            x, memory, {"packed": (targets, targets)}, {"packed": (targets, sources)}
+        )

@@ -30,14 +30,15 @@ PROBE_TOKENS = 8192
 MOST_GRAPHS = 16  # of one function; batches need one
 
 
-def compile_for_all_shapes(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def compile_for_all_shapes(model: nn.Module) -> Callable[..., Tensor]:
     """Compile a `Transformer`, plain or in DistributedDataParallel, into one graph.
 
     Returns its `forward`. torch.compile makes a graph of its own for each batch of one row, and by
     default for each pair of dimensions that happen to be equal. So the number of rows and both
     lengths are marked as dynamic, which makes them independent of each other, and a batch of one
     row is computed as two equal ones. For CUDA, Inductor would make two more kinds of graphs: for
-    targets of a multiple of 8 columns, which here get one more, and for large batches.
+    targets of a multiple of 8 columns, which here get one more, and for large batches. Without
+    padding, one row becomes two as well, of which the second has no tokens.
 
     A recompilation for another reason is possible, up to `MOST_GRAPHS`; one more raises
     `FailOnRecompileLimitHit`. By default torch computes without compiling then, and says nothing.
@@ -53,8 +54,16 @@ def compile_for_all_shapes(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor
     plain: Any = getattr(model, "module", model)
     max_positions: int = plain.config.max_positions
 
-    def forward(src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
+    def forward(src: Tensor, tgt_in: Tensor, src_mask: Tensor, *positions: Tensor) -> Tensor:
         rows, length = tgt_in.shape
+        if positions:
+            sides = [src, tgt_in, src_mask]
+            if rows == 1:
+                sides = [F.pad(part, (0, 0, 0, 1)) for part in sides]
+            for part in (*sides, *positions):
+                torch._dynamo.maybe_mark_dynamic(part, list(range(part.dim())))
+            row: Tensor = compiled(*sides, *positions)
+            return row
         # Flash attention saves a row for each head, whose alignment Inductor looks at.
         if length % 8 == 0 and length < max_positions:
             tgt_in = F.pad(tgt_in, (0, 1), value=PAD)

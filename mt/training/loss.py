@@ -257,8 +257,11 @@ def batch_loss(
     first reading plus the weight times the divergence of the second one from it.
     """
     if consistency is None:
-        hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B * T, D)
-        hidden = hidden[batch.tgt_positions]  # (N, D)
+        given = batch.src, batch.tgt_in, batch.src_mask
+        if batch.src_positions is not None:
+            hidden = forward(*given, batch.src_positions, batch.tgt_positions)[0]  # (N, D)
+        else:
+            hidden = forward(*given).flatten(0, 1)[batch.tgt_positions]  # (N, D) of (B * T, D)
         return smoothed_cross_entropy(
             hidden, output.weight, output.bias, batch.tgt_out, smoothing, gradient=gradient
         )

@@ -84,7 +84,7 @@ def _run_on_this_rank(
     lengths = np.maximum(plan.store.src_lengths, plan.store.tgt_lengths) + 1
     batches = [batch for update in plan.updates(epoch) for batch in update]
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
-    largest = max(batches, key=lambda batch: int(lengths[batch].max()) * len(batch))
+    largest = max(batches, key=lambda batch: max(plan.n_tokens(batch)))
     seconds = 0.0
     for indices in (with_longest, largest):  # the first one loads what is loaded once
         n_tokens = int(lengths[indices].max())
@@ -121,17 +121,15 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
     updates = plan.updates(epoch)
     per_token: list[float] = []
     for update in islice(updates, N_TIMED):
-        batches, _ = shard_of(plan.store, update, world.rank, world.size)
+        batches, _ = shard_of(plan, update, world.rank, world.size)
         batches = batches[:n_batches]
         if not batches:
             break
         n_batches -= len(batches)
         seconds = sum(_seconds_of(updater, updater.dry_run_step, batch) for batch in batches)
         per_token.append(seconds / sum(batch.n_padded for batch in batches))
-    src = plan.store.src_lengths + 1
-    tgt = plan.store.tgt_lengths + 1
     counted = [batch for update in islice(updates, N_COUNTED) for batch in update]
-    n_padded = sum(len(batch) * int(src[batch].max() + tgt[batch].max()) for batch in counted)
+    n_padded = sum(sum(plan.n_tokens(batch)) for batch in counted)
     tokens_per_update = n_padded / min(len(updates), N_COUNTED) / world.size
     step = _seconds_of(updater, updater.skip_step)
     return float(np.median(per_token)) * tokens_per_update + step

@@ -167,7 +167,9 @@ def prepare(
     plans = []
     for data, resample in zip(sections, resamples, strict=True):
         weights = sampling_weights(data, directed.kept)
-        plans.append(Plan(directed, weights, config.batch, config.run.seed, resample))
+        plans.append(
+            Plan(directed, weights, config.batch, config.run.seed, resample, updater.packed)
+        )
     recorded = config.model_copy(update={"batch": updater.config.batch})
     config = settle_length(config, plans, log)
     updater.config = updater.config.model_copy(update={"train": config.train})

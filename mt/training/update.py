@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
+from mt.model.packed import can_pack
 from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
@@ -68,6 +69,7 @@ class Updater:
         self.device = device
         self.world = world
         self.say = say
+        self.packed = can_pack(config, device)
         suit_products_to(config.model.d_model)
         seed_everything(config.run.seed)
         self.model = build_model(config, tokenizer).to(device.device)
@@ -262,11 +264,13 @@ class Updater:
 
     def _backward(self, batch: Batch, factor: float) -> Loss:
         """Compute the loss of a batch and add its gradients, times `factor`."""
+        # A rank without sentences gets one without targets, for which nothing is compiled.
+        forward = self.replica if self.packed and batch.src_positions is None else self.forward
         try:
             batch = batch.to(self.device.device)
             smoothing, consistency = self.config.optim.label_smoothing, self.consistency
             loss = batch_loss(
-                self.forward, self.model.output, batch, smoothing, consistency, self.loss_gradient
+                forward, self.model.output, batch, smoothing, consistency, self.loss_gradient
             )
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
@@ -298,6 +302,8 @@ class Updater:
         self._compiled_or_plain(lambda: self._dry_run(batch))
 
     def _dry_run(self, batch: Batch) -> None:
+        if self.packed and batch.src_positions is None:
+            batch = batch.packed()
         self.model.train()
         copy_weights(self.model, self.model.dtype)
         with self.world.no_sync(self.replica):

@@ -21,7 +21,7 @@ from mt.training.update import Updater
 
 WARM_UP = 6
 # Seconds for each size, and updates that are queued before the device is waited for.
-SECONDS = 10.0
+SECONDS = 6.0
 BETWEEN_WAITS = 20
 PROFILED = 3
 KERNELS = 25
@@ -47,7 +47,7 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
     updater.choose_forward(store)
     if compiled:
         report.add(f"{name}: compiling", value=time.perf_counter() - compiling, unit="s")
-    with setting.feed(Plan(store, [1.0], config.batch, 1)) as feed:
+    with setting.feed(Plan(store, [1.0], config.batch, 1, packed=updater.packed)) as feed:
         updates = iter(feed)
         updater.train_step(next(updates), 0)
         setting.synchronize()
@@ -56,7 +56,7 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
         update = next(updates)
     for tokens in setting.batch_tokens:
         batch = setting.config(tokens, compiled).batch
-        plan = Plan(store, [1.0], batch, 1)
+        plan = Plan(store, [1.0], batch, 1, packed=updater.packed)
         size = f"{name}, {tokens:,} tokens"
         if compiled and updater.forward is updater.replica:
             report.add(size, "failed", note="an error has ended compiling")

@@ -30,6 +30,7 @@ from mt.data.tokens.plan import (
     bucket,
     equal_ends,
     micro_batches,
+    packed_batches,
     shard_batches,
 )
 from mt.data.tokens.store import Store, open_or_build
@@ -192,6 +193,21 @@ def test_micro_batches_by_hand(shares: list[list[int]], budget: int, ends: list[
     assert micro_batches([np.array(share) for share in shares], budget) == ends
 
 
+@pytest.mark.parametrize(
+    ("shares", "budget", "ends"),
+    [
+        ([[10] * 9, [60] * 9], 1000, [18]),  # all lengths in one batch
+        ([[10] * 6, [60] * 4], 150, [7, 8, 10]),
+        ([[40] * 5], 100, [2, 3, 5]),  # two batches of 100 would cut a sentence
+        ([[100, 10]], 30, [1, 2]),  # too long for any batch: alone
+    ],
+)
+def test_batches_without_padding_by_hand(
+    shares: list[list[int]], budget: int, ends: list[int]
+) -> None:
+    assert packed_batches([np.array(share) for share in shares], budget) == ends
+
+
 @pytest.mark.parametrize("weights", [(1.0, 2.0), (0.3, 0.6), (5.0, 10.0)])
 def test_twice_the_weight_is_twice_as_often(weights: tuple[float, float]) -> None:
     seen = sentences(plan_of(random_store(700, (500, 200)), weights).updates(0))
@@ -346,9 +362,13 @@ def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> N
     for rows in (1, 2, 7, 300):
         indices = np.append(draw.choice(299, rows - 1, replace=False), 299)
         expected = collate([store.pair(i) for i in indices])
-        found = gather_batch(mapped, indices)
-        for name, value in vars(expected).items():
-            torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=0)
+        for packed in (False, True):
+            found = vars(gather_batch(mapped, indices, packed=packed))
+            wanted = vars(expected.packed() if packed else expected)
+            assert (found["src_positions"] is not None) == packed
+            for name, value in wanted.items():
+                if value is not None:
+                    torch.testing.assert_close(found[name], value, rtol=0, atol=0)
 
 
 def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:

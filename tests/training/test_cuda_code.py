@@ -52,14 +52,15 @@ def base_model(layers: int) -> Transformer:
     return made.train()
 
 
-def code_of_model(codes: list[Code], layers: int) -> tuple[Code, Code]:
+def code_of_model(codes: list[Code], layers: int, packed: bool = False) -> tuple[Code, Code]:
     """Forward and backward pass; the graph is the same for all shapes of batches."""
     copy_weights(model := base_model(layers), torch.bfloat16)
     forward = compile_for_all_shapes(model)
     for rows, src, tgt in SHAPES:
         ids = torch.ones(rows, src, dtype=torch.int64)
+        positions = [torch.arange(rows * length) for length in (src, tgt)] if packed else []
         with pytest.raises(NotRunError):
-            forward(ids, torch.ones(rows, tgt, dtype=torch.int64), ids != 0)
+            forward(ids, torch.ones(rows, tgt, dtype=torch.int64), ids != 0, *positions)
         assert len(codes) == 2
     one, other = codes
     codes.clear()
@@ -74,6 +75,14 @@ def test_the_model_is_one_graph_without_casts_of_weights(codes: list[Code]) -> N
     assert (forward.products, backward.products) == (11, 22)
     efficient, causal = (f"_scaled_dot_product_{x}_attention" for x in ("efficient", "flash"))
     assert forward.fallbacks == [efficient, causal, efficient]
+
+
+def test_the_model_without_padding_is_one_graph(codes: list[Code]) -> None:
+    forward, backward = code_of_model(codes, 1, packed=True)
+    assert forward.casts == []
+    assert len(forward.kernels) < 20
+    assert (forward.products, backward.products) == (11, 22)
+    assert forward.text.count("torch_attn._varlen_attn.default(") == 3
 
 
 def test_the_loss_is_one_graph_for_any_number_of_tokens(codes: list[Code]) -> None:

@@ -168,7 +168,7 @@ class StandIn:
     ) -> None:
         plan = prepared.plans[0].for_epoch(0, Event())
         updates = plan.updates(0)
-        sizes = [batch.n_padded for update in updates for batch in shard_of(plan.store, update)[0]]
+        sizes = [batch.n_padded for update in updates for batch in shard_of(plan, update)[0]]
         self.cached = float(np.quantile(sizes, 0.98))
         monkeypatch.setattr(preflight, "N_TIMED", 8)
         self.of_first_updates = sum(map(len, islice(updates, 8)))

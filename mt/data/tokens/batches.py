@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mt.data.tokens.plan import Indices, shard_batches
+from mt.data.tokens.plan import Indices, Plan, shard_batches
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
@@ -33,20 +33,29 @@ class Batch:
     tgt_positions: Tensor  # (N,) where the tokens of tgt_out are in a flattened (B, T)
     n_src: int  # source tokens with eos, without padding
     n_tgt: int  # target tokens with eos, without padding
+    # (M,) where the source tokens are in a flattened (B, S), if nothing is computed for padding
+    src_positions: Tensor | None = None
 
     @property
     def n_padded(self) -> int:
-        """Tokens of both sides, padding included."""
+        """Tokens of both sides that are computed, padding included."""
+        if self.src_positions is not None:
+            return self.n_src + self.n_tgt
         return self.src.numel() + self.tgt_in.numel()
 
+    def packed(self) -> Batch:
+        """The same batch, to be computed without padding."""
+        return replace(self, src_positions=self.src_mask.flatten().nonzero().squeeze(1))
+
     def without_targets(self) -> Batch:
-        """The same batch with no target tokens: its loss and gradients are 0."""
+        """The same batch, padded, with no target tokens: its loss and gradients are 0."""
         return replace(
             self,
             tgt_out=self.tgt_out[:0],
             tgt_positions=self.tgt_positions[:0],
             n_src=0,
             n_tgt=0,
+            src_positions=None,
         )
 
     def to(self, device: torch.device) -> Batch:
@@ -99,8 +108,8 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
     )
 
 
-def gather_batch(store: Store, indices: Indices, pin: bool = False) -> Batch:
-    """The batch that `collate` makes of these pairs of the store.
+def gather_batch(store: Store, indices: Indices, pin: bool = False, packed: bool = False) -> Batch:
+    """The batch that `collate` makes of these pairs of the store; `packed`, if that is wanted.
 
     Without a loop over sentences; NumPy releases the GIL meanwhile, so a thread can do it while
     training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
@@ -125,15 +134,21 @@ def gather_batch(store: Store, indices: Indices, pin: bool = False) -> Batch:
     # Each target is the token that follows its input, and eos at the end of a row.
     out_view[:-1] = tgt_view.ravel()[positions_view[:-1] + 1]
     out_view[(tgt_lengths + 1).cumsum() - 1] = EOS
-    src_mask = torch.empty(src.shape, dtype=torch.bool, pin_memory=pin)
+    src_mask = torch.ne(src, PAD, out=torch.empty(src.shape, dtype=torch.bool, pin_memory=pin))
+    n_src = int(src_lengths.sum()) + len(rows)
+    src_positions = None
+    if packed:
+        src_positions, positions_view = _empty((n_src,), pin)
+        positions_view[:] = np.flatnonzero(src_mask.numpy())
     return Batch(
         src=src,
-        src_mask=torch.ne(src, PAD, out=src_mask),
+        src_mask=src_mask,
         tgt_in=tgt_in,
         tgt_out=tgt_out,
         tgt_positions=positions,
-        n_src=int(src_lengths.sum()) + len(rows),
+        n_src=n_src,
         n_tgt=n_tgt,
+        src_positions=src_positions,
     )
 
 
@@ -152,14 +167,15 @@ def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices) -> None:
 
 
 def shard_of(
-    store: Store, update: list[Indices], rank: int = 0, world_size: int = 1, pin: bool = False
+    plan: Plan, update: list[Indices], rank: int = 0, world_size: int = 1, pin: bool = False
 ) -> tuple[list[Batch], int]:
     """The micro-batches of an update for `rank`, and the target tokens of the whole update.
 
     With `pin` they are in pinned memory, from which they are copied to a GPU.
     """
+    store = plan.store
     shard = shard_batches(store.src_lengths, store.tgt_lengths, update, world_size)[rank]
-    batches = [gather_batch(store, batch, pin) for batch in shard if len(batch)]
+    batches = [gather_batch(store, batch, pin, plan.packed) for batch in shard if len(batch)]
     if len(batches) < len(shard):
         # A rank without sentences runs a batch without targets: the other ranks wait for it.
         placeholder = gather_batch(store, update[0][:1], pin).without_targets()

@@ -114,7 +114,7 @@ class Prefetcher:
                     next_epoch = planner.submit(self._planned, epoch + 1)
                     for position in range(number, len(updates)):
                         batches, n_tgt = shard_of(
-                            plan.store, updates[position], self.rank, self.world_size, pin
+                            plan, updates[position], self.rank, self.world_size, pin
                         )
                         place = (epoch, position, len(updates))
                         self._put(Update(*place, batches, n_tgt, plan.store.augmented))

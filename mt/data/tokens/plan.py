@@ -11,6 +11,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -146,6 +147,24 @@ def micro_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
     return ends
 
 
+def packed_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
+    """Cut the shares of an update into batches without padding, of at most `budget` tokens.
+
+    As `micro_batches` does where padding is computed, too. Batches are about equally large, and a
+    sentence longer than the budget is one of its own.
+    """
+    sizes = np.concatenate(longest)
+    n_parts = -(-int(sizes.sum()) // budget)
+    while n_parts < len(sizes):
+        ends = equal_ends(sizes, n_parts)
+        rows = np.diff(ends, prepend=0)
+        tokens = np.add.reduceat(sizes, ends - rows)
+        if tokens.max() <= max(budget, sizes.max()) and rows.max() <= MOST_ROWS:
+            return list(map(int, ends))
+        n_parts += 1
+    return list(range(1, len(sizes) + 1))
+
+
 def bucket(
     src_lengths: Lengths, tgt_lengths: Lengths, order: Indices, budget: int
 ) -> list[Indices]:
@@ -199,14 +218,22 @@ class Updates:
     """
 
     def __init__(
-        self, store: Store, order: Indices, ends: Indices, shares: Indices, budget: int
+        self,
+        store: Store,
+        order: Indices,
+        ends: Indices,
+        shares: Indices,
+        cut: Callable[[Sequence[Lengths]], list[int]],
     ) -> None:
-        """`order`: sentences by length; `ends`: of their shares; `shares`: (updates, shares)."""
+        """`order`: sentences by length; `ends`: of their shares; `shares`: (updates, shares).
+
+        `cut` is `micro_batches` or `packed_batches`.
+        """
         self._store = store
         self._order = order
         self._starts = np.concatenate([[0], ends])
         self._shares = shares
-        self._budget = budget
+        self._cut = cut
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -218,7 +245,7 @@ class Updates:
         shares = [self._order[self._starts[i] : self._starts[i + 1]] for i in self._shares[number]]
         src, tgt = self._store.src_lengths, self._store.tgt_lengths
         longest = [np.maximum(src[share], tgt[share]) + 1 for share in shares]
-        return np.split(np.concatenate(shares), micro_batches(longest, self._budget)[:-1])
+        return np.split(np.concatenate(shares), self._cut(longest)[:-1])
 
 
 class Plan:
@@ -231,17 +258,20 @@ class Plan:
         batch: BatchConfig,
         seed: int,
         resample: Callable[[int, threading.Event], Store] | None = None,
+        packed: bool = False,
     ) -> None:
         """Store what the plan is made of.
 
         `weights` says how often each corpus of the store is seen in an epoch, relative to the
         others. `resample`, where given, makes the store of an epoch from its number, augmented or
-        in other subwords; it may give up once the event is set.
+        in other subwords; it may give up once the event is set. `packed`: batches are computed
+        without padding, so an update need not be cut by length.
         """
         self.store = store
         self.seed = seed
         self.batch = batch
         self.resample = resample
+        self.packed = packed
         self.weights = weights
         self.drawn = sentences_of_epoch(weights, store.kept)  # from each corpus
         self._sampled: tuple[int, Plan] | None = None  # an epoch, and its plan
@@ -268,7 +298,8 @@ class Plan:
             return self
         if self._sampled is None or self._sampled[0] != epoch:
             store = self.resample(epoch, stop)
-            self._sampled = epoch, Plan(store, self.weights, self.batch, self.seed)
+            plan = Plan(store, self.weights, self.batch, self.seed, packed=self.packed)
+            self._sampled = epoch, plan
         return self._sampled[1]
 
     def forget_epoch(self) -> None:
@@ -295,9 +326,16 @@ class Plan:
         n_strata = min(n_strata, len(order) // n_updates)
         ends = equal_ends(sizes, n_strata * n_updates)
         strata = [random.permutation(n_updates) + n_updates * i for i in range(n_strata)]
-        updates = Updates(self.store, order, ends, np.stack(strata, 1), self.batch.budget)
+        cut = partial(packed_batches if self.packed else micro_batches, budget=self.batch.budget)
+        updates = Updates(self.store, order, ends, np.stack(strata, 1), cut)
         self._planned = epoch, updates
         return updates
+
+    def n_tokens(self, batch: Indices) -> tuple[int, int]:
+        """Source and target tokens that are computed for a batch, padding included."""
+        sides = [each[batch] + 1 for each in (self.store.src_lengths, self.store.tgt_lengths)]
+        src, tgt = (int(side.sum() if self.packed else side.max() * len(batch)) for side in sides)
+        return src, tgt
 
     def _sentences(self, random: np.random.Generator) -> Indices:
         """Sentence numbers of an epoch: each corpus as often as its weight says.

@@ -1,0 +1,75 @@
+"""Attention over sentences that lie end to end in one row, so that nothing is computed for padding.
+
+A GPU then takes all lengths of an update in one batch: `varlen_attn` (torch's interface to
+FlashAttention-2, Dao, 2023, section 3.1) keeps each sentence to itself. scripts/README.md has what
+that gains.
+
+Shapes: B sentences, N tokens of all of them, H heads, K head width. A row of tokens is (1, N), so
+that the layers take it as a batch of one long sentence.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
+    from mt.runtime.devices import Device
+
+varlen_attn: Any = None  # torch 2.9 has none
+with suppress(ImportError):
+    from torch.nn.attention.varlen import varlen_attn
+
+
+class Packed(NamedTuple):
+    """Where the sentences of a row are."""
+
+    places: Tensor  # (N,) of each token in its sentence, from 0
+    starts: Tensor  # (B + 1,) int32: where each sentence starts, and the end of the last one
+    longest: int  # no sentence has more tokens
+
+
+def pack(ids: Tensor, positions: Tensor) -> tuple[Tensor, Packed]:
+    """Put the tokens at `positions` (N,) of the flattened ids (B, T) into one row (1, N)."""
+    rows, longest = ids.shape
+    ends = torch.arange(rows + 1, device=ids.device) * longest  # (B + 1,) of the rows of ids
+    starts = torch.searchsorted(positions, ends, out_int32=True)
+    return ids.flatten()[positions][None], Packed(positions % longest, starts, longest)
+
+
+def attend_packed(
+    q: Tensor, k: Tensor, v: Tensor, queries: Packed, keys: Packed, causal: bool
+) -> Tensor:
+    """Attention within each sentence: q (1, H, N, K), k and v (1, H, M, K) -> (1, H, N, K).
+
+    `causal`: each token attends to those of its sentence up to itself.
+    """
+    by_token = [part[0].transpose(0, 1) for part in (q, k, v)]  # (N, H, K), (M, H, K) twice
+    lengths = queries.starts, keys.starts, queries.longest, keys.longest
+    window = (-1, 0 if causal else -1)  # how far to the left and right; -1 is without end
+    out: Tensor = varlen_attn(*by_token, *lengths, window_size=window)  # (N, H, K)
+    return out.transpose(0, 1)[None]
+
+
+def can_pack(config: Config, device: Device) -> bool:
+    """Whether training can do without padding: on a GPU that has FlashAttention-2, in bf16 or fp16.
+
+    Its kernel has no dropout of attention weights. R-Drop and SimCut compare rows of two passes.
+    """
+    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
+        return False  # torch 2.10 names it otherwise
+    if not device.is_cuda or device.precision not in ("bf16", "fp16"):
+        return False
+    model, optim = config.model, config.optim
+    width = model.d_model // model.n_heads
+    return (
+        torch.cuda.get_device_capability(device.device) >= (8, 0)
+        and width % 8 == 0
+        and width <= 256
+        and not (model.attention_dropout or optim.rdrop or optim.simcut)
+    )

@@ -1,0 +1,164 @@
+"""Training without padding: the gradients and updates of padded batches, in fewer batches.
+
+`varlen_attn` runs on a GPU only (test_gpu.py); here each sentence of a row goes to torch's own
+attention alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import BLIND, QuickConfig, TrainerOf, metrics_of
+from torch import Tensor
+
+from mt.config.load import config_from_mapping
+from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Prefetcher
+from mt.model import packed
+from mt.model.transformer import Transformer
+from mt.runtime.devices import Device
+from mt.training import update
+from mt.training.launch import train
+
+DATA: dict[str, Any] = {"data": {"train": [{"src": "none", "tgt": "none"}]}}
+SMALL = {"d_model": 32, "n_heads": 4, "d_ff": 64, "n_encoder_layers": 2, "n_decoder_layers": 2}
+
+
+def attend_each(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    key_starts: Tensor,
+    longest: int,
+    longest_key: int,
+    *,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """`varlen_attn`, a sentence at a time. q (N, H, K), k and v (M, H, K) -> (N, H, K)"""
+    assert starts.dtype == key_starts.dtype == torch.int32
+    assert (starts.diff().max(), key_starts.diff().max()) <= (longest, longest_key)
+    parts = []
+    for (a, b), (c, d) in zip(
+        *(each.unfold(0, 2, 1).tolist() for each in (starts, key_starts)), strict=True
+    ):
+        query, key, value = (x.transpose(0, 1) for x in (q[a:b], k[c:d], v[c:d]))  # (H, T, K)
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=window_size == (-1, 0))
+        parts.append(out.transpose(0, 1))
+    return torch.cat(parts)
+
+
+@pytest.fixture
+def packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """`packing(True)`: trainers made from here on compute nothing for padding."""
+    monkeypatch.setattr(packed, "varlen_attn", attend_each)
+    return lambda wanted: monkeypatch.setattr(update, "can_pack", lambda *_: wanted)
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "learned", "norm": "post"}])
+def test_the_model_computes_the_same_as_with_padding(
+    changes: dict[str, Any], packing: Callable[[bool], None]
+) -> None:
+    """Hidden states and gradients, for sentences of very different lengths."""
+    model = SMALL | {"dropout": 0.0} | changes
+    config = config_from_mapping(DATA | {"model": model}, "test").model
+    torch.manual_seed(1)
+    transformer = Transformer(config, 100, 100, joint=True).double().train()
+    draw = np.random.default_rng(1)
+    lengths = ((5, 3), (1, 9), (12, 1), (2, 2))
+    batch = collate([(draw.integers(4, 90, s), draw.integers(4, 90, t)) for s, t in lengths])
+    positions = batch.packed().src_positions, batch.tgt_positions
+    found = []
+    for given in ((), positions):
+        transformer.zero_grad()
+        hidden = transformer(batch.src, batch.tgt_in, batch.src_mask, *given).flatten(0, 1)
+        if not given:
+            hidden = hidden[batch.tgt_positions]  # (N, D)
+        hidden.square().sum().backward()
+        grads = [weight.grad for weight in transformer.parameters() if weight.grad is not None]
+        found.append([hidden, *grads])
+    torch.testing.assert_close(*found)
+
+
+def test_an_update_has_the_gradients_of_padded_batches(
+    trainer_of: TrainerOf, packing: Callable[[bool], None]
+) -> None:
+    """Those of one batch where padded ones are several, which are cut by length."""
+    changes = {"batch": {"tokens_per_update": 8192, "tokens_per_batch": 12_000}}
+    gradients, sizes = [], []
+    for wanted in (False, True):
+        packing(wanted)
+        trainer = trainer_of(BLIND, changes, model={"dropout": 0.0})
+        updater, plan = trainer.updater, trainer.plan
+        assert updater.packed == plan.packed == wanted
+        with Prefetcher(plan, 0, 0) as feed:
+            first = next(iter(feed))
+        updater.accumulate_gradients(first, 0)
+        gradients.append([weight.grad for weight in updater.model.parameters()])
+        sizes.append((len(first.batches), sum(batch.n_padded for batch in first.batches)))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+    (n_padded, with_padding), (n_packed, without) = sizes
+    assert n_packed == 1 < n_padded
+    assert without < with_padding
+
+
+def test_a_rank_without_targets_takes_part(
+    trainer_of: TrainerOf, packing: Callable[[bool], None]
+) -> None:
+    """It gets a batch with padding, for which nothing is compiled, and gives gradients of 0."""
+    packing(True)
+    updater = trainer_of(BLIND).updater
+    pair = np.arange(5, 9), np.arange(5, 8)
+    batch = collate([pair]).packed().without_targets()
+    updater.forward = lambda *_: pytest.fail("the compiled model is not for this batch")
+    updater.model.train()
+    updater._backward(batch, 1.0)
+    assert all(not weight.grad.any() for weight in updater.model.parameters())
+
+
+def test_a_training_counts_no_padding(
+    quick_config: QuickConfig, packing: Callable[[bool], None], tmp_path: Path
+) -> None:
+    packing(True)
+    config = quick_config(BLIND, train={"max_steps": 4, "log_every": 2})
+    assert train(config, tmp_path / "run", "cpu").exit_code == 0
+    assert [line["padding"] for line in metrics_of(tmp_path / "run", "train")] == [0.0, 0.0]
+
+
+class Gpu(Device):
+    """A device that says that it is a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision", "capability", "expected"),
+    [
+        ({}, "bf16", (9, 0), True),
+        ({}, "fp16", (8, 0), True),
+        ({}, "fp32", (9, 0), False),
+        ({}, "bf16", (7, 5), False),
+        ({"model": {"attention_dropout": 0.1}}, "bf16", (9, 0), False),
+        ({"model": {"n_heads": 1}}, "bf16", (9, 0), False),  # a head of 512
+        ({"optim": {"rdrop": 1.0}}, "bf16", (9, 0), False),
+    ],
+)
+def test_a_gpu_needs_no_padding_where_its_kernel_can(
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    precision: str,
+    capability: tuple[int, int],
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(packed, "varlen_attn", attend_each)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    config = config_from_mapping(DATA | changes, "test")
+    assert packed.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
+    monkeypatch.setattr(packed, "varlen_attn", None)
+    assert not packed.can_pack(config, Gpu(torch.device("cpu"), precision))
