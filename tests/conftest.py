@@ -52,6 +52,12 @@ DIGITS = {
 }  # fmt: skip
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the GPUs of this machine from all tests but those that need one."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 # Changes to the tiny config: short outputs without a beam; no test sets; no validation either.
 QUICK: dict[str, Any] = {"decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1}}
 NO_TEST: dict[str, Any] = {"data": {"test": []}}

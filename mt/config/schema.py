@@ -118,13 +118,13 @@ class BatchConfig(_Strict):
     )
     tokens_per_batch: CountOrAuto = _key(
         None,
-        "tokens per batch and device, padding included (rows times longest side); "
+        "tokens per batch and device, with the padding that is computed (rows times longest side); "
         "auto means as many as fit into memory; null means auto on a GPU, 8192 on a CPU",
     )
 
     @property
     def budget(self) -> int:
-        """Largest padded size of a batch: rows times longest side."""
+        """Largest size of a batch: rows times longest side, or the tokens of the longer sides."""
         assert isinstance(self.tokens_per_batch, int), "training chooses it before the first update"
         return self.tokens_per_batch
 

@@ -30,7 +30,6 @@ from mt.data.tokens.plan import (
     bucket,
     equal_ends,
     micro_batches,
-    packed_batches,
     shard_batches,
 )
 from mt.data.tokens.store import Store, open_or_build
@@ -191,21 +190,6 @@ def test_the_order_of_an_epoch_is_random_over_the_whole_corpus() -> None:
 )
 def test_micro_batches_by_hand(shares: list[list[int]], budget: int, ends: list[int]) -> None:
     assert micro_batches([np.array(share) for share in shares], budget) == ends
-
-
-@pytest.mark.parametrize(
-    ("shares", "budget", "ends"),
-    [
-        ([[10] * 9, [60] * 9], 1000, [18]),  # all lengths in one batch
-        ([[10] * 6, [60] * 4], 150, [7, 8, 10]),
-        ([[40] * 5], 100, [2, 3, 5]),  # two batches of 100 would cut a sentence
-        ([[100, 10]], 30, [1, 2]),  # too long for any batch: alone
-    ],
-)
-def test_batches_without_padding_by_hand(
-    shares: list[list[int]], budget: int, ends: list[int]
-) -> None:
-    assert packed_batches([np.array(share) for share in shares], budget) == ends
 
 
 @pytest.mark.parametrize("weights", [(1.0, 2.0), (0.3, 0.6), (5.0, 10.0)])

@@ -164,8 +164,7 @@ def test_products_in_fp32_stay_exact() -> None:
 
 
 def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a CPU with AMX."""
-    MATMUL.fp32_precision = "ieee"
+    monkeypatch.setattr(devices, "cpu_has", lambda _: False)
     real = torch.Tensor.__matmul__
 
     def rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -176,6 +175,15 @@ def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
     devices.prepare_cpu()
     assert MATMUL.fp32_precision == "ieee"
+
+
+def test_a_cpu_with_amx_computes_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a small product shows: oneDNN rounds larger ones."""
+    monkeypatch.setattr(devices, "cpu_has", lambda unit: unit == "amx_tile")
+    for before in ("none", "bf16"):
+        MATMUL.fp32_precision = before
+        devices.prepare_cpu()
+        assert MATMUL.fp32_precision == "ieee"
 
 
 def test_small_products_use_mkl_inside_the_block_only() -> None:

@@ -30,8 +30,6 @@ from mt.translate.translator import Translator
 
 pytestmark = [
     pytest.mark.gpu,
-    # Inductor imports it, and a warning as an error would look like a failed compilation.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.plan import packed_batches
 from mt.model import packed
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -129,6 +130,21 @@ def test_a_training_counts_no_padding(
     config = quick_config(BLIND, train={"max_steps": 4, "log_every": 2})
     assert train(config, tmp_path / "run", "cpu").exit_code == 0
     assert [line["padding"] for line in metrics_of(tmp_path / "run", "train")] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("shares", "budget", "ends"),
+    [
+        ([[10] * 9, [60] * 9], 1000, [18]),  # all lengths in one batch
+        ([[10] * 6, [60] * 4], 150, [7, 8, 10]),
+        ([[40] * 5], 100, [2, 3, 5]),  # two batches of 100 would cut a sentence
+        ([[100, 10]], 30, [1, 2]),  # too long for any batch: alone
+    ],
+)
+def test_batches_without_padding_by_hand(
+    shares: list[list[int]], budget: int, ends: list[int]
+) -> None:
+    assert packed_batches([np.array(share) for share in shares], budget) == ends
 
 
 class Gpu(Device):
