@@ -4,8 +4,9 @@ A GPU then takes all lengths of an update in one batch: `varlen_attn` (torch's i
 FlashAttention-2, Dao, 2023, section 3.1) keeps each sentence to itself. scripts/README.md has what
 that gains.
 
-Shapes: B sentences, N tokens of all of them, H heads, K head width. A row of tokens is (1, N), so
-that the layers take it as a batch of one long sentence.
+Shapes: B sentences, the longest of T tokens, N tokens of all of them, M of those that are attended
+to, H heads, K head width. A row of tokens is (1, N), so that the layers take it as a batch of one
+long sentence.
 """
 
 from __future__ import annotations
@@ -70,6 +71,6 @@ def can_pack(config: Config, device: Device) -> bool:
     return (
         torch.cuda.get_device_capability(device.device) >= (8, 0)
         and width % 8 == 0
-        and width <= 256
+        and width <= 192  # wider ones need a GPU of data centres for the backward pass
         and not (model.attention_dropout or optim.rdrop or optim.simcut)
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -254,22 +254,11 @@ class Embedding(nn.Module):
             self.register_buffer("positions", table, persistent=False)
 
     def forward(
-        self, ids: Tensor, dtype: torch.dtype, position: int | Tensor | None = None
+        self, ids: Tensor, dtype: torch.dtype, positions: slice | Tensor | None = None
     ) -> Tensor:
-        """ids (B, T) at positions 0, 1, ..., all at `position`, or at T of them -> (B, T, D).
-
-        The result is in `dtype`.
-        """
-        span: slice | Tensor
-        match position:
-            case None:
-                span = slice(ids.shape[1])
-            case int():
-                span = slice(position, position + 1)
-            case Tensor():
-                span = position
-            case _:
-                assert_never(position)
+        """ids (B, T) at positions 0, 1, ..., or at T others, or one -> (B, T, D) in `dtype`."""
+        if positions is None:
+            positions = slice(ids.shape[1])
         # In the parameters' dtype, because the gradient of a word is a sum over its occurrences.
         words = self.tokens(ids)  # (B, T, D)
         scale: Tensor | float = self.scale
@@ -279,7 +268,7 @@ class Embedding(nn.Module):
         if self.training and self.word_dropout.p:
             keep = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
             words = words * keep.masked_fill(ids[..., None] == EOS, 1.0)
-        return self.dropout((words + self.positions[span]).to(dtype))
+        return self.dropout((words + self.positions[positions]).to(dtype))
 
 
 class Transformer(nn.Module):
@@ -351,9 +340,12 @@ class Transformer(nn.Module):
         bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
         return self._encode(self.src_embedding(src, self.dtype), bias=bias)
 
-    def _encode(self, x: Tensor, **masked: Any) -> Tensor:
+    def _encode(
+        self, x: Tensor, bias: Tensor | None = None, packed: Packed | None = None
+    ) -> Tensor:
+        within = None if packed is None else (packed, packed)
         for layer in self.encoder_layers:
-            x = layer(x, partial(layer.attention, **masked))
+            x = layer(x, partial(layer.attention, bias=bias, packed=within))
         return self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
@@ -364,16 +356,24 @@ class Transformer(nn.Module):
         """
         src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
         x = self.tgt_embedding(tgt_in, self.dtype)  # (B, T, D)
-        return self._decode(x, memory, {}, {"bias": src_bias})
+        return self._decode(x, memory, src_bias)
 
     def _decode(
-        self, x: Tensor, memory: Tensor, of_target: dict[str, Any], of_source: dict[str, Any]
+        self,
+        x: Tensor,
+        memory: Tensor,
+        src_bias: Tensor | None = None,
+        packed: tuple[Packed, Packed] | None = None,
     ) -> Tensor:
+        """`packed`: where the sentences of x and of the memory are."""
+        within = None if packed is None else (packed[0], packed[0])
         for layer in self.decoder_layers:
             x = layer(
                 x,
-                self_attention=partial(layer.self_attention, causal=True, **of_target),
-                cross_attention=partial(layer.cross_attention, memory=memory, **of_source),
+                self_attention=partial(layer.self_attention, causal=True, packed=within),
+                cross_attention=partial(
+                    layer.cross_attention, bias=src_bias, memory=memory, packed=packed
+                ),
             )
         return self.decoder_norm(x)
 
@@ -395,8 +395,6 @@ class Transformer(nn.Module):
         src, sources = pack(src, src_positions)  # (1, M)
         tgt_in, targets = pack(tgt_in, tgt_positions)  # (1, N)
         x = self.src_embedding(src, self.dtype, sources.places)  # (1, M, D)
-        memory = self._encode(x, packed=(sources, sources))
+        memory = self._encode(x, packed=sources)
         x = self.tgt_embedding(tgt_in, self.dtype, targets.places)  # (1, N, D)
-        return self._decode(
-            x, memory, {"packed": (targets, targets)}, {"packed": (targets, sources)}
-        )
+        return self._decode(x, memory, packed=(targets, sources))

@@ -170,9 +170,9 @@ def prepare_cpu() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(usable_cores())
     # "bf16" only permits lower precision. A CPU without AMX then computes float32 products with
-    # oneDNN, which is 2.4 times faster than MKL on AMD and as exact. With AMX it rounds the larger
-    # ones, with torch 2.11 not those of this size. Another CPU that rounds shows it in the error of
-    # a product, and gets exact ones back.
+    # oneDNN, which is 2.4 times faster than MKL on AMD and as exact. With AMX it rounds large ones,
+    # though with torch 2.11 not one as small as this. Another CPU that rounds shows it in the error
+    # of a product, and gets exact ones back.
     if cpu_has("amx_tile"):
         MATMUL.fp32_precision = "ieee"
         return

@@ -166,7 +166,8 @@ class Decoding:
         if self.ancestors is not None:
             self._inherit(parents, new.start)
         bias = self._own_bias(new.stop, tokens.device)
-        x = self.model.tgt_embedding(tokens, self.model.dtype, position=self.n_steps)  # (B, N, D)
+        here = slice(self.n_steps, self.n_steps + 1)
+        x = self.model.tgt_embedding(tokens, self.model.dtype, here)  # (B, N, D)
         with small_products():
             for layer, cache, source in zip(
                 self.model.decoder_layers, self.cache, self.source, strict=True

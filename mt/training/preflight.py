@@ -84,7 +84,7 @@ def _run_on_this_rank(
     lengths = np.maximum(plan.store.src_lengths, plan.store.tgt_lengths) + 1
     batches = [batch for update in plan.updates(epoch) for batch in update]
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
-    largest = max(batches, key=lambda batch: max(plan.n_tokens(batch)))
+    largest = max(batches, key=lambda batch: sum(plan.n_tokens(batch)))
     seconds = 0.0
     for indices in (with_longest, largest):  # the first one loads what is loaded once
         n_tokens = int(lengths[indices].max())

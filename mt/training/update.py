@@ -69,7 +69,8 @@ class Updater:
         self.device = device
         self.world = world
         self.say = say
-        self.packed = can_pack(config, device)
+        # All ranks alike: each takes its part of the same batches.
+        self.packed = all(world.all_gather(can_pack(config, device)))
         suit_products_to(config.model.d_model)
         seed_everything(config.run.seed)
         self.model = build_model(config, tokenizer).to(device.device)
@@ -287,13 +288,16 @@ class Updater:
         if rows == 1:
             remedy = "Lower data.max_tokens, or choose a smaller model"
         elif not isinstance(given, int):
-            remedy = f"Set it to a number below {rows * max(src, tgt):,} {same}"
+            tokens = rows * max(src, tgt)
+            if batch.src_positions is not None:
+                tokens = max(batch.n_src, batch.n_tgt)
+            remedy = f"Set it to a number below {tokens:,} {same}"
         else:
             remedy = f"Lower it from {given:,} {same}, or set it to auto"
         what = "one sentence" if rows == 1 else f"a batch of {rows:,} sentences"
         return (
-            f"batch.tokens_per_batch: {what}, {src:,} source and {tgt:,} target tokens long, does "
-            f"not fit into the memory of {self.device}: "
+            f"batch.tokens_per_batch: {what}, up to {src:,} source and {tgt:,} target tokens long, "
+            f"does not fit into the memory of {self.device}: "
             f"{peak_memory_mb(self.device.device):,.0f} MB were in use. {remedy}"
         )
 
@@ -302,7 +306,7 @@ class Updater:
         self._compiled_or_plain(lambda: self._dry_run(batch))
 
     def _dry_run(self, batch: Batch) -> None:
-        if self.packed and batch.src_positions is None:
+        if self.packed and batch.src_positions is None and batch.n_tgt:
             batch = batch.packed()
         self.model.train()
         copy_weights(self.model, self.model.dtype)

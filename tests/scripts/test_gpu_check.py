@@ -185,7 +185,7 @@ def test_compiled_training_is_checked_and_measured(
     monkeypatch.setattr(training, "WARM_UP", 1)
     monkeypatch.setattr(training, "BETWEEN_WAITS", 1)
     setting = Setting("cpu", tiny=True)
-    assert correctness.compiled(setting).startswith("relative error ")
+    assert correctness.compiled(setting, "fp32").startswith("relative error ")
     assert correctness.low_precision(setting, compiled=True).startswith("relative error ")
     report = Report(tmp_path / "items", "training", 1000)
     training.train(report, setting, "compiled", compiled=True)

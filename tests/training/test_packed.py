@@ -15,12 +15,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import BLIND, QuickConfig, TrainerOf, metrics_of
+from messages import says
 from torch import Tensor
 
 from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Prefetcher
-from mt.data.tokens.plan import packed_batches
+from mt.data.tokens.plan import Plan, packed_batches, shard_batches
+from mt.data.tokens.store import Store
 from mt.model import packed
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -118,9 +121,21 @@ def test_a_rank_without_targets_takes_part(
     pair = np.arange(5, 9), np.arange(5, 8)
     batch = collate([pair]).packed().without_targets()
     updater.forward = lambda *_: pytest.fail("the compiled model is not for this batch")
+    updater.dry_run_step(batch)
     updater.model.train()
     updater._backward(batch, 1.0)
     assert all(not weight.grad.any() for weight in updater.model.parameters())
+
+
+def test_what_to_lower_where_memory_ends_is_the_size_of_the_batch(
+    trainer_of: TrainerOf, packing: Callable[[bool], None]
+) -> None:
+    """Its tokens, not its rows times its longest sentence."""
+    packing(True)
+    updater = trainer_of(BLIND, batch={"tokens_per_batch": None}).updater
+    pairs = [(np.arange(5, 5 + n), np.arange(5, 5 + n)) for n in (40, 2, 2)]
+    message = updater._out_of_memory_message(collate(pairs).packed())
+    assert says(message, "batch.tokens_per_batch", "3 sentences", "below 47")
 
 
 def test_a_training_counts_no_padding(
@@ -133,18 +148,57 @@ def test_a_training_counts_no_padding(
 
 
 @pytest.mark.parametrize(
-    ("shares", "budget", "ends"),
+    ("sizes", "budget", "batches"),
     [
-        ([[10] * 9, [60] * 9], 1000, [18]),  # all lengths in one batch
-        ([[10] * 6, [60] * 4], 150, [7, 8, 10]),
-        ([[40] * 5], 100, [2, 3, 5]),  # two batches of 100 would cut a sentence
-        ([[100, 10]], 30, [1, 2]),  # too long for any batch: alone
+        ([10, 10, 60, 60], 140, [[60, 60, 10, 10]]),  # all lengths in one batch
+        ([10, 20, 30, 40], 60, [[40, 20], [30, 10]]),
+        ([40] * 5, 100, [[40, 40], [40, 40], [40]]),  # two batches of 100 would cut a sentence
+        ([100, 10, 10], 30, [[100], [10], [10]]),
     ],
 )
 def test_batches_without_padding_by_hand(
-    shares: list[list[int]], budget: int, ends: list[int]
+    sizes: list[int], budget: int, batches: list[list[int]]
 ) -> None:
-    assert packed_batches([np.array(share) for share in shares], budget) == ends
+    found = packed_batches(np.array(sizes), budget)
+    assert [[sizes[place] for place in part] for part in found] == batches
+
+
+def store_of(src: Any, tgt: Any) -> Store:
+    """Sentences of these lengths, in types as small as those of a store on disk."""
+    src_ids, tgt_ids = (np.zeros(int(side.sum()), "<u2") for side in (src, tgt))
+    return Store(src_ids, tgt_ids, src, tgt, kept=(len(src),), counts="", fingerprint="")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 8])
+def test_each_rank_gets_as_many_tokens_and_sentences(n_ranks: int) -> None:
+    """Of updates that have the sentences of the padded ones."""
+    draw = np.random.default_rng(1)
+    src, tgt = (draw.lognormal(3, 0.6, 4000).astype("<u2") + np.uint16(1) for _ in range(2))
+    store = store_of(src, tgt)
+    batch = BatchConfig(tokens_per_update=20_000, tokens_per_batch=7_000)
+    plan = Plan(store, [1.0], batch, 1, packed=True)
+    longest = np.maximum(src, tgt).astype(int) + 1
+    padded = Plan(store, [1.0], batch, 1).updates(0)
+    for batches, other in zip(plan.updates(0), padded, strict=True):
+        assert sorted(np.concatenate(batches)) == sorted(np.concatenate(other))
+        shards = shard_batches(src, tgt, batches, n_ranks, packed=True)
+        dealt = [part for shard in shards for part in shard]
+        assert sorted(np.concatenate(dealt)) == sorted(np.concatenate(batches))
+        assert len({len(shard) for shard in shards}) == 1
+        tokens = [int(longest[part].sum()) for part in dealt]
+        assert max(tokens) <= 7_000
+        assert max(tokens) - min(tokens) <= longest.max()
+        assert np.ptp(list(map(len, dealt))) <= 1
+
+
+def test_what_is_computed_for_a_batch_fits_no_type_of_a_store() -> None:
+    """700 sentences of 201 tokens and eos are more than 65,535 tokens."""
+    lengths = np.full(700, 201, "<u2")
+    store = store_of(lengths, lengths)
+    batch = BatchConfig(tokens_per_update=1, tokens_per_batch=1)
+    for is_packed in (False, True):
+        plan = Plan(store, [1.0], batch, 1, packed=is_packed)
+        assert plan.n_tokens(np.arange(700)) == (700 * 202, 700 * 202)
 
 
 class Gpu(Device):
@@ -161,7 +215,7 @@ class Gpu(Device):
         ({}, "fp32", (9, 0), False),
         ({}, "bf16", (7, 5), False),
         ({"model": {"attention_dropout": 0.1}}, "bf16", (9, 0), False),
-        ({"model": {"n_heads": 1}}, "bf16", (9, 0), False),  # a head of 512
+        ({"model": {"n_heads": 2}}, "bf16", (9, 0), False),  # heads of 256
         ({"optim": {"rdrop": 1.0}}, "bf16", (9, 0), False),
     ],
 )

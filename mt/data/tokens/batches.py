@@ -109,7 +109,7 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
 
 
 def gather_batch(store: Store, indices: Indices, pin: bool = False, packed: bool = False) -> Batch:
-    """The batch that `collate` makes of these pairs of the store; `packed`, if that is wanted.
+    """The batch that `collate` makes of these pairs of the store, with `packed` its `Batch.packed`.
 
     Without a loop over sentences; NumPy releases the GIL meanwhile, so a thread can do it while
     training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
@@ -174,7 +174,8 @@ def shard_of(
     With `pin` they are in pinned memory, from which they are copied to a GPU.
     """
     store = plan.store
-    shard = shard_batches(store.src_lengths, store.tgt_lengths, update, world_size)[rank]
+    lengths = store.src_lengths, store.tgt_lengths
+    shard = shard_batches(*lengths, update, world_size, plan.packed)[rank]
     batches = [gather_batch(store, batch, pin, plan.packed) for batch in shard if len(batch)]
     if len(batches) < len(shard):
         # A rank without sentences runs a batch without targets: the other ranks wait for it.

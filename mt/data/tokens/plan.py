@@ -11,7 +11,6 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -147,22 +146,27 @@ def micro_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
     return ends
 
 
-def packed_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
-    """Cut the shares of an update into batches without padding, of at most `budget` tokens.
+def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
+    """Deal sentences of these sizes into parts of about equal size and number, as cards are dealt.
 
-    As `micro_batches` does where padding is computed, too. Batches are about equally large, and a
-    sentence longer than the budget is one of its own.
+    The largest come first, so that parts differ by no more than one sentence. Returns the places
+    in `sizes` of each part's sentences.
     """
-    sizes = np.concatenate(longest)
-    n_parts = -(-int(sizes.sum()) // budget)
-    while n_parts < len(sizes):
-        ends = equal_ends(sizes, n_parts)
-        rows = np.diff(ends, prepend=0)
-        tokens = np.add.reduceat(sizes, ends - rows)
-        if tokens.max() <= max(budget, sizes.max()) and rows.max() <= MOST_ROWS:
-            return list(map(int, ends))
+    order = np.argsort(sizes, kind="stable")[::-1]
+    return [order[part::n_parts] for part in range(n_parts)]
+
+
+def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
+    """Deal the sentences of an update into few batches of at most `budget` tokens, without padding.
+
+    `sizes` holds the tokens of the longer side of each sentence. A budget that is smaller than a
+    sentence counts as that sentence. Returns the places in `sizes` of each batch's sentences.
+    """
+    budget = max(budget, int(sizes.max()))
+    n_parts = max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS))
+    while max(int(sizes[part].sum()) for part in deal(sizes, n_parts)) > budget:
         n_parts += 1
-    return list(range(1, len(sizes) + 1))
+    return deal(sizes, n_parts)
 
 
 def bucket(
@@ -178,13 +182,18 @@ def bucket(
 
 
 def shard_batches(
-    src_lengths: Lengths, tgt_lengths: Lengths, batches: list[Indices], world_size: int
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    batches: list[Indices],
+    world_size: int,
+    packed: bool = False,
 ) -> list[list[Indices]]:
     """Distribute the batches of an update over the ranks: one list of batches for each rank.
 
     Every rank gets the same number of batches, and the n-th batches of all ranks have about the
     same size. The sentences are batched again for that, into batches no larger than the largest
-    one given. With fewer sentences than ranks some batches are empty.
+    one given; `packed` ones, which have no padding, about as large. With fewer sentences than
+    ranks some batches are empty.
     """
     if world_size == 1:
         return [batches]
@@ -195,9 +204,13 @@ def shard_batches(
     def area(batch: Indices) -> int:
         return len(batch) * int(longest(batch).max(initial=0))
 
+    most = -(-len(batches) // world_size) * world_size
+    if packed:
+        sentences = np.concatenate(batches)
+        dealt = [sentences[part] for part in deal(longest(sentences), most)]
+        return [dealt[rank::world_size] for rank in range(world_size)]
     order = sort_by_length(src_lengths, tgt_lengths, np.concatenate(batches))
     lengths = longest(order)
-    most = -(-len(batches) // world_size) * world_size
     # The smallest budget that gives at most so many batches; the largest batch given is enough.
     budgets = range(int(lengths.max()), max(map(area, batches)))
     place = bisect_left(budgets, True, key=lambda budget: len(batch_ends(lengths, budget)) <= most)
@@ -223,17 +236,16 @@ class Updates:
         order: Indices,
         ends: Indices,
         shares: Indices,
-        cut: Callable[[Sequence[Lengths]], list[int]],
+        budget: int,
+        packed: bool,
     ) -> None:
-        """`order`: sentences by length; `ends`: of their shares; `shares`: (updates, shares).
-
-        `cut` is `micro_batches` or `packed_batches`.
-        """
+        """`order`: sentences by length; `ends`: of their shares; `shares`: (updates, shares)."""
         self._store = store
         self._order = order
         self._starts = np.concatenate([[0], ends])
         self._shares = shares
-        self._cut = cut
+        self._budget = budget
+        self._packed = packed
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -245,7 +257,11 @@ class Updates:
         shares = [self._order[self._starts[i] : self._starts[i + 1]] for i in self._shares[number]]
         src, tgt = self._store.src_lengths, self._store.tgt_lengths
         longest = [np.maximum(src[share], tgt[share]) + 1 for share in shares]
-        return np.split(np.concatenate(shares), self._cut(longest)[:-1])
+        sentences = np.concatenate(shares)
+        if self._packed:
+            parts = packed_batches(np.concatenate(longest), self._budget)
+            return [sentences[part] for part in parts]
+        return np.split(sentences, micro_batches(longest, self._budget)[:-1])
 
 
 class Plan:
@@ -326,15 +342,18 @@ class Plan:
         n_strata = min(n_strata, len(order) // n_updates)
         ends = equal_ends(sizes, n_strata * n_updates)
         strata = [random.permutation(n_updates) + n_updates * i for i in range(n_strata)]
-        cut = partial(packed_batches if self.packed else micro_batches, budget=self.batch.budget)
-        updates = Updates(self.store, order, ends, np.stack(strata, 1), cut)
+        cut = self.batch.budget, self.packed
+        updates = Updates(self.store, order, ends, np.stack(strata, 1), *cut)
         self._planned = epoch, updates
         return updates
 
     def n_tokens(self, batch: Indices) -> tuple[int, int]:
         """Source and target tokens that are computed for a batch, padding included."""
         sides = [each[batch] + 1 for each in (self.store.src_lengths, self.store.tgt_lengths)]
-        src, tgt = (int(side.sum() if self.packed else side.max() * len(batch)) for side in sides)
+        if self.packed:
+            src, tgt = (int(side.sum()) for side in sides)
+        else:
+            src, tgt = (int(side.max()) * len(batch) for side in sides)
         return src, tgt
 
     def _sentences(self, random: np.random.Generator) -> Indices:
