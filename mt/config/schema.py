@@ -118,8 +118,9 @@ class BatchConfig(_Strict):
     )
     tokens_per_batch: CountOrAuto = _key(
         None,
-        "tokens per batch and device, rows times longest side, or without padding the tokens of the "
-        "longer sides; auto means as many as fit into memory; null means auto on a GPU, 8192 on a CPU",
+        "tokens per batch and device, rows times longest side, or without padding the tokens of "
+        "the longer sides; auto means as many as fit into memory; null means auto on a GPU, 8192 "
+        "on a CPU",
     )
 
     @property
