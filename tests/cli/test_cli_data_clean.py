@@ -105,6 +105,21 @@ def test_the_report_as_text(mt: Mt) -> None:
     assert says(text, "test.en: of 1 sentences", "1 targets", "leak: 1 of 1", "a.de:4: its target")
 
 
+def test_one_of_several_files_may_be_empty(mt: Mt) -> None:
+    for number, text in enumerate(("Ein Hund .\tA dog .\n", "", "Zwei Katzen .\tTwo cats .\n")):
+        Path(f"part-{number}.tsv").write_text(text)
+    corpus = "{path: 'part-*.tsv', src: 1, tgt: 2}"
+    assert mt("data", "clean", corpus, "--langs", "de-en", "-o", "out").code == 0
+    assert Path("out.en").read_text() == "A dog .\nTwo cats .\n"
+    alone = corpus.replace("*", "1")
+    message = refused(mt("data", "clean", alone, "--langs", "de-en", "-o", "other"))
+    assert says(message, "IN[0].path", "part-1.tsv", "no rows")
+    for number in (0, 2):
+        Path(f"part-{number}.tsv").write_text("")
+    message = refused(mt("data", "clean", corpus, "--langs", "de-en", "-o", "other"))
+    assert says(message, "part-*.tsv", "no pair", "0 of 0")
+
+
 def test_damage_that_is_left_out_is_counted_and_said(mt: Mt) -> None:
     Path("a.de").write_bytes("\n".join(DE).encode().replace(b"heute", b"\xff"))
     source = "{src: a.de, tgt: a.en, errors: skip}"

@@ -29,6 +29,7 @@ from mt.data.cleaning.rejected import (
     write_packed,
 )
 from mt.data.cleaning.rules import PairScorer, decide
+from mt.data.reading.columns import NoRowsError
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage, FileRecords
 
@@ -65,9 +66,13 @@ def read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
     where = plan.corpora[part.corpus].where
     pairs = read_pairs(part.source, plan.root, where, records=records, damage=damage)
     counts: list[int] = []
-    for text, count in _shard_texts(pairs, plan.pairs_per_shard):
-        (folder / f"{len(counts):05}").write_bytes(text)
-        counts.append(count)
+    try:
+        for text, count in _shard_texts(pairs, plan.pairs_per_shard):
+            (folder / f"{len(counts):05}").write_bytes(text)
+            counts.append(count)
+    except NoRowsError:
+        if [one.corpus for one in plan.parts].count(part.corpus) == 1:
+            raise
     index = {"pairs": counts, "records": records, "damage": damage.messages()}
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
 

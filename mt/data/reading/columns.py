@@ -23,16 +23,20 @@ LEFT_OUT = "rows left out that cannot be read"
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 
 
+class NoRowsError(DataError):
+    """A data set has no row; of several files, one may have none."""
+
+
 def select_pairs(
     rows: Iterable[Row], source: Source, where: str, damage: Damage
 ) -> Iterator[tuple[str, str]]:
     """The (source, target) cells of each row; no cell has a line break.
 
-    Raises `DataError` where there is no row, a column is missing or a cell is not text. Where the
-    source says `errors: skip`, such rows are left out, unless all are.
+    Raises `NoRowsError` where there is no row, `DataError` where a column is missing or a cell is
+    not text. Where the source says `errors: skip`, such rows are left out, unless all are.
     """
     row: Mapping[str, Any] | None = None
-    fault = (
+    fault: DataError = NoRowsError(
         f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
         "or split that contains text."
     )
@@ -49,7 +53,7 @@ def select_pairs(
             if source.errors != "skip":
                 raise
             damage.add(LEFT_OUT, place)
-            fault = fault if n_pairs else str(error)
+            fault = fault if n_pairs else error
             continue
         n_pairs += 1
         yield src, tgt
@@ -58,7 +62,7 @@ def select_pairs(
             f"{where}.path: {source.path} has no row left. {'; '.join(damage.messages())}."
         )
     if not n_pairs:
-        raise DataError(fault)
+        raise fault
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
