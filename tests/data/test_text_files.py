@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import random
 from collections.abc import Callable
@@ -111,6 +112,12 @@ def test_utf16_is_recognised(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "Hallo\n".encode("utf-16"))
     with pytest.raises(DataError, match=r"if it is UTF-16: iconv -f UTF-16 -t UTF-8"):
         list(read_lines(path))
+
+
+def test_compressed_text_from_a_pipe_is_recognised() -> None:
+    with pytest.raises(DataError) as caught:
+        list(decode_lines([gzip.compress(b"Hallo\n")], "stdin"))
+    assert says(str(caught.value), "stdin", "compressed (.gz)", "unpack")
 
 
 @pytest.mark.parametrize("name", ["a.de", "a.csv", "a.jsonl"])

@@ -92,7 +92,7 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
                 f"plain or compressed by gzip, xz, zstd or bzip2 is required. Unpack it first: "
                 f"unzip {path}"
             )
-        suffix = _packed_suffix(head)
+        suffix = packed_suffix(head)
         if suffix in _DECOMPRESSORS:
             yield io.BufferedReader(_Members(raw, _DECOMPRESSORS[suffix]))
         elif suffix:
@@ -106,7 +106,7 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
             pass
 
 
-def _packed_suffix(head: bytes) -> str:
+def packed_suffix(head: bytes) -> str:
     """The usual suffix of a compressed file that begins with these bytes; empty for others."""
     if head.startswith(b"\x1f\x8b"):
         return ".gz"
@@ -169,7 +169,7 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
             suffix = ""
             if path.is_file():  # a pipe would be waited for
                 with path.open("rb") as file:
-                    suffix = _packed_suffix(file.read(10))
+                    suffix = packed_suffix(file.read(10))
             raise DataError(
                 f"{prefix(where)}{path} is a {suffix or 'packed'} file that is truncated or "
                 f"damaged ({error}). Fetch or compress it again; `{PACKED.get(suffix, 'file')} "

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, TypeAlias
 from mt.data.reading.compression import (
     open_text,
     os_errors_as_data_errors,
+    packed_suffix,
     prefix,
     similar_names,
 )
@@ -277,6 +278,8 @@ def under(root: Path, name: str) -> Path:
 
 
 def _not_utf8(name: str, number: int, raw: bytes, offset: int) -> str:
+    if number == 1 and (suffix := packed_suffix(raw[:10])):  # files are unpacked, not stdin
+        return f"{name} is compressed ({suffix}). Name the file instead, or unpack it first"
     utf16 = number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     guess = "UTF-16" if utf16 else "WINDOWS-1252"
     return (
