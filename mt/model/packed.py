@@ -69,7 +69,8 @@ def can_pack(config: Config, device: Device) -> bool:
     model, optim = config.model, config.optim
     width = model.d_model // model.n_heads
     return (
-        torch.cuda.get_device_capability(device.device) >= (8, 0)
+        torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device.device) >= (8, 0)
         and width % 8 == 0
         and width <= 192  # wider ones need a GPU of data centres for the backward pass
         and not (model.attention_dropout or optim.rdrop or optim.simcut)

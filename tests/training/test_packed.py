@@ -228,6 +228,7 @@ def test_a_gpu_needs_no_padding_where_its_kernel_can(
 ) -> None:
     monkeypatch.setattr(packed, "varlen_attn", attend_each)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     config = config_from_mapping(DATA | changes, "test")
     assert packed.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
     monkeypatch.setattr(packed, "varlen_attn", None)
