@@ -58,13 +58,13 @@ def test_a_recipe_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "small.yaml").write_text("nonsense: 1\n", encoding="utf-8")
     config = load_config("base.yaml").config
     monkeypatch.chdir(tmp_path)
-    assert says(recipe_note(config, 29_000, False), "recipe: small.yaml", "dropout 0.2")
+    assert says(recipe_note(config, 29_000, False), "recipe: small.yaml", "dropout 0.3")
 
 
 def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
     """Six encoder layers of 4 d^2 + 2 d d_ff weights, six of the decoder of 8 d^2 + 2 d d_ff."""
     found = recipe_note(load_config("base.yaml").config, 29_000, False)
-    assert says(found, "44.0 million", "dropout 0.1", "5.5 million", "dropout 0.2")
+    assert says(found, "44.0 million", "dropout 0.1", "5.5 million", "dropout 0.3")
     tuned = load_config("base.yaml", ["train.init_from=runs/a"]).config
     assert not recipe_note(tuned, 29_000, False)
 

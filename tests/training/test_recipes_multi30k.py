@@ -152,6 +152,7 @@ def test_300_updates_of_the_recipe_learn_as_much_as_ever(tmp_path: Path) -> None
         "data.stages=null",  # one direction: too few updates for two
         "train.max_steps=300",
         "optim.warmup_steps=100",
+        "model.dropout=0.2",  # the same
         "train.valid_every=300",
         "train.precision=auto",
     ]
