@@ -11,6 +11,7 @@ long sentence.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.runtime.devices import Device
 
-varlen_attn: Any = None  # torch 2.9 has none
-with suppress(ImportError):
-    from torch.nn.attention.varlen import varlen_attn
+varlen_attn: Any = None  # loaded by `can_pack`: it brings 800 modules, the compiler's among them
 
 
 class Packed(NamedTuple):
@@ -62,10 +61,13 @@ def can_pack(config: Config, device: Device) -> bool:
 
     Its kernel has no dropout of attention weights. R-Drop and SimCut compare rows of two passes.
     """
-    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
-        return False  # torch 2.10 names it otherwise
+    global varlen_attn
     if not device.is_cuda or device.precision not in ("bf16", "fp16"):
         return False
+    with suppress(ImportError):  # torch 2.9 has none
+        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
+        return False  # torch 2.10 names it otherwise
     model, optim = config.model, config.optim
     width = model.d_model // model.n_heads
     return (

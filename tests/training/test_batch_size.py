@@ -177,8 +177,8 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
         with pytest.raises(ConfigError) as error:
             train(config, tmp_path, "cpu")
         said = re.search(
-            r"a batch of (\d+) sentences, up to (\d+) source and (\d+) target tokens long, does not fit "
-            r".* were in use\. Set it to a number below (\d+) "
+            r"a batch of (\d+) sentences, up to (\d+) source and (\d+) target tokens long, does "
+            r"not fit .* were in use\. Set it to a number below (\d+) "
             r"\(tokens_per_update keeps the training the same\)$",
             str(error.value),
         )

@@ -6,8 +6,10 @@ attention alone.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -226,10 +228,14 @@ def test_a_gpu_needs_no_padding_where_its_kernel_can(
     capability: tuple[int, int],
     expected: bool,
 ) -> None:
-    monkeypatch.setattr(packed, "varlen_attn", attend_each)
+    monkeypatch.setitem(
+        sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=attend_each)
+    )
+    monkeypatch.setattr(packed, "varlen_attn", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     config = config_from_mapping(DATA | changes, "test")
     assert packed.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
     monkeypatch.setattr(packed, "varlen_attn", None)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
     assert not packed.can_pack(config, Gpu(torch.device("cpu"), precision))
