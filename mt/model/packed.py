@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.runtime.devices import Device
 
-varlen_attn: Any = None  # loaded by `can_pack`: it brings 800 modules, the compiler's among them
+varlen_attn: Any = None  # see `load_varlen_attn`
 
 
 class Packed(NamedTuple):
@@ -56,22 +56,31 @@ def attend_packed(
     return out.transpose(0, 1)[None]
 
 
+def load_varlen_attn() -> bool:
+    """Load torch's `varlen_attn`, if it has it with the arguments that `attend_packed` gives it.
+
+    Only where it is used, and before anything is compiled: it brings the compiler with it, 800
+    modules and 1.4 s.
+    """
+    global varlen_attn
+    with suppress(ImportError):  # torch 2.9 has none; 2.10 has no `window_size`
+        found = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        varlen_attn = found if "window_size" in inspect.signature(found).parameters else None
+    return varlen_attn is not None
+
+
 def can_pack(config: Config, device: Device) -> bool:
     """Whether training can do without padding: on a GPU that has FlashAttention-2, in bf16 or fp16.
 
     Its kernel has no dropout of attention weights. R-Drop and SimCut compare rows of two passes.
     """
-    global varlen_attn
-    if not device.is_cuda or device.precision not in ("bf16", "fp16"):
-        return False
-    with suppress(ImportError):  # torch 2.9 has none
-        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
-        return False  # torch 2.10 names it otherwise
     model, optim = config.model, config.optim
     width = model.d_model // model.n_heads
     return (
-        torch.backends.cuda.is_flash_attention_available()
+        device.is_cuda
+        and device.precision in ("bf16", "fp16")
+        and load_varlen_attn()
+        and torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(device.device) >= (8, 0)
         and width % 8 == 0
         and width <= 192  # wider ones need a GPU of data centres for the backward pass

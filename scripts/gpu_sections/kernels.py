@@ -15,6 +15,7 @@ from gpu_sections.setting import Setting
 from mt.data.tokens.batches import Batch
 from mt.data.tokens.plan import Plan
 from mt.model.attention import attention_bias
+from mt.model.packed import attend_packed, load_varlen_attn, pack
 from mt.runtime.devices import can_compile
 from mt.training.compilation import compile_loss
 from mt.training.loss import LogitsGradient, logits_gradient, smoothed_cross_entropy
@@ -57,21 +58,16 @@ def attention(report: Report, setting: Setting, batch: Batch) -> None:
     for name, mask in (("with a mask", bias), ("without a mask", None)):
         milliseconds = setting.seconds(partial(padded, q, k, v, mask)) * 1e3
         report.add(f"attention, padded, {name}", value=milliseconds, unit="ms", note=shape)
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        report.add("attention, packed", "skipped", note="this torch has no varlen_attn")
+    if not setting.is_cuda or not load_varlen_attn():
+        note = "varlen_attn needs a GPU and torch 2.11"
+        report.add("attention, packed", "skipped", note=note)
         return
-    if not setting.is_cuda:
-        report.add("attention, packed", "skipped", note="varlen_attn needs a GPU")
-        return
-    lengths = batch.src_mask.sum(1)
-    starts = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    q, k, v = (leaf(batch.n_src, heads, width) for _ in range(3))  # (tokens, H, K)
+    positions = batch.src_mask.flatten().nonzero().squeeze(1)
+    _, where = pack(batch.src, positions)
+    q, k, v = (leaf(1, heads, batch.n_src, width) for _ in range(3))  # (1, H, N, K)
 
     def packed() -> None:
-        out = varlen_attn(q, k, v, starts, starts, length, length)
-        assert isinstance(out, Tensor)
+        out = attend_packed(q, k, v, where, where, causal=False)
         out.backward(torch.ones_like(out))
 
     milliseconds = setting.seconds(packed) * 1e3

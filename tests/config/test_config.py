@@ -14,6 +14,7 @@ import torch
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from token_stores import store_of_lengths
 
 from mt.config.load import (
     Loaded,
@@ -154,11 +155,8 @@ def test_chiasson_vaila_is_the_document() -> None:
 
 def test_chiasson_vaila_takes_one_sentence_per_update() -> None:
     from mt.data.tokens.plan import Plan
-    from mt.data.tokens.store import Store
 
-    lengths = np.array([1, 7, 3, 3, 20, 5])
-    ids = np.arange(lengths.sum())
-    store = Store(ids, ids, lengths, lengths, (len(lengths),), "", "")
+    store = store_of_lengths(np.array([1, 7, 3, 3, 20, 5]))
     batch = load_config("chiasson-vaila.yaml").config.batch
     batch = batch.model_copy(update={"tokens_per_batch": 8192})  # what null is on a CPU
     updates = Plan(store, [1.0], batch, seed=1).updates(epoch=0)

@@ -15,7 +15,7 @@ import torch
 from corpora import multi30k
 from hypothesis import given
 from hypothesis import strategies as st
-from token_stores import tokenizer_of
+from token_stores import store_of_lengths, tokenizer_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
@@ -23,7 +23,6 @@ from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.batches import collate, gather_batch
 from mt.data.tokens.loader import Prefetcher, Update
 from mt.data.tokens.plan import (
-    Indices,
     Plan,
     Updates,
     batch_ends,
@@ -35,23 +34,12 @@ from mt.data.tokens.plan import (
 from mt.data.tokens.store import Store, open_or_build
 
 
-def store_of(
-    src: Sequence[int] | Indices, tgt: Sequence[int] | Indices, kept: Sequence[int] = ()
-) -> Store:
-    """A store of sentences of these lengths; every id in it is another number."""
-    lengths = np.array([src, tgt], np.int64)
-    ids = np.arange(4, 4 + lengths.sum(), dtype=np.int64)
-    n_src = lengths[0].sum()
-    counts = tuple(kept or [len(src)])
-    return Store(ids[:n_src], ids[n_src:], lengths[0], lengths[1], counts, "", "")
-
-
 def random_store(n: int, kept: Sequence[int] = ()) -> Store:
     """Lengths as in text: a few to some dozens of tokens, both sides alike."""
     draw = np.random.default_rng(n)
     src = draw.gamma(4.0, 4.0, n).astype(int) + 1
     tgt = np.maximum(1, src + draw.integers(-3, 4, n))
-    return store_of(src, tgt, kept)
+    return store_of_lengths(src, tgt, kept)
 
 
 def plan_of(
@@ -111,7 +99,7 @@ def test_every_sentence_comes_once_in_an_epoch(
     Only a sentence longer than that does, alone.
     """
     src, tgt = np.array(lengths).T
-    store = store_of(src, tgt)
+    store = store_of_lengths(src, tgt)
     updates = plan_of(store, update=update, batch=budget).updates(0)
     assert sentences(updates) == Counter(range(len(src)))
     longest = np.maximum(src, tgt) + 1
@@ -255,7 +243,7 @@ def test_no_batch_exceeds_the_budget() -> None:
 
 
 def test_a_sentence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
-    store = store_of([3, 50, 4, 60, 3], [3, 4, 50, 60, 3])
+    store = store_of_lengths([3, 50, 4, 60, 3], [3, 4, 50, 60, 3])
     batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(5), 20)
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 4], [1], [2], [3]]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import says
-from token_stores import trained, write
+from token_stores import store_of_lengths, trained, write
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, DataConfig
@@ -61,8 +61,7 @@ def test_an_epoch_by_hand(
     """The text that is drawn least comes once; the plan draws so many of each."""
     data = data_of(sources, temperature=temperature)
     assert drawn_of(data, kept) == drawn
-    lengths = np.full(sum(kept), 5, np.uint16)
-    store = Store(lengths, lengths, lengths, lengths, kept, "", "")
+    store = store_of_lengths(np.full(sum(kept), 5, np.uint16), kept=kept)
     batch = BatchConfig(tokens_per_update=100, tokens_per_batch=100)
     plan = Plan(store, sampling_weights(data, kept), batch, 1)
     numbers = np.concatenate([batch for update in plan.updates(3) for batch in update])

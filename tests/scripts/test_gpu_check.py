@@ -22,10 +22,10 @@ from gpu_sections.report import Item, NotJudgedError, Report, read_items
 from gpu_sections.setting import MEAN_LOG_LENGTH, Setting
 from messages import says
 from synthetic_lengths import synthetic_lengths
+from token_stores import store_of_lengths
 
 from mt.config.load import load_config
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import ConfigError
 from mt.training import compilation, update
@@ -130,9 +130,8 @@ def test_an_update_of_a_gpu_is_as_varied_as_the_text(name: str) -> None:
 
     Updates of 4,096 tokens, which have one share, have none of it, and two shares as little as 3 %.
     """
-    ids: Any = np.zeros(0)
     lengths = synthetic_lengths(np.random.default_rng(1), 100_000, MEAN_LOG_LENGTH)
-    store = Store(ids, ids, *lengths, (100_000,), "", "")
+    store = store_of_lengths(*lengths)
     given = load_config(name).config.batch
     batch = given.model_copy(update={"tokens_per_batch": 2 * given.tokens_per_update})
     updates = Plan(store, [1.0], batch, 1).updates(0)

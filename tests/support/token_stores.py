@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from conftest import write_lines
 
 from mt.config.load import config_from_mapping
@@ -42,6 +44,21 @@ def tokenizer_of(
 def trained(size: int, **settings: Any) -> Tokenizer:
     words = [("eins zwei drei vier fünf", "one two three four five")] * 50
     return tokenizer_of(TokenizerConfig(vocab_size=size, **settings), words)
+
+
+def store_of_lengths(
+    src: Sequence[int] | npt.NDArray[Any],
+    tgt: Sequence[int] | npt.NDArray[Any] | None = None,
+    kept: Sequence[int] = (),
+) -> Store:
+    """A store of sentences of these lengths, of several texts of `kept` pairs each.
+
+    Every id in it is another number; lengths keep their type. tgt: None if as long as the sources.
+    """
+    lengths = [np.asarray(src), np.asarray(src if tgt is None else tgt)]
+    ids = np.arange(4, 4 + sum(int(side.sum()) for side in lengths))
+    sides = np.split(ids, [int(lengths[0].sum())])
+    return Store(*sides, *lengths, tuple(kept) or (len(lengths[0]),), "", "")
 
 
 def write(stem: Path, pairs: list[tuple[str, str]]) -> None:

@@ -20,6 +20,7 @@ from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
 from mt.model import cpu_ops
+from mt.model.packed import load_varlen_attn
 from mt.model.transformer import Transformer
 from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device
@@ -78,6 +79,7 @@ def test_the_model_is_one_graph_without_casts_of_weights(codes: list[Code]) -> N
 
 
 def test_the_model_without_padding_is_one_graph(codes: list[Code]) -> None:
+    assert load_varlen_attn()
     forward, backward = code_of_model(codes, 1, packed=True)
     assert forward.casts == []
     assert len(forward.kernels) < 20

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from conftest import BLIND, QuickConfig, TrainerOf, metrics_of
 from messages import says
+from token_stores import store_of_lengths
 from torch import Tensor
 
 from mt.config.load import config_from_mapping
@@ -25,7 +26,6 @@ from mt.config.schema import BatchConfig
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan, packed_batches, shard_batches
-from mt.data.tokens.store import Store
 from mt.model import packed
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -165,18 +165,12 @@ def test_batches_without_padding_by_hand(
     assert [[sizes[place] for place in part] for part in found] == batches
 
 
-def store_of(src: Any, tgt: Any) -> Store:
-    """Sentences of these lengths, in types as small as those of a store on disk."""
-    src_ids, tgt_ids = (np.zeros(int(side.sum()), "<u2") for side in (src, tgt))
-    return Store(src_ids, tgt_ids, src, tgt, kept=(len(src),), counts="", fingerprint="")
-
-
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 8])
 def test_each_rank_gets_as_many_tokens_and_sentences(n_ranks: int) -> None:
     """Of updates that have the sentences of the padded ones."""
     draw = np.random.default_rng(1)
     src, tgt = (draw.lognormal(3, 0.6, 4000).astype("<u2") + np.uint16(1) for _ in range(2))
-    store = store_of(src, tgt)
+    store = store_of_lengths(src, tgt)
     batch = BatchConfig(tokens_per_update=20_000, tokens_per_batch=7_000)
     plan = Plan(store, [1.0], batch, 1, packed=True)
     longest = np.maximum(src, tgt).astype(int) + 1
@@ -196,7 +190,7 @@ def test_each_rank_gets_as_many_tokens_and_sentences(n_ranks: int) -> None:
 def test_what_is_computed_for_a_batch_fits_no_type_of_a_store() -> None:
     """700 sentences of 201 tokens and eos are more than 65,535 tokens."""
     lengths = np.full(700, 201, "<u2")
-    store = store_of(lengths, lengths)
+    store = store_of_lengths(lengths, lengths)
     batch = BatchConfig(tokens_per_update=1, tokens_per_batch=1)
     for is_packed in (False, True):
         plan = Plan(store, [1.0], batch, 1, packed=is_packed)

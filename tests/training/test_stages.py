@@ -13,6 +13,7 @@ import pytest
 from conftest import TrainerOf, config_of, log_of, metrics_of, weights_of
 from messages import says
 from run_comparison import Mapped, check_equal_states
+from token_stores import store_of_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, DataConfig, Until
@@ -24,7 +25,6 @@ from mt.data.tokens.mixing import (
     stages_of,
 )
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import Store
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
@@ -41,8 +41,7 @@ def data_of(*stages: dict[str, Any], **values: Any) -> DataConfig:
 
 
 def plan_of(data: DataConfig, kept: tuple[int, ...] = (100, 50, 30)) -> Plan:
-    lengths = np.full(sum(kept), 4, np.uint16)
-    store = Store(lengths, lengths, lengths, lengths, kept, "", "")
+    store = store_of_lengths(np.full(sum(kept), 4, np.uint16), kept=kept)
     batch = BatchConfig(tokens_per_update=50, tokens_per_batch=50)
     return Plan(store, sampling_weights(data, kept), batch, 1)
 

@@ -164,9 +164,10 @@ def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
     """
     budget = max(budget, int(sizes.max()))
     n_parts = max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS))
-    while max(int(sizes[part].sum()) for part in deal(sizes, n_parts)) > budget:
-        n_parts += 1
-    return deal(sizes, n_parts)
+    parts = deal(sizes, n_parts)
+    while max(int(sizes[part].sum()) for part in parts) > budget:
+        parts = deal(sizes, len(parts) + 1)
+    return parts
 
 
 def bucket(
