@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,16 @@ def test_a_missing_file_is_named_with_similar_names(tmp_path: Path) -> None:
     assert says(message, f"'{tmp_path}'", "train.de.gz, train.en.gz. Correct the name", "data.root")
     message = message_of(tmp_path / "none", "train.de", f"{tmp_path}/train.en.gz")
     assert f"'{tmp_path}/none'). Its folder {tmp_path}/none does not exist either." in message
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """It would be, for ever: by the second of those who read a corpus."""
+    os.mkfifo(tmp_path / "train.de")
+    write(tmp_path / "train.en", "a\n")
+    message = message_of(tmp_path, "train.de", "train.en")
+    assert says(message, "data.train[0].src", f"{tmp_path}/train.de is a pipe", "to a file first")
+    message = message_of(tmp_path, "1", "2", path="train.de", format="tsv")
+    assert says(message, "data.train[0].path", f"{tmp_path}/train.de is a pipe")
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:

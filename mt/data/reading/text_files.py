@@ -235,6 +235,11 @@ def existing_path(name: str, root: Path, where: str) -> Path:
                 f"{str(root)!r}).{similar_names(path)} Correct the name, or data.root where paths "
                 "start."
             )
+        if path.is_fifo():  # a second reader would wait for ever
+            raise DataError(
+                f"{where}: {path} is a pipe, which can be read only once; a corpus is read several "
+                "times. Write it to a file first, which may be compressed, and name that."
+            )
     return path
 
 
