@@ -83,7 +83,7 @@ def chosen_executor(
 
 
 def cleaning_files(
-    prefix: str, rejected: Path | None, data: DataConfig, overwrite: bool
+    prefix: str, rejected: Path | None, work: Path, data: DataConfig, overwrite: bool
 ) -> tuple[CleanedFiles, OutputForm]:
     """What -o names, and how it is written. Raises ConfigError, also where a file would be lost."""
     packing = _packing(prefix)
@@ -109,6 +109,11 @@ def cleaning_files(
     read_cleaned_record(record_path(prefix))  # that of another program is not replaced
     form = OutputForm(is_table, packing, _packing(str(rejected)))
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite)
+    for own in (record_path(prefix), work):
+        if rejected and Path(os.path.realpath(rejected)).is_relative_to(os.path.realpath(own)):
+            raise ConfigError(
+                f"--rejected {rejected}: {own} is written by this command itself; name another file"
+            )
     return CleanedFiles(range(len(data.texts)), paths), form
 
 

@@ -61,10 +61,14 @@ def paired(names: list[str]) -> list[list[str]]:
     from mt.data.reading.text_files import is_pattern
     from mt.errors import ConfigError
 
-    def require_side(name: str) -> None:
+    def is_missing_side(name: str) -> bool:
         path = Path(name)
-        if re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix) and not path.exists():
-            raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
+        is_named_so = re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix)
+        return bool(is_named_so) and not is_pattern(name) and not path.exists()
+
+    def require_side(name: str) -> None:
+        if is_missing_side(name):
+            raise ConfigError(f"{name}: there is no such file.{similar_names(Path(name))}")
 
     found: list[list[str]] = []
     rest = list(names)
@@ -83,21 +87,25 @@ def paired(names: list[str]) -> list[list[str]]:
             continue
         if suffix_of(path) in SUFFIXES and not is_pattern(name) and not path.exists():
             raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
-        if rest and is_side_of_text(Path(rest[0])):
+        if rest and (is_side_of_text(Path(rest[0])) or is_missing_side(rest[0])):
             require_side(name)
         found.append([name])
     return found
 
 
 def is_side_of_text(path: Path) -> bool:
-    """Whether a file is one side of a text: its name says no other format.
+    """Whether a file, or each of those of a pattern, is one side of a text.
 
-    That of `.txt` may be a table; without a tab in its first line it is a side of a text.
+    Its name says no other format. That of `.txt` may be a table; without a tab in its first line it
+    is a side of a text.
     """
     from mt.data.reading.compression import suffix_of
     from mt.data.reading.formats import SUFFIXES
-    from mt.data.reading.text_files import read_lines
+    from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 
+    if is_pattern(str(path)) and not path.exists():
+        files = matching_files(str(path), Path())
+        return bool(files) and all(map(is_side_of_text, files))
     if not path.is_file():
         return False
     if suffix_of(path) != ".txt":

@@ -120,8 +120,8 @@ def clean(
 
     run = chosen_executor(executor, workers, sbatch or [])
     data = data_to_clean(corpora.value(), against or [], limits or [])
-    output, form = cleaning_files(prefix, rejected, data, overwrite)
     folder = work or Path(f"{prefix}.work")
+    output, form = cleaning_files(prefix, rejected, folder, data, overwrite)
     plan = plan_of(data, folder, form, "data.train" if corpora.config else "IN")
     files: FileRecords = {}
     with stage_progress() as progress:
@@ -237,15 +237,17 @@ def view(
 
     from mt.cli.clean import data_to_clean
     from mt.data.cleaning.plan import plan_of
+    from mt.data.reading.text_files import Damage
     from mt.errors import ConfigError
     from mt.inspect import pair_view
 
+    damage = Damage()
     if rejected is None:
         data = data_to_clean(corpora.value(), [], [])
         assert data.clean is not None
         conditions = pair_view.conditions_of(data.clean, rule, longer, min_ratio, match)
         plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
-        pairs = pair_view.matching_pairs(plan, conditions)
+        pairs = pair_view.matching_pairs(plan, conditions, damage)
     elif any(vars(corpora).values()) or longer is not None or min_ratio is not None:
         raise ConfigError("--rejected FILE: goes only with --rule, --match and --sample")
     else:
@@ -258,6 +260,8 @@ def view(
     else:
         for pair in pairs:
             print_result(pair_view.as_row(pair))
+    for message in damage.messages():
+        say(message)
 
 
 @app.command("prepare", cls=PanelCommand)

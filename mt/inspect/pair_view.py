@@ -17,8 +17,7 @@ import numpy as np
 from mt.config.load import config_from_mapping
 from mt.data.cleaning.rejected import HEADER, REASONS, tab_free
 from mt.data.cleaning.rules import RULES, PairScorer, Rule
-from mt.data.reading.corpus import read_pairs
-from mt.data.reading.text_files import read_lines
+from mt.data.reading.text_files import Damage, read_lines
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError, DataError
 from mt.terminal import printable
@@ -83,12 +82,13 @@ def conditions_of(
     return Conditions(clean, rules, pattern)
 
 
-def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[PlacedPair]:
+def matching_pairs(
+    plan: CleaningPlan, conditions: Conditions, damage: Damage
+) -> Iterator[PlacedPair]:
     """Yield the pairs of a plan's corpora that meet the conditions. Raises DataError."""
     scorers = replace(plan, clean=conditions.clean).scorers if conditions.rules else []
     for part in plan.parts:
-        where = plan.corpora[part.corpus].where
-        pairs = enumerate(read_pairs(part.source, plan.root, where))
+        pairs = enumerate(plan.pairs_of(part, damage))
         while chunk := list(islice(pairs, PAIRS_AT_A_TIME)):
             found = chunk
             if (pattern := conditions.pattern) is not None:

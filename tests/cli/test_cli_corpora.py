@@ -38,6 +38,7 @@ def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
         *[("a.de", "a.en"), ("ja", "yes"), ("nein", "no"), ("one.txt", "two.txt")],
         *[("gut", "good"), ("b.de", "b.en"), ("so", "good")],
     ]
+    assert pairs("?.de", "?.en") == [("a.de", "a.en"), ("b.de", "b.en")]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,8 @@ def test_a_config_names_them_too() -> None:
         (CorpusGroup(["a.de", "c.tsv"]), ["a.de", "found c.tsv", "in turn"]),
         (CorpusGroup(["c.tsv"]), ["--langs", "required", "--langs de-en"]),
         (CorpusGroup(["d.tsv"], "de-en"), ["d.tsv", "no such file", "c.tsv"]),
+        (CorpusGroup(["no.de", "no.en"]), ["no.de", "no such file"]),
+        (CorpusGroup(["?.de"]), ["?.de", "translation", "found nothing"]),
         (CorpusGroup(["c.tsv"], "german"), ["--langs", "de-en", "'german'"]),
         (CorpusGroup(["{path: [}"], "de-en"), ["{path: [}"]),
         (CorpusGroup(["{path: c.tsv, srk: a}"], "de-en"), ["IN: data.train[0].srk", "mean src"]),

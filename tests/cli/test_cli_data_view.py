@@ -57,6 +57,15 @@ def test_pairs_that_meet_all_conditions(options: list[str], lines: list[int], mt
     assert [tuple(row[:2]) for row in rows] == [(s, t.replace("\x1b", "␛")) for s, t in shown]
 
 
+def test_of_several_files_one_may_be_empty_and_what_is_left_out_is_said(mt: Mt) -> None:
+    Path("1.tsv").write_text("de\ten\n")
+    Path("2.tsv").write_text("de\ten\na\tb\nbroken\nc\td\n")
+    ended = mt("data", "view", "{path: '?.tsv', errors: skip}", "--langs", "de-en")
+    assert ended.code == 0
+    assert ended.out == b"a\tb\t2.tsv, pair 1\nc\td\t2.tsv, pair 2\n"
+    assert says(ended.err, "rows left out", "1, the first in", "2.tsv, line 3")
+
+
 def test_a_sample_is_always_the_same_and_in_order(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)  # which only rules need
     lines = [f"line {i}" for i in range(500)]

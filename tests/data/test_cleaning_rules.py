@@ -92,6 +92,9 @@ SENTENCE = "Der schnelle braune Fuchs springt über den faulen Hund."
         ("numbers", "um 15 Uhr am 4.11.", "at 3 p.m. on 11/4", 0),
         ("numbers", "die 1950er", "the fifties", 0),
         ("numbers", "a 12", "b 13", 1),
+        ("numbers", "2 2 2 1990", "20 20 90 x", 0),
+        ("numbers", f"3 {'x' * 2000} 4", f"3 {'y' * 2000} 5", 0),  # of long lines the beginning
+        ("links", f"{'x' * 2000} www.x.de", "y", 0),
     ],
 )  # fmt: skip
 def test_score(rule: str, src: str, tgt: str, expected: float) -> None:
@@ -192,6 +195,11 @@ def test_unknown_languages_are_told_and_not_measured() -> None:
     assert says(" ".join(scorer.notes), "source", "script and language", "'src'")
     assert scorer.scores([("Привет, как у тебя дела сегодня?", "a")])[0, COLUMN["script"]] == 0
     assert PairScorer(Clean(), "zh-Hant", "pt-BR").notes == []
+    igbo = PairScorer(Clean(), "en", "ibo")  # of known letters, but not known to the model
+    assert says(" ".join(igbo.notes), "target", "language", "lid.176", "'ig'")
+    line = "Na mmalite ka Chineke kere eluigwe na ụwa."
+    assert np.isnan(igbo.scores([("In the beginning", line)])[0, COLUMN["language"]])
+    assert PairScorer(Clean(max_other_language=None), "en", "ibo").notes == []
 
 
 def test_language_codes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ _TAG = re.compile(
 # A number with its separators for thousands and decimals.
 _NUMBER = re.compile(r"\d(?:[\d.,'’\u00a0\u202f\u066b\u066c]*\d)?")
 _NOT_DIGIT = re.compile(r"\D+")
+# The first characters of a text that are compared: links, tags and numbers take time that grows
+# with the square of the length, and a line may have ten million characters.
+COMPARED = 2_000
 # Names and codes are often the same in both languages, but not longer texts.
 LONGEST_NAME = 40
 # Longest repeated n-gram, in words or unspaced characters.
@@ -29,9 +32,12 @@ _LONGEST_PERIOD = 8
 
 
 def without_links(text: str) -> str:
-    """The text without addresses and tags; the same object where a glance shows none."""
+    """The text without addresses and tags; the same object where a glance shows none.
+
+    Of a long text, what is beyond the first characters stays as it is.
+    """
     if "@" in text or "<" in text or "://" in text or "www." in text:
-        return _TAG.sub(" ", _LINK.sub(" ", text))
+        return _TAG.sub(" ", _LINK.sub(" ", text[:COMPARED])) + text[COMPARED:]
     return text
 
 
@@ -80,16 +86,16 @@ def conflicting_numbers(src: str, tgt: str) -> float:
     src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
     if (digits := "".join(src_numbers)) and digits == "".join(tgt_numbers):
         return 0.0
-    src_left = list((Counter(src_numbers) - Counter(tgt_numbers)).elements())
-    tgt_left = list((Counter(tgt_numbers) - Counter(src_numbers)).elements())
-    for number in src_left[:]:
-        partner = next((other for other in tgt_left if _may_be_equal(number, other)), None)
-        if partner is not None:
-            src_left.remove(number)
-            tgt_left.remove(partner)
-    if sorted("".join(src_left)) == sorted("".join(tgt_left)):
+    src_left = Counter(src_numbers) - Counter(tgt_numbers)
+    tgt_left = Counter(tgt_numbers) - Counter(src_numbers)
+    for number, other in product(src_left, tgt_left):
+        if _may_be_equal(number, other):
+            partners = min(src_left[number], tgt_left[other])
+            src_left[number] -= partners
+            tgt_left[other] -= partners
+    if sorted("".join(src_left.elements())) == sorted("".join(tgt_left.elements())):
         return 0.0  # 4.11. and 11/4
-    return min(len(src_left), len(tgt_left)) / max(len(src_numbers), len(tgt_numbers))
+    return min(src_left.total(), tgt_left.total()) / max(len(src_numbers), len(tgt_numbers))
 
 
 def _numbers(text: str) -> list[str]:

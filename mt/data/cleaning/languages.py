@@ -76,9 +76,14 @@ class Language:
         self.is_latin = SCRIPTS["Latn"] in self.scripts
         groups = (group.split() for group in _RELATED)
         self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
-        self.is_identified = identify and any(self.code in own for own in WRITTEN_IN.values())
         self._labels = {f"__label__{name}" for name in self.relatives}
-        self._model: Any = _load_model() if self.is_identified else None
+        is_known = any(self.code in own for own in WRITTEN_IN.values())
+        self._model: Any = _load_model() if identify and is_known else None
+        # Igbo is known but not to the model, for which all of it would be in another language.
+        self.is_identified = self._model is not None and not self._labels.isdisjoint(
+            label
+            for _, label in self._model.predict("\n", 1000, -1.0, "replace")  # all it has
+        )
 
     def is_related(self, other: Language) -> bool:
         """Whether sentences of both may well be equal."""

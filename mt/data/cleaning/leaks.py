@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -68,8 +68,14 @@ class LeakIndex:
     Texts are compared as `normalised` has them. Memory grows with the evaluation sets.
     """
 
-    def __init__(self, sets: Mapping[str, Pairs], with_runs: bool = True) -> None:
-        """Index sets by name; `with_runs` also finds sentences that are nearly the same."""
+    def __init__(
+        self, sets: Mapping[str, Pairs], with_runs: bool = True, lines: Collection[str] = ()
+    ) -> None:
+        """Index sets by name; `with_runs` also finds sentences that are nearly the same.
+
+        `lines`: names of sets that are single lines, each given as both sides of a pair. A training
+        pair is a whole one of theirs if both of its sides are among these lines.
+        """
         self.sets: dict[str, Found] = {}
         texts: tuple[list[bytes], list[bytes]] = [], []
         for name, pairs in sets.items():
@@ -80,22 +86,28 @@ class LeakIndex:
                 texts[0].extend(src)
                 texts[1].extend(tgt)
         self._every = sum(self.sets.values(), Found())
+        self._lines = sum((self.sets[name] for name in lines), Found()).src
         self._runs = _Runs(texts[0]), _Runs(texts[1])
 
     def flags(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.uint8]:
         """(n,) `SOURCE`, `TARGET` and `PAIR` of training pairs, by the hashes of their sides."""
         in_src, in_tgt = is_among(src, self._every.src), is_among(tgt, self._every.tgt)
         in_both = in_src & in_tgt
-        in_both[in_both] = is_among(pair_hashes(src[in_both], tgt[in_both]), self._every.pairs)
+        src, tgt = src[in_both], tgt[in_both]
+        is_pair = is_among(pair_hashes(src, tgt), self._every.pairs)
+        in_both[in_both] = is_pair | (is_among(src, self._lines) & is_among(tgt, self._lines))
         return (in_src * SOURCE + in_tgt * TARGET + in_both * PAIR).astype(np.uint8)
 
     def found(self, src: Hashes, tgt: Hashes, flags: npt.NDArray[np.uint8]) -> Found:
         """What of the evaluation sets these training pairs contain."""
         both = (flags & PAIR) > 0
+        pairs = [pair_hashes(src[both], tgt[both])]
+        if len(self._lines):  # whose own pairs are twice the same line
+            pairs += [pair_hashes(side[both], side[both]) for side in (src, tgt)]
         return Found(
             np.unique(src[(flags & SOURCE) > 0]),
             np.unique(tgt[(flags & TARGET) > 0]),
-            np.unique(pair_hashes(src[both], tgt[both])),
+            np.unique(np.concatenate(pairs)),
         )
 
     def near(self, src: Sequence[bytes], tgt: Sequence[bytes]) -> npt.NDArray[np.float32]:

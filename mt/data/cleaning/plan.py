@@ -23,6 +23,7 @@ from mt.config.schema import named_sources
 from mt.data.cleaning.duplicates import hashes
 from mt.data.cleaning.leaks import LeakIndex
 from mt.data.cleaning.rules import RULES, SCORES_VERSION, PairScorer
+from mt.data.reading.columns import NoRowsError
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import SUFFIXES, aligned_files, format_of, require_one_format
@@ -32,6 +33,7 @@ from mt.files import read_json, sync_files, write_whole
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean, DataConfig, Source
+    from mt.data.reading.text_files import Damage, FileRecords
 
 FORMAT = 2
 WORK_FILE = "cleaning.json"
@@ -116,6 +118,17 @@ class CleaningPlan:
         parts = (_parts(number, one, self.root) for number, one in enumerate(self.corpora))
         return tuple(chain.from_iterable(parts))
 
+    def pairs_of(
+        self, part: Part, damage: Damage, records: FileRecords | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Read the pairs of a part. Raises DataError; of several files one may have no rows."""
+        where = self.corpora[part.corpus].where
+        try:
+            yield from read_pairs(part.source, self.root, where, records=records, damage=damage)
+        except NoRowsError:
+            if [one.corpus for one in self.parts].count(part.corpus) == 1:
+                raise
+
     @cached_property
     def texts(self) -> Path:
         """Folder of the pairs as they were read, in shards."""
@@ -165,11 +178,12 @@ class CleaningPlan:
             for is_turned in self._ways(source):
                 turned = [pair[::-1] for pair in pairs] if is_turned else pairs
                 sets[name + " (reversed)" * is_turned] = turned
-        for path in files_against(self.clean, self.root):
+        against = files_against(self.clean, self.root)
+        for path in against:
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
-        return LeakIndex(sets) if sets else None
+        return LeakIndex(sets, lines=[*map(str, against)]) if sets else None
 
     def _ways(self, source: Source) -> list[bool]:
         """Whether an evaluation set is turned round to be compared with corpora: both, if need be.
@@ -310,7 +324,7 @@ class DamagedResultError(DataError):
 
 def read_result(path: Path) -> Any:
     """A JSON file or arrays that a stage wrote. Raises DamagedResultError."""
-    try:
+    with _damage_removed(path):
         match path.suffix:
             case ".json":
                 return dict(read_json(path))
@@ -319,6 +333,22 @@ def read_result(path: Path) -> Any:
                     return dict(arrays)
             case _:
                 return np.load(path, mmap_mode="r")
+
+
+def read_texts(path: Path, n_pairs: int) -> list[tuple[str, str]]:
+    """Pairs that a stage wrote, a source and its target in turn. Raises DamagedResultError."""
+    with _damage_removed(path):
+        lines = path.read_bytes().decode("utf-8").split("\n") if n_pairs else []
+        if len(lines) != 2 * n_pairs:
+            raise ValueError(f"{len(lines):,} lines, {2 * n_pairs:,} are required")
+        return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+@contextmanager
+def _damage_removed(path: Path) -> Iterator[None]:
+    """Remove the result that `path` belongs to if it cannot be read in here."""
+    try:
+        yield
     except (ValueError, TypeError, EOFError, BadZipFile, zlib.error, FileNotFoundError) as error:
         shutil.rmtree(path.parent, ignore_errors=True)
         raise DamagedResultError(

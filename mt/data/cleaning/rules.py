@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Scores = npt.NDArray[np.float32]
 # Raised where a rule or a repair gives other results: scores of another version are not used.
-SCORES_VERSION = 2
+SCORES_VERSION = 3
 # Pairs measured together: their characters stay in the processor's cache.
 BLOCK = 1024
 Values = npt.NDArray[np.float64]
@@ -177,10 +177,11 @@ def copied(block: PairBlock) -> Values:
 
 
 def _where(block: PairBlock, rows: Iterable[int], measure: Callable[[str, str], float]) -> Values:
-    """Measure the pairs numbered `rows`; 0 for the others."""
+    """Measure the beginnings of the pairs numbered `rows`; 0 for the others."""
     values = np.zeros(len(block.pairs))
     for i in rows:
-        values[i] = measure(*block.pairs[i])
+        src, tgt = block.pairs[i]
+        values[i] = measure(src[: contents.COMPARED], tgt[: contents.COMPARED])
     return values
 
 
@@ -244,18 +245,21 @@ class PairScorer:
         """Load what the rules need. Raises DataError where a package is missing."""
         self.fix = repairer(clean.mojibake) if clean.repair else str
         self._rules = [(i, rule) for i, rule in enumerate(RULES) if rule.limit(clean) is not None]
-        identify = clean.max_other_language is not None
-        self._languages = Language(src_lang, identify), Language(tgt_lang, identify)
+        self._identify = clean.max_other_language is not None
+        self._languages = Language(src_lang, self._identify), Language(tgt_lang, self._identify)
 
     @property
     def notes(self) -> list[str]:
         """What cannot be measured, for reports: the script and language of unknown codes."""
-        return [
-            f"the {side} side is not checked for its script and language: {language.code!r} is no "
-            "known language code, such as de"
-            for side, language in zip(("source", "target"), self._languages, strict=True)
-            if not language.scripts
-        ]
+        notes = []
+        for side, language in zip(("source", "target"), self._languages, strict=True):
+            unchecked = f"the {side} side is not checked for its"
+            if not language.scripts:
+                why = f"{language.code!r} is no known language code, such as de"
+                notes.append(f"{unchecked} script and language: {why}")
+            elif self._identify and not language.is_identified:
+                notes.append(f"{unchecked} language: lid.176 cannot identify {language.code!r}")
+        return notes
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score repaired pairs by `RULES`: (n, len(RULES)), NaN where not measured."""

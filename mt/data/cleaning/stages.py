@@ -19,7 +19,14 @@ from typing_extensions import assert_never
 
 from mt.data.cleaning.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
 from mt.data.cleaning.leaks import PAIR, Found
-from mt.data.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, new_result, read_result
+from mt.data.cleaning.plan import (
+    BYTES_PER_SHARD,
+    CleaningPlan,
+    Shard,
+    new_result,
+    read_result,
+    read_texts,
+)
 from mt.data.cleaning.rejected import (
     DUPLICATE,
     LEAK,
@@ -29,8 +36,6 @@ from mt.data.cleaning.rejected import (
     write_packed,
 )
 from mt.data.cleaning.rules import PairScorer, decide
-from mt.data.reading.columns import NoRowsError
-from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage, FileRecords
 
 Pairs: TypeAlias = list[tuple[str, str]]
@@ -60,19 +65,13 @@ class Stage:
 
 def read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
     """Copy the pairs of a part into shards. Raises DataError for a text that is damaged."""
-    part = plan.parts[number]
     records: FileRecords = {}
     damage = Damage()
-    where = plan.corpora[part.corpus].where
-    pairs = read_pairs(part.source, plan.root, where, records=records, damage=damage)
+    pairs = plan.pairs_of(plan.parts[number], damage, records)
     counts: list[int] = []
-    try:
-        for text, count in _shard_texts(pairs, plan.pairs_per_shard):
-            (folder / f"{len(counts):05}").write_bytes(text)
-            counts.append(count)
-    except NoRowsError:
-        if [one.corpus for one in plan.parts].count(part.corpus) == 1:
-            raise
+    for text, count in _shard_texts(pairs, plan.pairs_per_shard):
+        (folder / f"{len(counts):05}").write_bytes(text)
+        counts.append(count)
     index = {"pairs": counts, "records": records, "damage": damage.messages()}
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -93,13 +92,7 @@ def _shard_texts(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple
 
 def shard_pairs(plan: CleaningPlan, shard: Shard) -> Pairs:
     """The pairs of a shard as they were read."""
-    return _pairs(plan.texts / f"{shard.part:05}" / f"{shard.number:05}")
-
-
-def _pairs(path: Path) -> Pairs:
-    text = path.read_bytes().decode("utf-8")
-    lines = text.split("\n") if text else []
-    return list(zip(lines[::2], lines[1::2], strict=True))
+    return read_texts(plan.texts / f"{shard.part:05}" / f"{shard.number:05}", shard.pairs)
 
 
 def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
@@ -262,7 +255,8 @@ def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
-    for row, pair in zip(own["repaired"], _pairs(scored / "repaired.txt"), strict=True):
+    rows = own["repaired"].tolist()
+    for row, pair in zip(rows, read_texts(scored / "repaired.txt", len(rows)), strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     if form.is_table:

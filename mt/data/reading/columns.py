@@ -95,7 +95,11 @@ def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str
             ) from None
         damage.add("texts with halves of surrogate pairs, read with U+FFFD", place)
         cell = SURROGATES.sub("\ufffd", cell)
-    return re.sub(r"\s*\n\s*", " ", cell) if "\n" in cell else cell
+    first, *rest = cell.split("\n")
+    if not rest:
+        return cell
+    between = filter(None, map(str.strip, rest[:-1]))
+    return " ".join([first.rstrip(), *between, rest[-1].lstrip()])
 
 
 def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: str) -> list[str]:

@@ -176,7 +176,7 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                 cut = end if opening else max(end, len(text) - 100)
                 line += text.count("\n", end, cut)
                 text = text[cut:]
-    except (LookupError, UnicodeDecodeError) as error:
+    except (LookupError, UnicodeError) as error:  # a plain one where a byte-order mark lacks
         raise DataError(
             f"{where}.path: {path} says that its encoding is {encoding}, but cannot be read so "
             f"({error}). Correct the encoding in its first line."
