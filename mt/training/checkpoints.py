@@ -9,6 +9,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,9 +221,17 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     by_score.sort(key=lambda name: name != best)
     n_best = max(1, config.train.keep_best)
     last = regular[-config.train.keep_last :]
-    # Those of a run that goes on for longer, whose cycles end elsewhere, too.
-    snapshots = {link.resolve().name for link in (run_dir / CHECKPOINTS).glob("cycle-*")}
-    return {newest, *last, *by_score[:n_best], *snapshots}
+    # Those of a run that goes on for longer, whose cycles end elsewhere, too; see `keep_best`.
+    links = chain(*map((run_dir / CHECKPOINTS).glob, ("cycle-*", f"{BEST}-until-*")))
+    return {newest, *last, *by_score[:n_best], *(link.resolve().name for link in links)}
+
+
+def keep_best(run_dir: Path, step: int) -> str:
+    """Keep the checkpoint that is the best up to a step for good, under the link returned."""
+    name = f"{BEST}-until-{step}"
+    if (best := run_dir / CHECKPOINTS / BEST).exists():
+        set_link(run_dir, name, best.resolve())
+    return name
 
 
 def load_checkpoint(folder: Path, updater: Updater) -> TrainState:

@@ -128,6 +128,21 @@ class RunLog:
             self._bar.set_postfix(self._figures, refresh=False)
         self._bar.update(step - self._bar.n)
 
+    def report(
+        self, step: int, epoch: int, figures: Mapping[str, float], rate: float, seconds_left: float
+    ) -> None:
+        """Say the figures of a `Meter`, learning rate and time left, and show some at the bar."""
+        speed = f"{figures['tokens_per_second']:,.0f}"
+        nll = f"{figures['nll']:.3f}"
+        left = format_duration(seconds_left)
+        self.progress(step, {"left": left, "nll": nll, "tok/s": speed})
+        skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
+        self.say(
+            f"step {step:,} | epoch {epoch} | nll {nll} | lr {rate:.2e} "
+            f"| {speed} tok/s | grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
+            f"| waiting {figures['waiting']:.1%} | {left} left{skipped}"
+        )
+
     def watch(self, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
         """Yield `items`, and show how many were read: a bar, or without a terminal lines.
 

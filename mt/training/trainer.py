@@ -27,6 +27,7 @@ from mt.training.checkpoints import (
     best_checkpoint,
     checkpoint_to_resume,
     complete_saving,
+    keep_best,
     latest_good,
     load_checkpoint,
     prune,
@@ -162,9 +163,10 @@ class Trainer:
         if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
             return
         if state.valid_fingerprint and state.best_step is not None:
+            kept = self.world.on_main(lambda: keep_best(self.run_dir, state.step))
             self.log.say(
                 "data.valid, train.metric or the tokenizer of BLEU has changed: the scores so far, "
-                "and with them the best model, do not count"
+                f"and with them the best model, do not count; it stays as checkpoints/{kept}"
             )
             state.forget_scores()
         state.valid_fingerprint = self.validation.fingerprint
@@ -195,16 +197,17 @@ class Trainer:
         for plan in self.plans:
             if plan is not self.plan:
                 plan.forget_epoch()  # whose store would stay in memory
-        state, rank, size = self.state, self.world.rank, self.world.size
-        with Prefetcher(
-            self.plan, state.epoch, state.update, rank, size, self.device.device
-        ) as prefetcher:
+        place = self.state.epoch, self.state.update, self.world.rank, self.world.size
+        with Prefetcher(self.plan, *place, self.device.device) as prefetcher:
             meter = Meter(prefetcher, self.world)
+            return self._wait_for_update(prefetcher) or self._run_updates(prefetcher, meter)
+
+    def _wait_for_update(self, prefetcher: Prefetcher) -> int:
+        """Wait for the next update; sampling an epoch may take minutes, which a signal ends."""
+        stopped = self._stop_signal()
+        while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
             stopped = self._stop_signal()
-            # Sampling the first update may take minutes.
-            while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
-                stopped = self._stop_signal()
-            return stopped or self._run_updates(prefetcher, meter)
+        return stopped
 
     def _announce_stage(self) -> None:
         if self.config.data.stages:
@@ -218,8 +221,11 @@ class Trainer:
         """Go on to the next stage if this one is over."""
         if self.until is not None and self.state.has_reached(self.until, self.plan):
             self.state.begin_stage(self.state.stage + 1)
-            position = {"stage": self.state.stage, "epoch": self.state.epoch}
-            self.log.record("stage", self.state.step, **position, drawn=self.plan.drawn)
+            self._record_stage()
+
+    def _record_stage(self) -> None:
+        position = {"stage": self.state.stage, "epoch": self.state.epoch}
+        self.log.record("stage", self.state.step, **position, drawn=self.plan.drawn)
 
     def _run_updates(self, prefetcher: Prefetcher, meter: Meter) -> int:
         """Update until the stage or training ends; the signal that ended it, 0 for none."""
@@ -231,6 +237,8 @@ class Trainer:
             self.loop_start = self.saved_at = time.perf_counter()
         self._show_progress()
         while not stopped and not self._is_done() and self.state.stage == stage:
+            if self.state.update == 0 and (stopped := self._wait_for_update(prefetcher)):
+                break
             update = next(updates)
             if update.augmented and (update.number == 0 or not self.n_updates):
                 self.log.say(f"data.augment: epoch {update.epoch}: {update.augmented}")
@@ -308,16 +316,15 @@ class Trainer:
         return step > 0 and (is_regular or is_snapshot or step == config.max_steps)
 
     def _is_out_of_patience(self) -> bool:
-        is_last = self.until is None
-        return is_last and self.patience is not None and self.state.bad_validations >= self.patience
+        patience = self.patience if self.until is None else None
+        return patience is not None and self.state.bad_validations >= patience
 
     def _is_done(self) -> bool:
         return self.state.step >= self.config.train.max_steps or self._is_out_of_patience()
 
     def _report(self, meter: Meter, update: Update) -> None:
         """Log the figures since the last report."""
-        state = self.state
-        config = self.config
+        state, config = self.state, self.config
         figures = meter.figures()
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
@@ -333,16 +340,7 @@ class Trainer:
             memory_mb=peak_memory_mb(self.device.device),
             resident_mb=resident_memory_mb(),
         )
-        speed = f"{figures['tokens_per_second']:,.0f}"
-        nll = f"{figures['nll']:.3f}"
-        left = format_duration(self._seconds_left())
-        self.log.progress(state.step, {"left": left, "nll": nll, "tok/s": speed})
-        skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
-        self.log.say(
-            f"step {state.step:,} | epoch {state.epoch} | nll {nll} | lr {rate:.2e} "
-            f"| {speed} tok/s | grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
-            f"| waiting {figures['waiting']:.1%} | {left} left{skipped}"
-        )
+        self.log.report(state.step, state.epoch, figures, rate, self._seconds_left())
         meter.reset()
 
     def _show_progress(self, meter: Meter | None = None) -> None:
@@ -399,20 +397,19 @@ class Trainer:
         n_bad, patience = self.state.bad_validations, self.patience
         seconds = time.perf_counter() - start
         self._tick()
-        self.log.record(
-            "valid",
-            step,
-            **result.figures(),
-            seconds=self.state.seconds,
-            valid_seconds=seconds,
-            **decision.figures(),
-        )
+        times = {"seconds": self.state.seconds, "valid_seconds": seconds}
+        self.log.record("valid", step, **result.figures(), **times, **decision.figures())
         self.log.say(
             f"valid | step {step:,} | {result} | {seconds:.1f} s | {decision}"
             + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
         )
-        left = format_duration(self._seconds_left())
-        self.log.progress(step, {"left": left, "BLEU": f"{result.scores['bleu'].value:.2f}"})
+        self.log.progress(
+            step,
+            {
+                "left": format_duration(self._seconds_left()),
+                "BLEU": f"{result.scores['bleu'].value:.2f}",
+            },
+        )
         if self.world.is_main:
             self.validation.write_samples(step, result.outputs)
             if step == self.state.best_step:
@@ -444,7 +441,7 @@ class Trainer:
 
     def _reason_to_roll_back(self) -> str:
         """Why to return to an earlier checkpoint; empty if there is no reason."""
-        if int(self.updater.skipped) >= MAX_SKIPPED_UPDATES:
+        if self.updater.most_skipped() >= MAX_SKIPPED_UPDATES:
             return f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
         return "" if self._has_finite_weights() else "there are non-finite weights"
 
@@ -466,6 +463,7 @@ class Trainer:
                 reason, state, update, self.updater, self.tokenizer, self.run_dir, folder
             )
         before = load_checkpoint(folder, self.updater)
+        self.updater.forget_skipped()
         self.world.all_gather(None)  # all have read the checkpoint before it is written again
         self.log.say(
             f"{reason}: from update {state.step:,} back to the weights after update "
@@ -482,6 +480,8 @@ class Trainer:
         self.log.drop_after(before.step)
         rolled_back = {"from_step": state.step, "rollbacks": self.state.rollbacks}
         self.log.record("rollback", before.step, **rolled_back)
+        if before.stage != state.stage:  # whose record is dropped with the updates since
+            self._record_stage()
         if self.world.is_main:
             folders = checkpoints(self.run_dir)
             prune(self.run_dir, {f.name for f in folders if step_of(f.name) <= before.step})

@@ -84,8 +84,9 @@ class Updater:
         self.forward: Any = self.replica  # compiled by `choose_forward`
         self.loss_gradient: LogitsGradient = logits_gradient  # the same
         self.n_graphs: int | None = None  # compiled graphs after the first update
-        # Updates in a row whose gradient was not finite; on the device, so that nothing waits.
-        self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
+        # Updates in a row whose gradient was not finite, and the most since `most_skipped` was
+        # asked; on the device, so that nothing waits.
+        self.skipped, self._most_skipped = torch.zeros(2, dtype=torch.int64, device=device.device)
 
     def choose_forward(self, store: Store) -> None:
         """Decide once whether the model runs compiled, by a forward and backward pass on a batch.
@@ -220,6 +221,7 @@ class Updater:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
         non_finite = ~torch.isfinite(norm)
         self.skipped = (self.skipped + 1) * non_finite
+        self._most_skipped = torch.maximum(self._most_skipped, self.skipped)
         if not self.scaler.is_enabled():  # an enabled scaler sets it itself
             self.optimizer.found_inf = non_finite.float()  # type: ignore[attr-defined]
         self.scaler.step(self.optimizer)  # the fused kernel skips the step where found_inf is 1
@@ -326,6 +328,16 @@ class Updater:
         del self.optimizer.found_inf  # type: ignore[attr-defined]
         self.optimizer.zero_grad(set_to_none=True)
 
+    def most_skipped(self) -> int:
+        """The most updates in a row without a finite gradient since the last call; it waits."""
+        most = int(self._most_skipped)
+        self._most_skipped = torch.zeros_like(self._most_skipped)
+        return most
+
+    def forget_skipped(self) -> None:
+        """Count skipped updates anew."""
+        self.skipped = self._most_skipped = torch.zeros_like(self.skipped)
+
     def has_finite_weights(self) -> bool:
         """Whether all weights are finite, those of the average too; waits for the device."""
         averaged = self.ema.parameters() if self.ema is not None else ()
@@ -341,7 +353,11 @@ class Updater:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold besides the weights of `eval_model`."""
-        state = {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "skipped": [int(self.skipped), int(self._most_skipped)],
+        }
         if self.ema is not None:
             state["weights"] = weights_of(self.model)
         return state
@@ -355,4 +371,5 @@ class Updater:
         restore_optimizer(self.optimizer, state["optimizer"], str(folder))
         if state["scaler"]:  # empty if the precision was not fp16
             self.scaler.load_state_dict(state["scaler"])
-        self.skipped.zero_()
+        # 0.2.0 did not record it.
+        self.skipped, self._most_skipped = self.skipped.new_tensor(state.get("skipped", [0, 0]))

@@ -145,6 +145,8 @@ def test_scores_on_another_validation_set_do_not_count(
     )
     train(longer, tmp_path, "cpu")
     assert log_of(tmp_path).count(message) == 1
+    assert says(log_of(tmp_path), message, "stays as checkpoints/best-until-1")
+    assert (tmp_path / "checkpoints" / "best-until-1").resolve(strict=True).name == "step-00000001"
 
 
 def test_the_model_of_each_cycle_is_kept_for_an_ensemble(

@@ -28,6 +28,7 @@ from processes import fork_server
 from run_comparison import EVERY, Mapped, check_equal, kept_steps
 
 from mt.config.load import config_from_mapping
+from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.model import checkpoint
 from mt.runs import model_folder
@@ -271,21 +272,32 @@ def test_a_validation_that_a_signal_interrupted_is_done_on_resuming(
     check_equal(run_dir, undisturbed)
 
 
-def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
-    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("sampled", "steps"), [(0, []), (1, [9])])
+def test_a_signal_does_not_wait_for_an_epoch_to_be_sampled(
+    sampled: int,
+    steps: list[int],
+    interruptible: Mapped,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = list[int]()
+    is_ready = Prefetcher.ready
 
     def for_epoch(self: Plan, epoch: int, stop: threading.Event) -> Plan:
         calls.append(epoch)
-        if len(calls) == 2:  # after the preflight
-            send(signal.SIGTERM)
+        if epoch == sampled and len(calls) > 1:  # after the preflight
             assert stop.wait(60)  # set when the prefetcher is closed, and polled while sampling
         return self
 
+    def ready(self: Prefetcher, seconds: float) -> bool:
+        if not (found := is_ready(self, seconds)) and calls[-1] == sampled:
+            send(signal.SIGTERM)
+        return found
+
     monkeypatch.setattr(Plan, "for_epoch", for_epoch)
+    monkeypatch.setattr(Prefetcher, "ready", ready)
     assert train(config_of(interruptible), tmp_path, "cpu").exit_code == 143
-    assert model_folder.checkpoints(tmp_path) == []
+    assert kept_steps(tmp_path)[-1:] == steps
 
 
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(

@@ -283,6 +283,31 @@ def test_rollback_to_the_last_checkpoint_continues_with_later_data(
     assert equal_weights(*ends)
 
 
+def test_skipped_updates_are_counted_between_checks_and_over_a_restart(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """Updates 6 to 25 are non-finite. The checks after 24 and 28 see 19 in a row, and none."""
+    config = config_of(valid_every=4, max_steps=32)
+
+    def killed(update: int) -> bool:
+        if update == 14:
+            raise KeyboardInterrupt
+        return 5 <= update < 25
+
+    poisoned(lambda update: 5 <= update < 25)
+    train(config, tmp_path / "whole", "cpu")
+    poisoned(killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "killed", "cpu")
+    poisoned(lambda update: update < 13)  # of the updates after 12
+    train(config, tmp_path / "killed", "cpu")
+    for name in ("whole", "killed"):
+        (line,) = metrics_of(tmp_path / name, "rollback")
+        assert (line["from_step"], line["rollbacks"]) == (28, 1)
+    ends = [checkpoint.load_weights(tmp_path / name / LAST) for name in ("whole", "killed")]
+    assert equal_weights(*ends)
+
+
 def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
     tiny_config: Path, poisoned: Poison, tmp_path: Path, mt: Mt
 ) -> None:

@@ -179,6 +179,8 @@ def test_bad_validations_of_an_earlier_stage_do_not_count_after_going_back(
     update: Any = None  # only a diagnosis needs it
     trainer._roll_back(update, "there are non-finite weights")
     assert (trainer.state.stage, trainer.state.bad_validations) == (1, 0)
+    (line,) = metrics_of(trainer.run_dir, "stage")  # that of its beginning is dropped
+    assert (line["step"], line["stage"]) == (0, 1)
 
 
 STAGES = {

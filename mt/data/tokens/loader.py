@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +64,7 @@ class Prefetcher:
         self.waited = 0.0
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=PREFETCH)
         self._stop = threading.Event()
-        self._first_loaded = threading.Event()
+        self._next: Update | BaseException | None = None  # taken from the queue by `ready`
         self._thread = threading.Thread(target=self._load, args=(epoch, number), daemon=True)
 
     def __enter__(self) -> Prefetcher:
@@ -79,25 +80,26 @@ class Prefetcher:
             self._thread.join(0.05)
 
     def ready(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the first update; whether it is loaded.
+        """Wait at most `seconds` for the next update; whether it is loaded.
 
-        Where each epoch has a store of its own, the first update can take minutes.
+        Where each epoch has a store of its own, the first one of an epoch can take minutes.
         """
-        start = time.perf_counter()
-        ready = self._first_loaded.wait(seconds)
-        self.waited += time.perf_counter() - start
-        return ready
+        if self._next is None:
+            start = time.perf_counter()
+            with suppress(queue.Empty):
+                self._next = self._queue.get(timeout=seconds)
+            self.waited += time.perf_counter() - start
+        return self._next is not None
 
     def __iter__(self) -> Iterator[Update]:
         while True:
-            has_more = self._thread.is_alive() or not self._queue.empty()
-            if self._stop.is_set() or not has_more:
-                raise RuntimeError("a Prefetcher loads updates only inside its `with` block")
-            start = time.perf_counter()
-            item = self._queue.get()
-            self.waited += time.perf_counter() - start
+            while self._stop.is_set() or not self.ready(1.0):
+                if self._stop.is_set() or not self._thread.is_alive():
+                    raise RuntimeError("a Prefetcher loads updates only inside its `with` block")
+            item, self._next = self._next, None
             if isinstance(item, BaseException):
                 raise item
+            assert item is not None
             yield item
 
     def _load(self, epoch: int, number: int) -> None:
@@ -137,5 +139,4 @@ class Prefetcher:
                 self._queue.put(item, timeout=0.1)
             except queue.Full:
                 continue
-            self._first_loaded.set()
             return
