@@ -92,10 +92,13 @@ def import_(curriculum: Path, output: str) -> None:
     mt config import opustrainer.yaml -o curriculum.yaml
     mt config check --config curriculum.yaml
     """
+    from mt.errors import ConfigError
     from mt.interop.opustrainer import read_curriculum
     from mt.translate.streaming import open_output, refuse_overwrite
 
     refuse_overwrite(output, {"FILE": curriculum})
+    if output != "-" and Path(output).is_file():  # which its first lines ask to complete
+        raise ConfigError(f"--output {output}: already exists; give another path, or remove it")
     text, lost = read_curriculum(curriculum)
     for line in lost:
         say(f"not taken over: {line}")

@@ -119,7 +119,7 @@ def evaluate(
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_metrics
-    from mt.evaluation.perturb import check_kinds, evaluate_perturbed
+    from mt.evaluation.perturb import KINDS, check_kinds, evaluate_perturbed
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.slices import slicer
     from mt.evaluation.systems import Settings, evaluate_systems
@@ -147,16 +147,20 @@ def evaluate(
     chosen = {"to": to, "from": from_, **decoding, **vars(engine)}
     options = [name for name, value in chosen.items() if value != usual.get(name)]
     _check_inputs(systems, (src, ref or [], test_set or []), domain, options)
-    _check_outputs(systems, differences, as_json, as_tsv)
-    if perturb:
-        others = (slices, "--slices"), (domain, "--domain"), (baseline, "--baseline")
+    if perturb is not None:
+        others = (
+            *((slices, "--slices"), (domain, "--domain"), (baseline, "--baseline")),
+            (differences, "--differences"),
+        )
         _refuse(
             (
                 len(systems) != 1 or hyp,
                 "--perturb: takes one --model, and translates; leave out --hyp",
             ),
+            (not kinds, f"--perturb: must name one of {', '.join(KINDS)}, found {perturb!r}"),
             *((given, f"--perturb: not with {option}; leave out one") for given, option in others),
         )
+    _check_outputs(systems, differences, as_json, as_tsv)
     tests = _paired_tests(
         2 if perturb else len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n
     )

@@ -42,7 +42,7 @@ def train(
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
     loaded = _load(config, settings or [])
-    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
+    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}").expanduser()
 
     if processes > 1:
         from mt.runtime.local_processes import run_processes

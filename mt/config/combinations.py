@@ -142,8 +142,11 @@ def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
 def _names(data: DataConfig) -> Iterator[Fault]:
     for path, source in named_sources(data):
         meanings = {"name": "configuration of a data set", "format": "format of path"}
+        meanings |= {"delimiter": "delimiter of path", "quoting": "quoting of path"}
+        meanings |= {"tags": "treatment of inline tags in path"}
         for key, meaning in meanings.items():
-            if (found := getattr(source, key)) and not source.path:
+            found = getattr(source, key)
+            if found != type(source).model_fields[key].default and not source.path:
                 yield Fault(
                     [f"{path}.{key}", f"{path}.path"],
                     f"is the {meaning}, found {shown(found)} without path; add path",
@@ -162,8 +165,10 @@ def _shares(data: DataConfig) -> Iterator[Fault]:
     elif paths and None not in shares and abs(total - 1) > 1e-6:
         yield Fault(paths, f"must add up to 1 where all texts have one, found a sum of {total:g}")
     for path, source in named_sources(data):
-        for key in ("share", "tag", "reverse"):
-            if (value := getattr(source, key)) and not path.startswith("data.train"):
+        for key in ("share", "tag", "reverse", "weight"):
+            value = getattr(source, key)
+            is_set = value != type(source).model_fields[key].default
+            if is_set and not path.startswith("data.train"):
                 yield Fault(
                     [f"{path}.{key}"], f"is for data.train, found {shown(value)}; remove it"
                 )

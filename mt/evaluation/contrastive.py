@@ -146,12 +146,18 @@ def items_of_lines(
     """Items from texts that belong together line by line, by the names that messages give them.
 
     `sources` are the source and the correct translation; `labels` is a text of labels, or empty.
-    Raises DataError where texts have different numbers of lines, or none.
+    Raises DataError where texts have different numbers of lines, blank ones, or none.
     """
     check_counts({**sources, **contrastive, **labels})
     src, correct = sources.values()
     if not src:
         raise DataError(f"{next(iter(sources))} has no lines, at least one is required")
+    for name, lines in {**sources, **contrastive}.items():
+        if blank := next((n for n, line in enumerate(lines, 1) if not _is_text(line)), None):
+            raise DataError(
+                f"{name}, line {blank:,}: text is required, as each item has a source, a correct "
+                "and a wrong translation, found a blank line; remove the line from all texts"
+            )
     (phenomena,) = labels.values() or ([""] * len(src),)
     rows = zip(src, correct, zip(*contrastive.values(), strict=True), phenomena, strict=True)
     return [Item(source, right, wrong, label.strip()) for source, right, wrong, label in rows]

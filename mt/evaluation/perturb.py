@@ -79,13 +79,27 @@ def perturb(
     numbers = data.numbers
     if change == TWO:
         numbers = [data.number(line) for line in range(1, len(sources) + 1, 2)]
-        sources, *refs = map(in_pairs, (sources, *refs))
+        sources, refs = in_pairs(sources), _joined_references(refs)
     return replace(data, name=name, sources=sources, refs=refs, numbers=numbers)
 
 
 def in_pairs(lines: Sequence[str]) -> list[str]:
     """Join each two neighbouring lines; the last of an odd number stays alone."""
     return [join_sentences(lines[start : start + 2]) for start in range(0, len(lines), 2)]
+
+
+def _joined_references(refs: Sequence[Sequence[str]]) -> list[list[str]]:
+    """References in pairs of lines; with a half of a pair only it is blank, if others have both.
+
+    TER would take a half for a short reference.
+    """
+    starts = range(0, len(refs[0]), 2)
+    is_whole = [[all(map(str.strip, ref[start : start + 2])) for start in starts] for ref in refs]
+    some_whole = [any(column) for column in zip(*is_whole, strict=True)]
+    return [
+        [text if own or not some else "" for text, own, some in zip(*rows, strict=True)]
+        for rows in zip(map(in_pairs, refs), is_whole, [some_whole] * len(refs), strict=True)
+    ]
 
 
 def evaluate_perturbed(

@@ -124,14 +124,14 @@ class Curriculum:
         shares = dict.fromkeys(Augment.model_fields, 0.0)
         for entry in _flat(modifiers):
             share = next(iter(entry.values()), None) if isinstance(entry, dict) else None
-            if not isinstance(share, int | float):
+            if not isinstance(share, int | float) or not 0 <= share <= 1:
                 self._refuse(place, f"must be NAME: PROBABILITY, found {entry!r}")
             name, *options = entry
             for option in NUMBERS & entry.keys():
-                if not isinstance(entry[option], int | float):
-                    self._refuse(
-                        f"{place}.{name}.{option}", f"must be a number, found {entry[option]!r}"
-                    )
+                least = 1 if option.endswith("_lines") else 0
+                if not isinstance(entry[option], int | float) or entry[option] < least:
+                    fault = f"must be a number from {least} on, found {entry[option]!r}"
+                    self._refuse(f"{place}.{name}.{option}", fault)
             if name in MODIFIERS:
                 shares[MODIFIERS[name]] = share
             elif name == "Merge":  # a share of the lines, each of which takes the next ones

@@ -91,11 +91,12 @@ def save_model_folder(
     state: Mapping[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
     texts: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> None:
     """Write a model folder atomically: a failure leaves whatever was at `folder` untouched.
 
     `texts` maps the names of further files to their content. Raises CheckpointError if the folder
-    cannot be written (disk full, read-only).
+    cannot be written (disk full, read-only), or exists, unless `replace` is true.
     """
     # Imported here, because `scripts/gpu_check.py` trains without safetensors.
     from safetensors import SafetensorError
@@ -124,6 +125,9 @@ def save_model_folder(
             json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
         )
         sync_files(partial)
+        if folder.exists() and not replace:  # by now, or where `..` is in its name
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(f"{folder}: already exists; give another path, or remove it")
         if folder.exists():  # if the process is killed after this line, `tidy` restores it
             shutil.rmtree(before, ignore_errors=True)
             folder.rename(before)

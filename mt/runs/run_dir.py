@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
 from mt.config.load import load_config
 from mt.config.schema import Config
+from mt.data.cleaning.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
@@ -132,12 +133,14 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     """Compare `config` with the one that the run was started with; return the keys that differ.
 
     Keys that may not change raise CheckpointError: `tokenizer` once there is a tokenizer, `model`
-    once there are weights, and what the run starts from. Dropouts may change at any time.
+    and languages once there are weights, and what the run starts from. Dropouts may change at any
+    time.
     """
     path = run_dir / CONFIG
     if not path.exists():
         return []
-    differing = _differing_keys(load_config(str(path)).config, config)
+    before = load_config(str(path)).config
+    differing = _differing_keys(before, config)
     has_weights = bool(checkpoints(run_dir))
     has_tokenizer = Tokenizer.exists_in(run_dir)
     shaped = (*["model."] * has_weights, *["tokenizer."] * has_tokenizer)
@@ -149,6 +152,18 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
             f"run directory {run_dir}: holds a run with another model or tokenizer, and weights "
             f"cannot change their shape ({'; '.join(shapes)}); give another --run-dir, or --fresh "
             "to set that run aside"
+        )
+    turned = [
+        differing[f"data.{key}"]
+        for key, default in {"src_lang": "src", "tgt_lang": "tgt"}.items()
+        if (old := base_code(getattr(before.data, key))) != base_code(getattr(config.data, key))
+        and old != default
+    ]
+    if has_weights and turned:
+        raise CheckpointError(
+            f"run directory {run_dir}: holds a run of other languages ({'; '.join(turned)}); give "
+            "another --run-dir, where train.init_from can name this run, or --fresh to set this "
+            "one aside"
         )
     fixed = {
         "train.init_from": has_tokenizer,

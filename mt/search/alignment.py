@@ -6,7 +6,7 @@ Shapes: B pairs, S source length, T target length, H heads.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
 
 import torch
@@ -160,6 +160,32 @@ def word_links(
     return " ".join(
         f"{src_names[source]}-{name}" for name, source in zip(tgt_names, best, strict=True)
     )
+
+
+def begin_no_word(pieces: list[str], tags: Set[str] = frozenset()) -> None:
+    """Let pieces go on with the word before them, as where a line has no space between two parts.
+
+    `tags`: pieces before them that are no part of the line.
+    """
+    for number, piece in enumerate(pieces):
+        if piece not in tags:
+            pieces[number] = piece.lstrip("▁")
+            if pieces[number]:
+                return
+
+
+def links_within(links: str, src: str, tgt: str) -> str:
+    """The links, as `word_links` writes them, between words that the lines have.
+
+    For lines that have lost their end since, such as a final stop that is a unit of its own.
+    """
+
+    def is_in(name: str, text: str) -> bool:
+        start, _, end = name.partition(":")
+        return int(start) < (len(unicodedata.normalize("NFC", text)) if end else len(text.split()))
+
+    pairs = [link.split("-") for link in links.split()]
+    return " ".join(f"{i}-{j}" for i, j in pairs if is_in(i, src) and is_in(j, tgt))
 
 
 def joined_word_links(

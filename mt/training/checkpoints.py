@@ -171,7 +171,8 @@ def save_checkpoint(
     scored = {"score": state.scores.get(name), SCORED_ON: state.valid_fingerprint}
     whole_meta = {**meta, "step": state.step, **scored}
     tensors = {**updater.state_dict(), "train": asdict(state)}
-    save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
+    weights = weights_of(updater.eval_model)
+    save_model_folder(folder, weights, whole_meta, tensors, replace=True)
     _add_to_run(run_dir, config, state)
 
 

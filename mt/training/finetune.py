@@ -57,7 +57,7 @@ def resolve_init_from(config: Config) -> LoadedModel | None:
     if config.train.init_from is None:
         return None
     name = f"train.init_from {config.train.init_from}"
-    folder = find_model(Path(config.train.init_from), "train.init_from")
+    folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
     try:
         source = load_model(folder)
     except MtError as error:

@@ -134,6 +134,7 @@ class LineFormat:
         delimiter = DELIMITERS[self.name]
         if not self._is_quoted:
             return line.split(delimiter)
+        csv.field_size_limit(max(csv.field_size_limit(), len(line)))  # else 131,072 characters
         try:
             return next(csv.reader([line], delimiter=delimiter, strict=True))
         except csv.Error as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from mt.data.reading.words import is_unspaced
+from mt.data.reading.words import composed, is_unspaced
 from mt.data.tokens.placeholders import PLACEHOLDERS
 
 # `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
@@ -398,14 +398,16 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
         {str(number): match.span() for number, match in enumerate(re.finditer(r"\S+", line))}
         for line in (text, translated)
     )
+    places = [composed(line)[1] for line in (text, translated)]
     linked: dict[tuple[int, int], tuple[int, int]] = {}
     named = [link.split("-") for link in links.split()]
     if not any(":" in tgt for _, tgt in named):
         linked = dict.fromkeys(tgt_words.values(), (0, 0))
     for src, tgt in named:
-        spans = [_span(name, words) for name, words in ((src, src_words), (tgt, tgt_words))]
-        if spans[0] is not None and spans[1] is not None:
-            linked[spans[1]] = spans[0]
+        src_span = _span(src, src_words, places[0])
+        tgt_span = _span(tgt, tgt_words, places[1])
+        if src_span is not None and tgt_span is not None:
+            linked[tgt_span] = src_span
     units = []
     for (start, end), (src_start, src_end) in sorted(linked.items()):
         if text[src_start:src_end] == translated[start:end]:
@@ -417,10 +419,15 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
     return units
 
 
-def _span(name: str, words: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
-    """The characters that a link names: a word by its number, or `start:end`."""
+def _span(
+    name: str, words: Mapping[str, tuple[int, int]], places: Sequence[int]
+) -> tuple[int, int] | None:
+    """The characters that a link names: a word by its number, or `start:end`.
+
+    `places`: where the characters of the line in NFC, which that counts, and its end are written.
+    """
     if ":" in name:
-        start, end = map(int, name.split(":"))
+        start, end = (places[min(int(number), len(places) - 1)] for number in name.split(":"))
         return start, end
     return words.get(name)
 

@@ -47,6 +47,7 @@ class Segment:
     source: list[int]
     prefix: list[int]  # how its output must begin
     outputs: Sequence[SegmentOutput] = ()  # best first
+    is_joined: bool = False  # no white space is before it in the line
 
 
 @dataclass(slots=True)
@@ -62,14 +63,21 @@ class Line:
     rank: int = 0  # of the hypotheses of which its best output is made
 
 
+class SourcePart(NamedTuple):
+    """The ids of a segment, and whether no white space is between it and the one before."""
+
+    ids: list[int]
+    is_joined: bool
+
+
 def split_source(
     text: str,
     tokenizer: Tokenizer,
     max_tokens: int,
     cut: Callable[[str], list[str]] | None = None,
     tags: Set[str] = frozenset(),
-) -> list[list[int]]:
-    """Return the ids of the segments of a text, each of at most `max_tokens` tokens.
+) -> list[SourcePart]:
+    """Return the segments of a text, each of at most `max_tokens` tokens.
 
     Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
     clauses, else between words, else anywhere. A token for the target language, or one of `tags`,
@@ -85,12 +93,17 @@ def split_source(
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
-    rows = [ids for ids in tokenizer.src.encode(segments) if ids]
-    return [
-        first + ids[start : start + max_tokens]
-        for ids in rows
-        for start in range(0, len(ids), max_tokens)
-    ]
+    found = []
+    end = 0  # of the segment before
+    for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
+        begin = text.find(segment, end)
+        is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
+        end = max(begin, end) + len(segment)
+        found += [
+            SourcePart(first + ids[start : start + max_tokens], is_joined and start == 0)
+            for start in range(0, len(ids), max_tokens)
+        ]
+    return found
 
 
 def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:

@@ -16,7 +16,7 @@ from typing_extensions import assert_never
 
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
-from mt.data.tokens.writing import direction_of
+from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
     SEVERAL_SENTENCES,
@@ -99,8 +99,8 @@ def load_translator(
 
 
 def check_source_language(code: str | None, data: DataConfig) -> None:
-    """Raise ConfigError for a `--from` that is the source language of no training text."""
-    known = sorted({data.direction(text)[0] for text in data.train})
+    """Raise ConfigError for a `--from` that the model of this `data` does not translate from."""
+    known = sorted({language for language, _ in directions_of(data)})
     if code is not None and code not in known and known not in ([], ["src"]):
         raise ConfigError(
             "--from: must be a language that this model translates from "

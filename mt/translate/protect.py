@@ -18,7 +18,7 @@ from hashlib import sha256
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
-from mt.data.reading.words import UNSPACED, is_unspaced, tokens
+from mt.data.reading.words import UNSPACED, composed, is_unspaced, tokens
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
 from mt.data.tokens.writing import SYMBOLS, Case, case_of
 from mt.errors import ConfigError, DataError
@@ -186,7 +186,7 @@ class Protection:
         """Terms of whole words, the longest at each place."""
         if not self._terms:
             return
-        text, written = _composed(text[at:end])
+        text, written = composed(text[at:end])
         words = _words(text)
         spaced = [" " if word.isspace() else word for word in words]
         places = [*accumulate(map(len, words), initial=0)]
@@ -260,23 +260,6 @@ def _unescaped(raw: str) -> tuple[str, list[int]]:
         places += range(*match.span()) if is_same else [match.start()] * len(part)
         text += part
     return text, [*places, len(raw)]
-
-
-def _composed(text: str) -> tuple[str, Sequence[int]]:
-    """A text in NFC, and where each character of it, and its end, is written."""
-    if unicodedata.is_normalized("NFC", text):
-        return text, range(len(text) + 1)
-    parts = list[str]()
-    for char in text:
-        # A mark belongs to the character before it, as the end of a syllable of Hangul does.
-        if parts and (unicodedata.category(char)[0] == "M" or "\u1160" <= char <= "\u11ff"):
-            parts[-1] += char
-        else:
-            parts.append(char)
-    composed = [unicodedata.normalize("NFC", part) for part in parts]
-    starts = accumulate(map(len, parts), initial=0)
-    places = [start for part, start in zip(composed, starts, strict=False) for _ in part]
-    return "".join(composed), [*places, len(text)]
 
 
 def _words(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mt.config.schema import Config
 from mt.data.cleaning.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.data.tokens.writing import direction_of
+from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError
 from mt.runs.model_folder import WEIGHTS, find_model, read_config, read_folder, read_meta
 from mt.search.options import EngineOptions, SearchOptions
@@ -139,7 +139,9 @@ def _tag_of(reverse: Config, forward: tuple[str, str], model: Path) -> str:
     data = reverse.data
     wanted = [*map(base_code, forward[::-1])]
     languages = [base_code(data.src_lang), base_code(data.tgt_lang)]
-    directions = [([*map(base_code, data.direction(entry))], entry.tag) for entry in data.train]
+    learnt = directions_of(data)
+    entries = [entry for entry in data.train if data.direction(entry) in learnt]
+    directions = [([*map(base_code, data.direction(entry))], entry.tag) for entry in entries]
     for direction, tag in directions or [(languages, None)]:  # an imported model has no texts
         if direction == wanted:
             return tag or ""

@@ -28,6 +28,7 @@ from mt.translate.lines import (
     Line,
     Segment,
     SegmentOutput,
+    SourcePart,
     Translation,
     split_source,
 )
@@ -245,12 +246,13 @@ class Translator:
         for number, (text, source, prefix, how) in enumerate(
             zip(texts, sources, begins, written, strict=True), first
         ):
-            parts = [source] if source else []
+            parts = [SourcePart(source, False)] if source else []
             n_sentences = len(self.cut(text)) if self.cut and source else 1
             if len(source) > longest or n_sentences > 1:
                 parts = split_source(text, self.tokenizer, longest, self.cut, self.tags)
             segments = [
-                Segment(first_ids + part, [] if i else prefix) for i, part in enumerate(parts)
+                Segment(first_ids + part.ids, [] if i else prefix, is_joined=part.is_joined)
+                for i, part in enumerate(parts)
             ]
             lines.append(Line(number, text, segments, n_sentences, how))
         return lines
@@ -363,7 +365,13 @@ class Translator:
         if line.written is None or self.writing is None:
             return translation
         texts = [self.writing.written(text, line.written) for text in translation.texts]
-        return translation._replace(texts=tuple(texts))
+        links = translation.alignments
+        if links and line.written.has_stop:
+            from mt.search.alignment import links_within
+
+            source = line.text.removesuffix(self.writing.src.final_stop)
+            links = tuple(map(links_within, links, itertools.repeat(source), texts))
+        return translation._replace(texts=tuple(texts), alignments=links)
 
     def _untranslated(self, line: Line) -> Translation:
         """Return the empty translation of a line without segments."""
@@ -373,7 +381,7 @@ class Translator:
 
     def _align(self, forced_decoder: ForcedDecoder, lines: list[Line]) -> None:
         """Give every output its word alignment, from one more pass of the model."""
-        from mt.search.alignment import joined_word_links
+        from mt.search.alignment import begin_no_word, joined_word_links
 
         n_first = len(self.first_ids)  # tokens that are no part of a line
         translated = [(line, line.translation) for line in lines if line.translation is not None]
@@ -396,9 +404,11 @@ class Translator:
                     for (source, tokens), forced in itertools.islice(scored, len(line.segments))
                     if forced.attention is not None
                 ]
-                for _, pieces, _ in parts[1:]:
+                for segment, (_, pieces, _) in zip(line.segments[1:], parts[1:], strict=False):
                     if self.tags.intersection(pieces[:2]):
                         pieces[0] = ""  # a tag that is repeated is no new word
+                    if segment.is_joined:
+                        begin_no_word(pieces, self.tags)
                 alignments.append(joined_word_links(parts, line.text, text))
             line.translation = translation._replace(alignments=tuple(alignments))
 

@@ -117,3 +117,6 @@ def test_an_average_is_the_mean_and_translates(
     ):
         assert says(refused(mt("average", run, "--last", 1, "-o", output)), *parts)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mean", "newest"]
+    hidden = tmp_path / "new" / ".." / "mean"  # which is not there until `new` is
+    assert says(refused(mt("average", tiny_run, "--last", 1, "-o", hidden)), "already exists")
+    assert_mean(mean, one, two)

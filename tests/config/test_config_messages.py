@@ -208,6 +208,12 @@ optim:
             "data: {valid: {src: a, tgt: b, name: de-en}}",
             "data.valid.name … is the configuration of a … found 'de-en' without path … add path",
         ),
+        (
+            "data: {valid: {src: a, tgt: b, delimiter: ';'}}",
+            "data.valid.delimiter … is the delimiter of path, found ';' without path",
+        ),
+        ("data: {valid: {src: a, tgt: b, tags: keep}}", "data.valid.tags … found 'keep' without"),
+        ("data: {test: {src: a, tgt: b, weight: 3}}", "data.test[0].weight … found 3"),
         # not YAML, or not a config
         ("", f"must have sections ({SECTIONS}), found an empty file"),
         ("# nothing", f"must have sections ({SECTIONS}), found an empty file"),

@@ -155,6 +155,7 @@ def test_tables_in_json_and_csv(tmp_path: Path) -> None:
         ),
         ("--contrastive empty.tsv", "--contrastive: empty.tsv … no items"),
         ("--src a --tgt a --contrastive two", "--contrastive two … 2 lines, --src a … 1;"),
+        ("--src a --tgt a --contrastive blank", "--contrastive blank, line 1: … blank"),
         ("--src a --tgt a --phenomena a", "--phenomena: … --contrastive … column phenomenon"),
         ("--contrastive one.tsv --alignments", "--alignments: … --contrastive"),
         ("--contrastive one.tsv -o one.tsv", "--output one.tsv: … --contrastive"),
@@ -167,6 +168,7 @@ def test_message_about_contrastive_options(
     for name, content in (
         ("a", "x\n"),
         ("two", "x\ny\n"),
+        ("blank", " \n"),
         ("wrong.tsv", "source\treference\tcontrastive\na\tb\tc\n"),
         ("none.tsv", "source\tcorrect\na\tb\n"),
         ("empty.tsv", "source\tcorrect\tcontrastive\n"),

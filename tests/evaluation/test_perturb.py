@@ -45,6 +45,10 @@ def test_both_sides_are_changed(kind: str, source: str, ref: str) -> None:
     assert first == (source, ref)
     # A missing reference stays missing.
     assert found.refs[1][1] == ("Who is it?" if kind == "two-sentences" else "")
+    if kind == "two-sentences":  # and so does half a one, where there is a whole one
+        assert found.refs[1][0] == ""
+        alone = perturb(EvaluationSet("news", REFS[1:], SOURCES), kind, DE_EN)
+        assert alone.refs[0][0] == "A man goes."
 
 
 def test_typos_and_noise_are_in_the_source_only_and_depend_on_the_seed() -> None:
@@ -132,6 +136,11 @@ def test_evaluate_perturbs_what_a_model_translates(
     for name in ("ref", "other", "systems"):
         message = refused(mt(*page, tmp_path / name))
         assert says(message, "--perturbed", name, "mt evaluate --perturb")
-    for wrong, *parts in (("odd", "odd"), ("caps", "--slices")):
-        more = ["--perturb", wrong, *(["--slices", "length"] if wrong == "caps" else [])]
+    for wrong, options, *parts in (
+        ("odd", [], "odd"),
+        (",", [], "one of caps", "','"),
+        ("caps", ["--slices", "length"], "not with --slices"),
+        ("caps", ["--differences", 1], "not with --differences"),
+    ):
+        more = ["--perturb", wrong, *options]
         assert says(refused(mt("evaluate", "-m", tiny_run, *files, *more)), "--perturb", *parts)

@@ -136,6 +136,8 @@ def test_what_all_stages_have_stands_once_and_no_stage_follows_one_without_end(
             ["modifiers.Merge.max_lines", "number", "None"],
         ),
         ({"modifiers": [{"Tags": 0.1, "augment": "all"}]}, ["Tags.augment", "number", "all"]),
+        ({"modifiers": [{"Merge": 1, "min_lines": 0}]}, ["Merge.min_lines", "from 1 on", "0"]),
+        ({"modifiers": [{"Merge": -0.5}]}, ["modifiers", "PROBABILITY", "-0.5"]),
         ({"modifiers": ["UpperCase"]}, ["modifiers", "PROBABILITY", "UpperCase"]),
     ],
 )
@@ -152,4 +154,8 @@ def test_the_curriculum_is_not_overwritten(folder: Path, mt: Mt) -> None:
     assert says(
         refused(mt("config", "import", path, "-o", missing)), "--output", "missing", "No such"
     )
-    assert path.read_text() == CURRICULUM
+    out = folder / "out.yaml"
+    assert mt("config", "import", path, "-o", out).code == 0
+    out.write_text("completed\n")
+    assert says(refused(mt("config", "import", path, "-o", out)), "--output", "already exists")
+    assert (out.read_text(), path.read_text()) == ("completed\n", CURRICULUM)

@@ -18,9 +18,11 @@ from mt.model import cpu_ops, transformer
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.search.alignment import (
+    begin_no_word,
     character_units,
     cross_attention,
     joined_word_links,
+    links_within,
     parse_heads,
     word_links,
     word_numbers,
@@ -145,6 +147,29 @@ def test_links_of_parts_are_numbered_through() -> None:
     assert joined_word_links(parts, "A Bb C", "a b c") == "0-0 1-1 2-2"
     parts = [(first, ["▁私は", "▁猫"], ["▁a", "▁b"]), (second, ["▁。", "犬"], ["c"])]
     assert joined_word_links(parts, "私は猫。犬", "a b c") == "0:2-0 2:3-1 4:5-2"
+
+
+def test_a_part_without_a_space_before_it_begins_no_word() -> None:
+    """As in `A!B C`; a tag that each part begins with is not in the line."""
+    second = ["", "▁", "▁B", "▁C"]
+    begin_no_word(second)
+    assert second == ["", "", "B", "▁C"]
+    tagged = ["<bt>", "▁B", "▁C"]
+    begin_no_word(tagged, {"<bt>"})
+    assert tagged == ["<bt>", "B", "▁C"]
+    parts = [
+        (torch.eye(2), ["▁A", "!"], ["▁a", "!"]),
+        (torch.eye(4)[2:], second, ["▁b", "▁c"]),
+    ]
+    assert joined_word_links(parts, "A!B C", "a! b c") == "0-0 0-1 1-2"
+
+
+def test_links_beyond_what_a_line_has_left_are_dropped() -> None:
+    """A final stop of its own is taken off again, of the source and of the translation."""
+    assert links_within("0-0 2-1 1-2 3-3", "a b c", "d e f") == "0-0 2-1 1-2"
+    assert (
+        links_within("0-0:1 4:5-1:2 2:3-2:3", "か\u3099か\u3099か\u3099か\u3099", "犬。") == "0-0:1"
+    )
 
 
 def test_a_trained_model_aligns_digit_to_digit(

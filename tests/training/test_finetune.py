@@ -66,7 +66,9 @@ def test_before_the_first_update_it_scores_as_the_other_model(
     assert f"joint vocabulary: {size} pieces kept, 0 new, 0 dropped" in started.log
 
 
-@pytest.mark.parametrize("way", ["run directory", "checkpoint", "exported folder", "relative path"])
+@pytest.mark.parametrize(
+    "way", ["run directory", "checkpoint", "exported folder", "relative path", "~"]
+)
 def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
     way: str, base_of: BaseOf, start_from: StartFrom, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -80,6 +82,9 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
     elif way == "relative path":
         monkeypatch.chdir(base.parent)
         init_from = Path("run")
+    elif way == "~":
+        monkeypatch.setenv("HOME", str(base.parent))
+        init_from = Path("~/run")
     # Dropout and positions change neither the shape nor the meaning of a weight.
     other = {"model": {"dropout": 0.3, "max_positions": 48}, "optim": {"peak_lr": 1e-4}}
     started = start_from(init_from, other if way == "checkpoint" else {})

@@ -17,6 +17,7 @@ from mt.config.load import load_config
 from mt.errors import CheckpointError
 from mt.model import checkpoint
 from mt.runs import model_folder
+from mt.runs.run_dir import check_same_run
 from mt.training.launch import train
 
 
@@ -146,6 +147,16 @@ def test_a_resume_that_is_refused_leaves_the_config(copied: Path, interruptible:
         (folder / "state.pt").write_bytes(state)
     assert train(changed, copied, "cpu").exit_code == 0
     assert load_config(str(copied / "config.yaml")).config == changed
+
+
+def test_a_run_of_other_languages_is_not_resumed(copied: Path, interruptible: Mapped) -> None:
+    """Such as that of another config with the same file name."""
+    turned = config_of(interruptible, data={"src_lang": "en", "tgt_lang": "de"})
+    with pytest.raises(CheckpointError) as error:
+        train(turned, copied, "cpu")
+    assert says(str(error.value), "other languages", "was de, now en", "--run-dir", "--fresh")
+    austrian = config_of(interruptible, data={"src_lang": "de-AT"})
+    assert check_same_run(copied, austrian) == ["data.src_lang: was de, now de-AT"]
 
 
 def test_orthogonal_steps_are_resumed_too(interruptible: Mapped, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_quoted_cells(name: str, sep: str) -> None:
     with pytest.raises(DataError) as error:
         form.extract(f'7{sep}"not closed', "in.csv, line 2")
     assert says(str(error.value), "in.csv, line 2", "end in its line", "--quoting none")
+    assert form.extract(f'7{sep}"{"ja " * 50_000}"', "x") == "ja " * 50_000
     marks = LineFormat(name, quoting="none")
     assert marks.extract(f'"a"{sep}b', "x") == '"a"'
     assert repr(marks) != repr(LineFormat(name))  # a job is resumed with the same

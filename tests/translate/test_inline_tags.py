@@ -55,6 +55,9 @@ def rendered(source: str, translated: str, links: str) -> tuple[str, Rendered]:
         # Without spaces between words.
         ("A <b>dog</b> here", "ここに犬", "2-0:3 1-3:4", "ここに<b>犬</b>"),
         ("ここに<b>犬</b>", "a dog here", "3:4-0 3:4-1 0:3-2", "<b>a dog</b> here"),
+        # A link counts the characters in NFC; this source is not.
+        ("か\u3099か\u3099<b>犬</b>です", "ががwolfでた", "0:1-0:1 1:2-1:2 2:3-2:6 3:4-6:7 4:5-7:8",
+         "がが<b>wolf</b>でた"),
         # An element that is not translated is found by its text, or by the alignment.
         ("Nutze <code>ls -l</code> jetzt", "Now use ls -l", "2-0 0-1 1-2 2-3",
          "Now use <code>ls -l</code>"),

@@ -20,6 +20,7 @@ from mt.model.checkpoint import load_model
 from mt.search.options import SearchOptions
 from mt.search.scoring import ForcedScores
 from mt.translate.lines import Segment, SegmentOutput
+from mt.translate.load import check_source_language
 from mt.translate.rerank import Reranker, _tag_of
 
 
@@ -131,7 +132,7 @@ def test_the_language_that_a_line_names_is_no_target(loaded: Any, tmp_path: Path
     assert [target for _, target in asked] == loaded.tokenizer.tgt.encode(["Nein"])
 
 
-def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any) -> None:
+def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any, loaded: Any) -> None:
     both = {
         "tokenizer": {"user_defined_symbols": ["<de>", "<en>"]},
         "data": {
@@ -144,6 +145,16 @@ def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any) -> Non
     config, plain = config_of(tiny_mapping, both), config_of(tiny_mapping)
     assert _tag_of(config, ("de", "en"), Path("both")) == "<de>"
     assert _tag_of(config, ("en", "de"), Path("both")) == "<en>"
+    stages = [{"until": {"epochs": 1}, "both_directions": True}, {}]
+    staged = config_of(tiny_mapping, {"data": {"stages": stages}})
+    for call, said in (  # of what it has not learnt to the end
+        (lambda: _tag_of(staged, ("de", "en"), Path("staged")), "from en to de"),
+        (lambda: loaded.tokenizer.before_source("de", staged.data), "into (en), found de"),
+        (lambda: check_source_language("en", staged.data), "from (de), found en"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            call()
+        assert says(str(error.value), said)
     german = config_of(tiny_mapping, {"data": {"src_lang": "en", "tgt_lang": "de", "train": []}})
     assert _tag_of(german, ("de", "en"), Path("imported")) == ""  # names no training text
     with pytest.raises(ConfigError) as error:

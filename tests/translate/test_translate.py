@@ -306,7 +306,7 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
         translator(loaded, beam_size=2).translate(["eins", "zwei"])
     )
     # Each piece is translated as if it stood alone; text and score are put together from them.
-    ids = split_source(long, loaded.tokenizer, one.max_source)
+    ids = [part.ids for part in split_source(long, loaded.tokenizer, one.max_source)]
     whole = list(itertools.chain(*ids))  # the vocabulary is joint
     assert loaded.tokenizer.tgt.decode([whole])[0].split() == long.split()
     parts = list(one.engine.search(ids))

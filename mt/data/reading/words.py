@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 
 # Scripts written without spaces between words; each of their characters counts as a word: Thai,
 # Lao, Burmese, Khmer (with their vowel signs), kana, Chinese characters.
@@ -64,3 +66,20 @@ def _stripped(text: str) -> str:
     while end > start and unicodedata.category(text[end - 1])[0] in "PSC":
         end -= 1
     return text[start:end]
+
+
+def composed(text: str) -> tuple[str, Sequence[int]]:
+    """A text in NFC, and where each character of it, and its end, is written."""
+    if unicodedata.is_normalized("NFC", text):
+        return text, range(len(text) + 1)
+    parts = list[str]()
+    for char in text:
+        # A mark belongs to the character before it, as the end of a syllable of Hangul does.
+        if parts and (unicodedata.category(char)[0] == "M" or "\u1160" <= char <= "\u11ff"):
+            parts[-1] += char
+        else:
+            parts.append(char)
+    composed = [unicodedata.normalize("NFC", part) for part in parts]
+    starts = accumulate(map(len, parts), initial=0)
+    places = [start for part, start in zip(composed, starts, strict=False) for _ in part]
+    return "".join(composed), [*places, len(text)]

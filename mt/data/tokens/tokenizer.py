@@ -20,7 +20,7 @@ from mt.data.tokens.sentencepiece_model import (
     require_algorithm,
     special_ids,
 )
-from mt.data.tokens.writing import Styles
+from mt.data.tokens.writing import Styles, directions_of
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
@@ -216,7 +216,8 @@ class Tokenizer:
             return [known[to]]
         if to is None and not data.language_tokens:
             return []
-        languages = sorted(known) or data.target_languages
+        learnt = [language for _, language in directions_of(data)] or data.target_languages
+        languages = sorted(known) or list(dict.fromkeys(learnt))
         if not known and (to in languages or languages == ["tgt"]):  # the config names none
             return []
         found = "nothing" if to is None else to
