@@ -147,7 +147,7 @@ def evaluate(
     chosen = {"to": to, "from": from_, **decoding, **vars(engine)}
     options = [name for name, value in chosen.items() if value != usual.get(name)]
     _check_inputs(systems, (src, ref or [], test_set or []), domain, options)
-    if perturb is not None:
+    if perturb:
         others = (
             *((slices, "--slices"), (domain, "--domain"), (baseline, "--baseline")),
             (differences, "--differences"),
