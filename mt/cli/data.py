@@ -295,7 +295,7 @@ def prepare(
         raise ConfigError(f"--shard: must be K/N with K in 1..N, such as 3/8, found {shard!r}")
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
-    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}").expanduser()
+    folder = run_dir or loaded.run_dir
 
     from mt.training.launch import prepare_data
 

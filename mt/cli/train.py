@@ -41,8 +41,7 @@ def train(
     mt train --config base.yaml --processes 2
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
-    loaded = _load(config, settings or [])
-    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}").expanduser()
+    loaded, folder = _load(config, settings or [], run_dir)
 
     if processes > 1:
         from mt.runtime.local_processes import run_processes
@@ -60,18 +59,22 @@ def train(
     sys.exit(outcome.exit_code)
 
 
-def _load(config: str, settings: list[str]) -> Loaded:
-    """Load the config; of several processes, only one reports what is wrong with it."""
+def _load(config: str, settings: list[str], run_dir: Path | None) -> tuple[Loaded, Path]:
+    """Load the config, and name the run directory.
+
+    Of several processes, only one reports what is wrong with it.
+    """
     from mt.config.load import load_config, require_training_data
     from mt.errors import ConfigError
 
     try:
         loaded = load_config(config, settings)
         require_training_data(loaded.config)
+        folder = run_dir or loaded.run_dir
     except ConfigError as error:
         if "LOCAL_RANK" not in os.environ:
             raise
         from mt.runtime.distributed import report_once
 
         report_once(error)
-    return loaded
+    return loaded, folder

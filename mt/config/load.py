@@ -36,6 +36,21 @@ class Loaded:
     name: str
     path: Path
 
+    @property
+    def run_dir(self) -> Path:
+        """The run directory of a training without --run-dir: `run.dir`, else named after the file.
+
+        Raises ConfigError for the config of a run: it is not clear whether that one is meant.
+        """
+        folder = self.path.parent
+        is_of_run = self.path.name == "config.yaml" and (folder / "manifest.json").is_file()
+        if self.config.run.dir is None and is_of_run:
+            raise ConfigError(
+                f"--config {self.path}: is the config of a run; give --run-dir {folder} to resume "
+                "that run, or another --run-dir to begin a new one"
+            )
+        return Path(self.config.run.dir or f"runs/{self.name}").expanduser()
+
 
 def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
     """Load the file or shipped config `name` and apply settings such as `optim.peak_lr=1e-3`.

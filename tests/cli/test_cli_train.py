@@ -118,6 +118,9 @@ def test_a_run_resumes_from_its_own_config(mt: Mt, tiny_config: Path, tmp_path: 
     own = tmp_path / "run" / "config.yaml"
     again = mt(*train, "train.max_steps=2", "-c", own)
     assert (again.code, "resuming after update 1" in again.err) == (0, True)
+    for command in (["train"], ["data", "prepare"]):
+        message = refused(mt(*command, "-c", own))
+        assert says(message, f"--config {own}", "of a run", f"--run-dir {own.parent} to resume")
     # The state after a crash before the first manifest and checkpoint were written.
     (own.parent / "manifest.json").unlink()
     shutil.rmtree(own.parent / "checkpoints")

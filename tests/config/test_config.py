@@ -153,6 +153,11 @@ def test_chiasson_vaila_is_the_document() -> None:
     assert config.decode.beam_size == 1
 
 
+def test_the_run_directory_is_named_after_the_file_or_in_it() -> None:
+    assert load_config("tiny.yaml").run_dir == Path("runs/tiny")
+    assert load_config("tiny.yaml", ["run.dir=~/r"]).run_dir == Path.home() / "r"
+
+
 def test_chiasson_vaila_takes_one_sentence_per_update() -> None:
     from mt.data.tokens.plan import Plan
 
