@@ -83,7 +83,7 @@ def chosen_executor(
 
 
 def cleaning_files(
-    prefix: str, rejected: Path | None, work: Path, data: DataConfig, overwrite: bool
+    prefix: str, rejected: Path | None, work: Path | None, data: DataConfig, overwrite: bool
 ) -> tuple[CleanedFiles, OutputForm]:
     """What -o names, and how it is written. Raises ConfigError, also where a file would be lost."""
     packing = _packing(prefix)
@@ -109,8 +109,10 @@ def cleaning_files(
     read_cleaned_record(record_path(prefix))  # that of another program is not replaced
     form = OutputForm(is_table, packing, _packing(str(rejected)))
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite)
-    for own in (record_path(prefix), work):
-        if rejected and Path(os.path.realpath(rejected)).is_relative_to(os.path.realpath(own)):
+    for own in (record_path(prefix), work or Path(f"{prefix}.work")) if rejected else ():
+        place, taken = os.path.realpath(rejected or ""), os.path.realpath(own)
+        # Without --work the folder is removed at the end, with all that is in it.
+        if place == taken or (work is None and taken in map(str, Path(place).parents)):
             raise ConfigError(
                 f"--rejected {rejected}: {own} is written by this command itself; name another file"
             )

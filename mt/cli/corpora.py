@@ -58,13 +58,16 @@ def paired(names: list[str]) -> list[list[str]]:
     """
     from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
     from mt.data.reading.formats import SUFFIXES
-    from mt.data.reading.text_files import is_pattern
+    from mt.data.reading.text_files import is_pattern, matching_files
     from mt.errors import ConfigError
 
     def is_missing_side(name: str) -> bool:
-        path = Path(name)
-        is_named_so = re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix)
-        return bool(is_named_so) and not is_pattern(name) and not path.exists()
+        if is_pattern(name) or Path(name).exists():
+            return False
+        # A.de-en may be what A.de-en.de and A.de-en.en have in common.
+        longer = map(str, matching_files(f"{name}.*", Path()))
+        is_stem = any(Path(unpacked_name(one)) != Path(name) for one in longer)
+        return not is_stem and bool(re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix))
 
     def require_side(name: str) -> None:
         if is_missing_side(name):
@@ -94,18 +97,19 @@ def paired(names: list[str]) -> list[list[str]]:
 
 
 def is_side_of_text(path: Path) -> bool:
-    """Whether a file, or each of those of a pattern, is one side of a text.
+    """Whether a file, or what a pattern stands for, is one side of a text.
 
     Its name says no other format. That of `.txt` may be a table; without a tab in its first line it
     is a side of a text.
     """
-    from mt.data.reading.compression import suffix_of
+    from mt.data.reading.compression import suffix_of, unpacked_name
     from mt.data.reading.formats import SUFFIXES
     from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 
     if is_pattern(str(path)) and not path.exists():
         files = matching_files(str(path), Path())
-        return bool(files) and all(map(is_side_of_text, files))
+        endings = {Path(unpacked_name(file.name)).suffix for file in files}
+        return len(endings) == 1 and all(map(is_side_of_text, files))
     if not path.is_file():
         return False
     if suffix_of(path) != ".txt":

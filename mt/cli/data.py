@@ -121,7 +121,7 @@ def clean(
     run = chosen_executor(executor, workers, sbatch or [])
     data = data_to_clean(corpora.value(), against or [], limits or [])
     folder = work or Path(f"{prefix}.work")
-    output, form = cleaning_files(prefix, rejected, folder, data, overwrite)
+    output, form = cleaning_files(prefix, rejected, work, data, overwrite)
     plan = plan_of(data, folder, form, "data.train" if corpora.config else "IN")
     files: FileRecords = {}
     with stage_progress() as progress:

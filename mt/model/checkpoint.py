@@ -126,7 +126,6 @@ def save_model_folder(
         )
         sync_files(partial)
         if folder.exists() and not replace:  # by now, or where `..` is in its name
-            shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"{folder}: already exists; give another path, or remove it")
         if folder.exists():  # if the process is killed after this line, `tidy` restores it
             shutil.rmtree(before, ignore_errors=True)

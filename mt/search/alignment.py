@@ -180,12 +180,19 @@ def links_within(links: str, src: str, tgt: str) -> str:
     For lines that have lost their end since, such as a final stop that is a unit of its own.
     """
 
-    def is_in(name: str, text: str) -> bool:
-        start, _, end = name.partition(":")
-        return int(start) < (len(unicodedata.normalize("NFC", text)) if end else len(text.split()))
+    lines = [(len(line.split()), len(unicodedata.normalize("NFC", line))) for line in (src, tgt)]
 
-    pairs = [link.split("-") for link in links.split()]
-    return " ".join(f"{i}-{j}" for i, j in pairs if is_in(i, src) and is_in(j, tgt))
+    def shortened(name: str, n_words: int, n_characters: int) -> str:
+        start, _, end = name.partition(":")
+        if int(start) >= (n_characters if end else n_words):
+            return ""
+        return f"{start}:{min(int(end), n_characters)}" if end else name
+
+    found = [
+        [shortened(name, *line) for name, line in zip(link.split("-"), lines, strict=True)]
+        for link in links.split()
+    ]
+    return " ".join("-".join(names) for names in found if all(names))
 
 
 def joined_word_links(

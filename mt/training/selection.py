@@ -83,6 +83,7 @@ class Decision:
     is_best: bool
     why: str = ""  # for the log
     difference: Difference | None = None  # from the best one before, if that has decided
+    by_nll: bool = False
 
     def __str__(self) -> str:
         """`new best: +0.30 BLEU over step 1,000, p = 0.21: may be chance`."""
@@ -91,7 +92,8 @@ class Decision:
     def figures(self) -> dict[str, Any]:
         """Its keys in `metrics.jsonl`."""
         if self.difference is None or not self.is_best:
-            return {"new_best": True} if self.is_best else {}
+            by_nll = {"by": "nll"} if self.by_nll else {}
+            return {"new_best": True, **by_nll} if self.is_best else {}
         compared = self.difference.comparison
         values = {"difference": compared.difference, "p_value": compared.p_value}
         return {"new_best": True, "compared_with": self.difference.step, **values}
@@ -153,7 +155,8 @@ class Criterion:
         is_tie = best_nll is not None and self.metric != "nll" and abs(score - best_score) <= tie
         by_nll = f" by nll, {nll:.3f} against {best_nll or math.nan:.3f}: "
         if best_nll is not None and self.is_noise(max(score, best_score)):
-            return Decision(nll < best_nll, f"{by_nll}BLEU up to {NOISE_BLEU:g} is noise")
+            why = f"{by_nll}BLEU up to {NOISE_BLEU:g} is noise"
+            return Decision(nll < best_nll, why, by_nll=True)
         if best_nll is None or not is_tie:
             is_best = score > best_score
             values = f"{self.describe(score)} against {self.describe(best_score)}"
@@ -164,7 +167,7 @@ class Criterion:
         why = f"{difference or 'no difference'} is a tie, as all up to {tie:.2f}"
         if nll < best_nll and highest_score is not None and score < highest_score - tie:
             return Decision(False, f": {why}, but {self.describe(highest_score)} was reached")
-        return Decision(nll < best_nll, by_nll + why)
+        return Decision(nll < best_nll, by_nll + why, by_nll=True)
 
     def ranked(
         self, scores: Mapping[str, float], nlls: Mapping[str, float], tie: float

@@ -38,7 +38,13 @@ def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
         *[("a.de", "a.en"), ("ja", "yes"), ("nein", "no"), ("one.txt", "two.txt")],
         *[("gut", "good"), ("b.de", "b.en"), ("so", "good")],
     ]
-    assert pairs("?.de", "?.en") == [("a.de", "a.en"), ("b.de", "b.en")]
+    texts = [("a.de", "a.en"), ("b.de", "b.en")]
+    assert pairs("?.de", "?.en") == texts
+    for number, pair in enumerate(texts, 1):
+        for side, text in zip(("de", "en"), pair, strict=True):
+            write(Path(f"s-{number}.de-en.{side}"), f"{text}\n")
+    assert pairs("s-*", langs="de-en") == texts  # of both sides
+    assert pairs("s-1.de-en", "s-2.de-en", langs="de-en") == texts
 
 
 @pytest.mark.parametrize(

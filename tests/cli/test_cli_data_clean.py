@@ -135,7 +135,9 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
     assert mt(*IN, "-o", "out", "--work", "w").code == 0
     scored = {name for name in files() if "scores" in name}
     assert scored
-    ended = mt(*IN, "-o", "out", "--work", "w", "--limit", "max_words=3", "--overwrite", "--json")
+    again = ["--work", "w", "--limit", "max_words=3", "--overwrite", "--rejected", "w/bad.tsv"]
+    ended = mt(*IN, "-o", "out", *again, "--json")
+    assert Path("w/bad.tsv").read_text().count("words")
     assert json.loads(ended.out)["corpora"][0]["rejected"]["words"] == 1
     assert {name for name in files() if "scores" in name} == scored
 

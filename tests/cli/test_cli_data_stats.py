@@ -52,8 +52,8 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
     assert [a[key] for key in keys] == [8, 1, 1, 1, 2]
     assert [b[key] for key in keys] == [2, 0, 0, 1, 1]
     assert [both[key] for key in keys] == [10, 1, 1, 2, 3]
-    leak = {"sentences": 2, "sources": 1, "targets": 1, "pairs": 0}
-    assert (a["leaking"], a["leaking_pairs"], *a["leaks"].values()) == (1, 0, leak)
+    leak = {"sentences": 2, "sources": 1, "targets": 1, "pairs": 2}  # both cells of one line
+    assert (a["leaking"], a["leaking_pairs"], *a["leaks"].values()) == (1, 1, leak)
     assert a["word_ratio"] == {"1.5": 1, "2": 1, "3": 1, "5": 0, "10": 0}  # (12 + 3) / (1 + 3)
 
     texts = [pair[0] for pair in A]

@@ -460,6 +460,13 @@ def test_leaks_are_found_by_letters_on_each_side() -> None:
         "valid": LeakCount(sentences=1, sources=0, targets=0, pairs=0),
     }
     assert index.counts(index.search(TRAINING)) == index.counts(found)
+    index = LeakIndex(
+        {"valid": [("a", "b")], "lines": [(x, x) for x in ("a", "c")]}, lines=["lines"]
+    )
+    # A pair of the validation set of which one side is a line, and a pair of two lines.
+    found = index.search([("a", "b")])
+    assert index.counts(found)["lines"] == LeakCount(sentences=2, sources=1, targets=0, pairs=0)
+    assert index.counts(index.search([("a", "c")]))["lines"].pairs == 2
 
 
 @pytest.mark.parametrize(("leaks", "stays"), [("sides", 1), ("pairs", 4), (None, 7)])

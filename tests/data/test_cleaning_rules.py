@@ -93,8 +93,8 @@ SENTENCE = "Der schnelle braune Fuchs springt über den faulen Hund."
         ("numbers", "die 1950er", "the fifties", 0),
         ("numbers", "a 12", "b 13", 1),
         ("numbers", "2 2 2 1990", "20 20 90 x", 0),
-        ("numbers", f"3 {'x' * 2000} 4", f"3 {'y' * 2000} 5", 0),  # of long lines the beginning
-        ("links", f"{'x' * 2000} www.x.de", "y", 0),
+        ("numbers", f"3 {'x' * 4000} 4", "3 5", 0),  # too long to be compared
+        ("links", f"{'x' * 4000} www.x.de", "y", 0),
     ],
 )  # fmt: skip
 def test_score(rule: str, src: str, tgt: str, expected: float) -> None:

@@ -136,11 +136,12 @@ def test_evaluate_perturbs_what_a_model_translates(
     for name in ("ref", "other", "systems"):
         message = refused(mt(*page, tmp_path / name))
         assert says(message, "--perturbed", name, "mt evaluate --perturb")
-    for wrong, options, *parts in (
+    wrongs: list[tuple[str, list[str | int], str]] = [
         ("odd", [], "odd"),
-        (",", [], "one of caps", "','"),
+        (",", [], "one of caps"),
         ("caps", ["--slices", "length"], "not with --slices"),
         ("caps", ["--differences", 1], "not with --differences"),
-    ):
-        more = ["--perturb", wrong, *options]
-        assert says(refused(mt("evaluate", "-m", tiny_run, *files, *more)), "--perturb", *parts)
+    ]
+    for wrong, added, part in wrongs:
+        more = ["--perturb", wrong, *added]
+        assert says(refused(mt("evaluate", "-m", tiny_run, *files, *more)), "--perturb", part)

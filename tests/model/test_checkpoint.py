@@ -85,7 +85,8 @@ def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer
             "tokenizer": tokenizer.fingerprint,
             "step": step,
         }
-        save_model_folder(folder, weights, described | meta, {"moments": torch.arange(5.0) * step})
+        state = {"moments": torch.arange(5.0) * step}
+        save_model_folder(folder, weights, described | meta, state, replace=True)
         return folder
 
     return saved
@@ -348,7 +349,7 @@ def test_a_disk_that_is_really_full(
     def save_forty() -> None:
         for step in range(2, 42):
             folder = run_dir / "checkpoints" / step_name(step)
-            save_model_folder(folder, weights_of(model), meta, state)
+            save_model_folder(folder, weights_of(model), meta, state, replace=True)
 
     with pytest.raises(CheckpointError) as error:
         save_forty()

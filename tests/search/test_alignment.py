@@ -167,9 +167,9 @@ def test_a_part_without_a_space_before_it_begins_no_word() -> None:
 def test_links_beyond_what_a_line_has_left_are_dropped() -> None:
     """A final stop of its own is taken off again, of the source and of the translation."""
     assert links_within("0-0 2-1 1-2 3-3", "a b c", "d e f") == "0-0 2-1 1-2"
-    assert (
-        links_within("0-0:1 4:5-1:2 2:3-2:3", "か\u3099か\u3099か\u3099か\u3099", "犬。") == "0-0:1"
-    )
+    composed_later = "か\u3099" * 4
+    assert links_within("0:1-0:1 4:5-1:2 2:3-2:3", composed_later, "犬。") == "0:1-0:1"
+    assert links_within("0:1-0:1 1:2-1:4", "犬だ", "犬です") == "0:1-0:1 1:2-1:3"
 
 
 def test_a_trained_model_aligns_digit_to_digit(

@@ -55,10 +55,10 @@ def store_of_lengths(
 
     Every id in it is another number; lengths keep their type. tgt: None if as long as the sources.
     """
-    lengths = [np.asarray(src), np.asarray(src if tgt is None else tgt)]
-    ids = np.arange(4, 4 + sum(int(side.sum()) for side in lengths))
-    sides = np.split(ids, [int(lengths[0].sum())])
-    return Store(*sides, *lengths, tuple(kept) or (len(lengths[0]),), "", "")
+    lengths = np.asarray(src), np.asarray(src if tgt is None else tgt)
+    n_src, n_tgt = (int(side.sum()) for side in lengths)
+    ids = np.arange(4, 4 + n_src + n_tgt)
+    return Store(ids[:n_src], ids[n_src:], *lengths, tuple(kept) or (len(src),), "", "")
 
 
 def write(stem: Path, pairs: list[tuple[str, str]]) -> None:

@@ -209,7 +209,8 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
         folder = checkpoint_of(tmp_path, step)
         meta, weights = model_folder.read_meta(folder, []), checkpoint.load_weights(folder)
         weights["decoder_norm.weight"][0] = math.nan
-        checkpoint.save_model_folder(folder, weights, meta, checkpoint.load_state(folder))
+        state = checkpoint.load_state(folder)
+        checkpoint.save_model_folder(folder, weights, meta, state, replace=True)
         if found:
             train(config, tmp_path, "cpu")
             assert f"{folder}: has non-finite weights. Skipped; trying the checkpoint" in log_of(

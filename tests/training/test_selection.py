@@ -306,7 +306,8 @@ def test_where_the_last_best_is_not_known_nothing_is_compared(
     decision = BLEU.decide(14.33, 2.0, (12.95, 1.9, 12.95))
     assert str(decision) == "new best: BLEU 14.33 against BLEU 12.95"
     assert decision.figures() == {"new_best": True}
-    assert BLEU.decide(14.33, 1.8, (14.33, 1.9, 14.33)).is_best  # equal scores tie
+    tied = BLEU.decide(14.33, 1.8, (14.33, 1.9, 14.33))  # equal scores tie
+    assert tied.figures() == {"new_best": True, "by": "nll"}
 
 
 def test_outputs_stay_while_a_checkpoint_needs_them(run_of: Callable[[list[str]], Path]) -> None:

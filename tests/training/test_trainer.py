@@ -211,6 +211,7 @@ def test_gpus_wait_for_each_other_once_in_eight_updates(
     trainer.device = cast("Any", SimpleNamespace(is_cuda=is_cuda))
     monkeypatch.setattr(trainer, "_has_finite_weights", lambda: True)
     monkeypatch.setattr(trainer, "_validate_and_save", lambda: None)
+    monkeypatch.setattr(trainer, "_wait_for_update", lambda _: 0)
     monkeypatch.setattr(trainer, "_report", lambda *_: None)
     updates = [Update(0, number, 100, [], 1) for number in range(20)]
     monkeypatch.setattr(trainer.updater, "train_step", lambda *_: ())

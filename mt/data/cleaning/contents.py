@@ -22,9 +22,9 @@ _TAG = re.compile(
 # A number with its separators for thousands and decimals.
 _NUMBER = re.compile(r"\d(?:[\d.,'’\u00a0\u202f\u066b\u066c]*\d)?")
 _NOT_DIGIT = re.compile(r"\D+")
-# The first characters of a text that are compared: links, tags and numbers take time that grows
-# with the square of the length, and a line may have ten million characters.
-COMPARED = 2_000
+# Characters of a text up to which links, tags and numbers are looked at: it takes time that grows
+# with the square of them, and a line may have ten million.
+COMPARED = 4_000
 # Names and codes are often the same in both languages, but not longer texts.
 LONGEST_NAME = 40
 # Longest repeated n-gram, in words or unspaced characters.

@@ -95,20 +95,23 @@ class LeakIndex:
         in_both = in_src & in_tgt
         src, tgt = src[in_both], tgt[in_both]
         is_pair = is_among(pair_hashes(src, tgt), self._every.pairs)
-        in_both[in_both] = is_pair | (is_among(src, self._lines) & is_among(tgt, self._lines))
+        in_both[in_both] = is_pair | self._are_lines(src, tgt)
         return (in_src * SOURCE + in_tgt * TARGET + in_both * PAIR).astype(np.uint8)
 
     def found(self, src: Hashes, tgt: Hashes, flags: npt.NDArray[np.uint8]) -> Found:
         """What of the evaluation sets these training pairs contain."""
         both = (flags & PAIR) > 0
-        pairs = [pair_hashes(src[both], tgt[both])]
-        if len(self._lines):  # whose own pairs are twice the same line
-            pairs += [pair_hashes(side[both], side[both]) for side in (src, tgt)]
+        lines = both & self._are_lines(src, tgt)  # whose own pairs are twice the same line
+        pairs = [pair_hashes(side[lines], side[lines]) for side in (src, tgt)]
+        pairs.append(pair_hashes(src[both], tgt[both]))
         return Found(
             np.unique(src[(flags & SOURCE) > 0]),
             np.unique(tgt[(flags & TARGET) > 0]),
             np.unique(np.concatenate(pairs)),
         )
+
+    def _are_lines(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.bool_]:
+        return is_among(src, self._lines) & is_among(tgt, self._lines)
 
     def near(self, src: Sequence[bytes], tgt: Sequence[bytes]) -> npt.NDArray[np.float32]:
         """(n,) Share of letter runs that stand in evaluation sets, of the side with more."""

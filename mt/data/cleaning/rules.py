@@ -177,11 +177,11 @@ def copied(block: PairBlock) -> Values:
 
 
 def _where(block: PairBlock, rows: Iterable[int], measure: Callable[[str, str], float]) -> Values:
-    """Measure the beginnings of the pairs numbered `rows`; 0 for the others."""
+    """Measure the pairs numbered `rows`; 0 for the others, and for those that are too long."""
     values = np.zeros(len(block.pairs))
     for i in rows:
-        src, tgt = block.pairs[i]
-        values[i] = measure(src[: contents.COMPARED], tgt[: contents.COMPARED])
+        if max(map(len, block.pairs[i])) <= contents.COMPARED:
+            values[i] = measure(*block.pairs[i])
     return values
 
 

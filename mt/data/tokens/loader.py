@@ -94,7 +94,8 @@ class Prefetcher:
     def __iter__(self) -> Iterator[Update]:
         while True:
             while self._stop.is_set() or not self.ready(1.0):
-                if self._stop.is_set() or not self._thread.is_alive():
+                has_more = self._thread.is_alive() or not self._queue.empty()
+                if self._stop.is_set() or not has_more:
                     raise RuntimeError("a Prefetcher loads updates only inside its `with` block")
             item, self._next = self._next, None
             if isinstance(item, BaseException):
