@@ -455,18 +455,12 @@ def test_leaks_are_found_by_letters_on_each_side() -> None:
     assert (near > 0.5).tolist() == [False, False, False, False, True, False, False]
     assert index.near([b"x" * 40 + normalised(LONG)[:31]], [b"y"]).tolist() == [0]
     found = index.found(hashes(src), hashes(tgt), flags)
-    assert index.counts(found) == {
-        "data.test[0]": LeakCount(sentences=4, sources=2, targets=2, pairs=1),
-        "valid": LeakCount(sentences=1, sources=0, targets=0, pairs=0),
-    }
-    assert index.counts(index.search(TRAINING)) == index.counts(found)
-    index = LeakIndex(
-        {"valid": [("a", "b")], "lines": [(x, x) for x in ("a", "c")]}, lines=["lines"]
-    )
-    # A pair of the validation set of which one side is a line, and a pair of two lines.
-    found = index.search([("a", "b")])
-    assert index.counts(found)["lines"] == LeakCount(sentences=2, sources=1, targets=0, pairs=0)
-    assert index.counts(index.search([("a", "c")]))["lines"].pairs == 2
+    counts = {"data.test[0]": LeakCount(4, 2, 2, 1), "valid": LeakCount(1, 0, 0, 0)}
+    assert index.counts(index.search(TRAINING)) == index.counts(found) == counts
+    lines = {"lines": [("a", "a"), ("c", "c")]}
+    index = LeakIndex({"valid": [("a", "b")], **lines}, lines=lines)
+    for pair, n_targets, n_pairs in (("a", "b"), 0, 0), (("a", "c"), 1, 2):  # the first is of valid
+        assert index.counts(index.search([pair]))["lines"] == LeakCount(2, 1, n_targets, n_pairs)
 
 
 @pytest.mark.parametrize(("leaks", "stays"), [("sides", 1), ("pairs", 4), (None, 7)])
@@ -480,13 +474,11 @@ def test_leaks_are_removed_and_always_reported(
     plan = CleaningPlan(tmp_path / "work", tmp_path, (own,), clean, "de", "en", sets)
     out = CleanedFiles([0], [tmp_path / "out.de", tmp_path / "out.en"])
     report = clean_corpora(plan, in_one_process, [out], tmp_path / "rejected")
-    counted = report.leaks["data.test[0]"]
-    assert (counted.sources, counted.targets, counted.pairs) == (2, 2, 1)
+    assert report.leaks["data.test[0]"] == LeakCount(4, 2, 2, 1)
     assert report.near_leaks == 1
     assert report.kept == stays
     if leaks is not None:  # both sides of ("Na dann", "GOOD DAY") and ("Ja", "Good day")
-        counted = report.leaks[str(tmp_path / "against")]
-        assert (counted.sentences, counted.sources, counted.targets, counted.pairs) == (5, 3, 2, 3)
+        assert report.leaks[str(tmp_path / "against")] == LeakCount(5, 3, 2, 3)
     text = report_text(report)
     assert says(text, "of 4 sentences, 2 sources, 2 targets and 1 whole pairs")
     assert says(text, "near_leak", f"{own.source.src}:5", LONG)
