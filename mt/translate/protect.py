@@ -77,6 +77,7 @@ class Protection:
         self._counts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._hidden: deque[TaggedText | None] = deque()  # lines that are being translated
+        self.n_kept_whole = 0  # lines of which nothing is left to translate
 
     def __bool__(self) -> bool:
         return bool(self._patterns or self._is_auto or self._terms)
@@ -116,6 +117,7 @@ class Protection:
             if self.symbols:
                 texts = tuple(LEFT_OVER.sub("", text).strip() for text in texts)
             return translation._replace(texts=texts, alignments=())
+        self.n_kept_whole += not tagged.to_translate.strip()
         pairs = zip_longest(translation.texts, translation.alignments, fillvalue="")
         rendered = [tagged.render(text, links) for text, links in pairs]
         flags = translation.flags

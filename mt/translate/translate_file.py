@@ -87,6 +87,7 @@ def translate_file(
                 output.finished(file, window)
     if protection.lines.count:
         translator.tally.flagged["misplaced"] = protection.lines
+    translator.tally.blank -= protection.n_kept_whole
     say(translator.tally.summary() + protection.summary())
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, lines_of, refused
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.errors import ConfigError, DataError
@@ -354,14 +354,16 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_the_command(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.tsv").write_text("drei\tTHREE\n", encoding="utf-8")
-    (tmp_path / "in").write_text("eins https://x.org zwei\ndrei vier\n", encoding="utf-8")
+    lines = ["eins https://x.org zwei", "drei vier", "https://y.org", ""]
+    write_lines(tmp_path / "in", lines)
     options = ["--model", tiny_run, "--protect", "auto", "--glossary", tmp_path / "terms.tsv"]
     ended = mt("translate", *options, "--workers", 1, tmp_path / "in", "-o", tmp_path / "out")
     assert ended.code == 0, ended.err
     out = lines_of(tmp_path / "out")
     words = ("https://x.org", "THREE")
-    assert [line.count(text) for line, text in zip(out, words, strict=True)] == [1, 1]
-    assert says(ended.err, "data.augment.placeholders", "1 text and 1 term")
+    assert [line.count(text) for line, text in zip(out[:2], words, strict=True)] == [1, 1]
+    assert out[2:] == lines[2:]
+    assert says(ended.err, "data.augment.placeholders", "4 lines (1 blank", "2 texts and 1 term")
     for more, message in (
         (["--alignments"], ("--alignments", "--protect", "leave out")),
         (["--model", tiny_run], ("data.augment.placeholders", "only one --model")),
