@@ -206,3 +206,17 @@ def test_a_line_in_pieces_is_aligned_as_one(mt: Mt, tiny_run: Path, tmp_path: Pa
     assert min(places) < 10
     assert len(words) - 10 < max(places) < len(words)
     assert ended.lines[1] == "\t"
+
+
+def test_sentences_without_a_space_between_them_are_aligned_as_the_line_is(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    """The line has three words, of which two sentences share the second one."""
+    write_lines(tmp_path / "in", ["eins zwei!Drei vier"])
+    options = ("--precision", "fp32", "--alignments", "--split-sentences", "always")
+    ended = mt("translate", "-m", tiny_run, tmp_path / "in", *options)
+    assert "1 of several sentences" in ended.err
+    text, aligned = ended.lines[0].split("\t")
+    found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
+    assert [target for _, target in found] == list(range(len(text.split())))
+    assert {source for source, _ in found} == {0, 1, 2}
