@@ -2,8 +2,9 @@
 #
 #   docker build -t mt .                                             CPU
 #   docker build -t mt:cuda --build-arg TORCH_BACKEND=cu128 .        CUDA; the driver of the host must be new enough for it
-#   docker run --rm --shm-size=1g -v "$PWD/runs:/workspace/runs" mt train --config tiny.yaml
-#   docker run --rm --gpus all --ipc=host -v "$PWD:/workspace" mt:cuda train --config base.yaml
+#   mkdir -p runs                                                    else Docker makes it, for root only
+#   docker run --rm --shm-size=1g --user "$(id -u):$(id -g)" -v "$PWD/runs:/workspace/runs" mt train --config tiny.yaml
+#   docker run --rm --gpus all --ipc=host --user "$(id -u):$(id -g)" -v "$PWD:/workspace" mt:cuda train --config base.yaml
 #
 # Several GPUs: `--entrypoint torchrun`, then `--standalone --nproc-per-node=gpu -m mt train ...`.
 # Kubernetes: mt is process 1 and gets SIGTERM, on which training writes a checkpoint; give the pod's

@@ -7,7 +7,9 @@ LOCAL_RANK, MASTER_ADDR and MASTER_PORT. With one process every collective retur
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -190,6 +192,8 @@ def world_from_environment() -> World:
             f"WORLD_SIZE is {world_size}, so {', '.join(missing)} must be set too; torchrun sets "
             "them all"
         )
+    if not 0 < (port := _env_int("MASTER_PORT", 0)) < 1 << 16:
+        raise ConfigError(f"MASTER_PORT: must be 1 to 65535, found {port}; torchrun sets it")
     if rank >= world_size:
         raise ConfigError(
             f"RANK: must be below WORLD_SIZE, which is {world_size}, found {rank}; torchrun sets "
@@ -237,6 +241,24 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
         ) from error
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM end the process at once.
+
+    torch waits for other ranks without giving way to Python, whose handlers would never run.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # only it may change handlers
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@_ended_by_signals()
 def _connect(world: World, on_gpu: bool) -> World:
     """Initialise the default process group and the patient one."""
     try:

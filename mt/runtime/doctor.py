@@ -17,7 +17,6 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from inspect import signature
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -147,10 +146,8 @@ def run_probes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _probe_process(names: list[str]) -> tuple[str, str]:
     """Output of a process that runs probes, and why it ended before all were done."""
-    folder = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "mt.runtime.probes", *names]
-    env = os.environ | {"PYTHONPATH": path}
+    env = machine.with_own_imports()
     try:
         ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False, env=env)
     except subprocess.TimeoutExpired as error:

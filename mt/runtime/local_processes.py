@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from mt.errors import ConfigError
-from mt.runtime.machine import usable_cores
+from mt.runtime.machine import usable_cores, with_own_imports
 
 # Signals that end a training after its update; one to this process is passed on to the others.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -35,7 +35,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
         )
     environment = {
         "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
-        **os.environ,
+        **with_own_imports(),
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",

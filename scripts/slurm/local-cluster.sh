@@ -19,7 +19,12 @@ say() { printf '== %s\n' "$*" >&2; }
 give_up() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
 install_missing() {
-    if command -v slurmctld slurmd sbatch munged mungekey >/dev/null; then return; fi
+    local name missing=
+    # One by one: of several names, command -v is content with any.
+    for name in slurmctld slurmd sbatch munged mungekey; do
+        command -v "$name" >/dev/null || missing=1
+    done
+    [ -n "$missing" ] || return 0
     command -v apt-get >/dev/null \
         || give_up "Slurm is not installed, and there is no apt-get to install it"
     say "installing slurm-wlm and munge"

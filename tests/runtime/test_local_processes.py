@@ -16,6 +16,7 @@ from messages import says
 from processes import check_close, command_of, distributed_settings, ended, start, trained
 
 from mt.runtime import local_processes
+from mt.runtime.machine import with_own_imports
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -66,6 +67,18 @@ def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
         assert signal.getsignal(signal.SIGHUP) == handler
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="-m looks into the folder in any case")
+def test_a_users_file_is_no_module_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the current folder that is called as a module of Python."""
+    (tmp_path / "tokenize.py").write_text("raise SystemExit('a script of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "mt", "--version"]
+    done = subprocess.run(command, env=with_own_imports(), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.slow

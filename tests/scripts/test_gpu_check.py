@@ -33,7 +33,7 @@ from mt.training import compilation, update
 # Packages of mt that a machine with torch, NumPy, PyYAML and pydantic does not have.
 ABSENT = (
     "ctranslate2", "datasets", "jinja2", "matplotlib", "sacrebleu", "safetensors", "sentencepiece",
-    "tqdm", "transformers", "typer",
+    "tqdm", "transformers", "typer", "xxhash",
 )  # fmt: skip
 
 

@@ -124,15 +124,33 @@ def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
             ["in", "out", "--n-best", "5"], "0",
             "--n-best: one output line per line of IN is required; leave it out, or add --mbr",
         ),
+        (["in", "."], "0", ".: is a folder; name a file"),
+        (
+            ["in", "out.gz"], "0",
+            "out.gz: would be plain text under the name of a compressed file; name it out",
+        ),
+        (
+            ["in.srt", "out", "--model", "m"], "0",
+            "in.srt: is a document, which is not cut into shards; run mt translate itself, or give "
+            "--format text to translate its lines",
+        ),
+        (
+            ["in", "out"], "3 of 3",
+            "--array: must be 0-N, each number once, found 3 tasks up to 3; correct it, or give "
+            "SHARDS, the number of all shards",
+        ),
     ],
 )  # fmt: skip
 def test_translation_refuses_what_cannot_be_sharded(
     arguments: list[str], task: str, message: str, tmp_path: Path
 ) -> None:
-    write_lines(tmp_path / "in", ["eins"])
+    for name in ("in", "in.srt"):
+        write_lines(tmp_path / name, ["eins"])
+    number, _, count = task.partition(" of ")
     array = {
         "SLURM_ARRAY_JOB_ID": "1",
-        "SLURM_ARRAY_TASK_ID": task,
+        "SLURM_ARRAY_TASK_ID": number,
+        "SLURM_ARRAY_TASK_COUNT": count or "4",
         "SLURM_ARRAY_TASK_MAX": "3",
         "SLURM_JOB_ID": "1",
     }
@@ -145,7 +163,7 @@ def test_translation_refuses_what_cannot_be_sharded(
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (2, f"translate.sbatch: {message}\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "in.srt"]
 
 
 def test_shards_of_another_input_are_not_mixed(tmp_path: Path) -> None:

@@ -278,6 +278,8 @@ def test_the_world_as_torchrun_describes_it(monkeypatch: pytest.MonkeyPatch) -> 
             {"WORLD_SIZE": "2", "RANK": "1"},
             ["WORLD_SIZE is 2", "LOCAL_RANK, MASTER_ADDR, MASTER_PORT must be set"],
         ),
+        (TORCHRUN | {"MASTER_PORT": "99999"}, ["MASTER_PORT: ", "1 to 65535", "found 99999"]),
+        (TORCHRUN | {"MASTER_PORT": "http"}, ["MASTER_PORT: ", "whole number", "'http'"]),
     ],
 )
 def test_a_contradictory_environment_is_refused(

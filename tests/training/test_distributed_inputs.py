@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,7 @@ from mt.cli.main import main
 from mt.errors import ConfigError
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World, process_group
+from mt.runtime.local_processes import free_port
 from mt.training.launch import agree_on_devices
 
 
@@ -114,6 +118,23 @@ def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError) as error, process_group(World(0, 2), on_gpu=False):
             pass
     assert says(str(error.value), "rank 0: ", f"2 processes at 127.0.0.1:{port}", "MASTER_PORT")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_rank_that_waits_for_rank_0(number: signal.Signals) -> None:
+    """torch waits 15 minutes for a port on which nothing listens, and lets no handler run."""
+    child = os.fork()
+    if not child:
+        signal.signal(number, lambda *_: None)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+        with suppress(BaseException), process_group(World(1, 2), on_gpu=False):
+            pass
+        os._exit(0)
+    end = time.monotonic() + 30
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        time.sleep(0.1)
+        os.kill(child, number if time.monotonic() < end else signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(ended[1]) == -number
 
 
 def with_four_gpus() -> None:

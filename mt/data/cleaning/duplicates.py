@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 # Rows that are kept in memory before they go to the buckets: 48 MB.
@@ -47,6 +46,8 @@ def _folded(text: str) -> str:
 
 def hashes(texts: Iterable[bytes]) -> Hashes:
     """(n,) 64-bit hashes (XXH3) of texts."""
+    import xxhash  # here: training on ids, as on a GPU machine without it, must not need it
+
     return np.array([xxhash.xxh3_64_intdigest(text) for text in texts], np.uint64)
 
 
@@ -70,6 +71,8 @@ def pair_keys(pairs: Sequence[tuple[str, str]]) -> Hashes:
 
 def joined_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Hashes:
     """(n, 2) The same of pairs in bytes, such as normalised ones."""
+    import xxhash
+
     keys = b"".join([xxhash.xxh3_128_digest(src + b"\n" + tgt) for src, tgt in pairs])
     return np.frombuffer(keys, np.uint64).reshape(-1, 2)
 
