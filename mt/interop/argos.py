@@ -111,6 +111,8 @@ def export_package(
 
 def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iterator[str]:
     """All reasons why there can be no package."""
+    if (code := metadata["from_code"]) == metadata["to_code"]:
+        yield f"--from-code: must be another language than --to-code, found {code!r} for both"
     if output.suffix != SUFFIX:
         yield f"--output {output}: must be a file whose name ends in {SUFFIX}"
     if output.exists():

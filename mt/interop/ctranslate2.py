@@ -80,7 +80,8 @@ def export(
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
         if first_ids:
             usage += f"\n\nIt translates into {to}: its language token is put before each source."
-        elif tokens := loaded.tokenizer.src.pieces_of([*loaded.tokenizer.languages.values()]):
+        elif ids := loaded.tokenizer.languages_of(loaded.config.data).values():
+            tokens = loaded.tokenizer.src.pieces_of([*ids])
             usage += f"\n\nOne of {', '.join(tokens)} before the pieces names the target language."
         write_whole(partial / "README.md", model_card(loaded, usage))
         if store is not None:

@@ -67,7 +67,7 @@ def export(
     is left at `output` then.
     """
     library = import_package("transformers")
-    config = loaded.model.config
+    config, languages = loaded.model.config, loaded.tokenizer.languages_of(loaded.config.data)
     if config.learned_positions and not config.pre_norm:
         raise ConfigError(
             "export huggingface: model.positions learned with model.norm post: transformers has no "
@@ -84,10 +84,11 @@ def export(
         notes = [f"{type(exported.model).__name__}; {parity}"]
         if say is not None:
             _, first_ids = validation_text(loaded)
-            exported.before = "".join(exported.tokenizer.convert_ids_to_tokens(first_ids))
+            codes = [code for code, number in languages.items() if number in first_ids]
+            exported.before = "".join(f">>{code}<<" for code in codes)
             notes.append(compare_translations(loaded, exported.translate))
         usage = USAGE.replace("FOLDER", output.name)
-        if codes := sorted(loaded.tokenizer.languages):
+        if codes := sorted(languages):
             usage += f"\n\nA text begins with its target language, as `>>{codes[0]}<< ...`: one of "
             usage += f"{', '.join(codes)}."
         else:

@@ -64,7 +64,9 @@ def read_tokenizer(
     names = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
     pad, start, eos = (config[name] for name in names)
     special = (pad, start if joint else None, eos)
-    fillers = range(config["vocab_size"]) if never_output and not joint else ()
+    # Marian models, of which both sides have one size, may name fewer pieces on purpose.
+    is_own = config["model_type"] == "pegasus"
+    fillers = range(config["vocab_size"]) if (never_output or is_own) and not joint else ()
     source = _vocabulary(folder / VOCABULARY, config["vocab_size"], unk, special, faults, fillers)
     target = source
     if not joint:
@@ -166,7 +168,7 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
     source = tokenizer.src.all_pieces()
     target = source if tokenizer.joint else tokenizer.tgt.all_pieces()
-    for code, number in tokenizer.languages.items():  # Marian's tokenizer knows such pieces
+    for code, number in tokenizer.languages_of(data).items():  # Marian's tokenizer knows these
         source[number] = f">>{code}<<"
     contents: dict[str, dict[str, Any]] = {
         VOCABULARY: {piece: number for number, piece in enumerate(source)},

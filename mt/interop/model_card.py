@@ -132,6 +132,8 @@ def _citations(manifest: dict[str, Any]) -> str:
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:
     """Scores of the validation at this checkpoint, and of the test sets: the last ones of each."""
     step = loaded.meta.get("step")
+    if "averaged" in loaded.meta:  # its step is that of its newest checkpoint, which was scored
+        return
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for values in metrics_lines(run_dir) if run_dir else ():
         if values is None:  # the last line of a run that was killed

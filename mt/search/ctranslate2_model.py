@@ -11,7 +11,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.transformer import (
     DecoderLayer,
@@ -72,13 +71,8 @@ def specification(
         _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
         _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
     _copy_linear(spec.decoder.projection, model.output)
-    # A SentencePiece model that a user brings may spell special pieces in another way.
-    n_special = len(SPECIAL_PIECES)
-    source, target = (
-        [*SPECIAL_PIECES, *side.all_pieces()[n_special:]] for side in (tokenizer.src, tokenizer.tgt)
-    )
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(target)
+    spec.register_source_vocabulary(tokenizer.src.all_pieces())
+    spec.register_target_vocabulary(tokenizer.tgt.all_pieces())
     spec.config.add_source_eos = True  # src = tokens + eos
     if first_ids:
         (spec.config.bos_token,) = tokenizer.src.pieces_of(first_ids)

@@ -226,7 +226,7 @@ def tune(
         chosen = tuner.choose(first, faster())
         shortlist = chosen.setting.shortlist
         values = record(tuner.trials[0], chosen, max_loss)
-        if to and len(described.tokenizer.languages) > 1:
+        if to and len(described.tokenizer.languages_of(described.config.data)) > 1:
             values["to"] = to
             say(
                 f"warning: tried on text into {to} only, but used for every language; "

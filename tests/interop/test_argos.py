@@ -169,7 +169,7 @@ def test_all_reasons_at_once(
     config = config_of(
         tiny_mapping,
         tokenizer={"joint": False},
-        data={"src_lang": "src", "tgt_lang": "en_GB"},
+        data={"src_lang": "en_GB", "tgt_lang": "en_GB"},
         model={"positions": "learned"},
     )
     weights = weights_of(build_model(config, tokenizer))
@@ -177,14 +177,15 @@ def test_all_reasons_at_once(
     save_model_folder(tmp_path / "model", weights, meta, tokenizer=tokenizer)
     out = tmp_path / "de_en.zip"
     command = ("export", "argos", "-m", tmp_path / "model", "-o", out)
-    suffix, version, joint, positions, source, target = refused(
+    same, suffix, version, joint, positions, source, target = refused(
         mt(*command, "--package-version", "new")
     ).split("\n")
+    assert says(same, "--from-code", "another language", "'en_GB'")
     assert says(suffix, "--output", out, ".argosmodel")
     assert says(version, "--package-version", "1.0", "'new'")
     assert says(joint, "one SentencePiece model", "two", "tokenizer.joint: true")
     assert says(positions, "256 tokens", "64 learned positions", "sinusoidal")
-    assert says(source, "--from-code", "language code", "'src'", "data.src_lang")
+    assert says(source, "--from-code", "language code", "'en_GB'", "data.src_lang")
     assert says(target, "--to-code", "language code", "'en_GB'", "data.tgt_lang")
     assert os.listdir(tmp_path) == ["model"]
 

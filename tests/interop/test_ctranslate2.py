@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from mt.errors import CheckpointError, DataError
 from mt.interop import ctranslate2 as module
 from mt.interop import exporter
 from mt.interop.ctranslate2 import INT8_TOLERANCE, export
+from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.search import ctranslate2_model
 from mt.search.ctranslate2_model import scorer
@@ -99,13 +101,23 @@ def test_special_pieces_of_other_names(
     pieces = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"}
     settings: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(pieces)}
     settings |= {f"{name}_piece": piece for name, piece in pieces.items()}
+    settings["user_defined_symbols"] = ["<2x>"]  # looks like a language token
     SentencePieceTrainer.train(
         input=str(tiny_corpus / "train.src"), model_prefix=str(tmp_path / "own"), vocab_size=60,
         hard_vocab_limit=False, minloglevel=2, **settings,
     )  # fmt: skip
-    config, tokenizer = config_of(tiny_mapping), Tokenizer((tmp_path / "own.model").read_bytes())
+    config = config_of(tiny_mapping, decode={"beam_size": 1})
+    tokenizer = Tokenizer((tmp_path / "own.model").read_bytes())
     loaded = LoadedModel(Path(), {}, config, tokenizer, build_model(config, tokenizer))
-    assert export(loaded, tmp_path / "out").tokens > 300
+    said: list[str] = []
+    assert export(loaded, tmp_path / "out", say=said.append).tokens > 300
+    assert says(said[-1], "first 40 lines", "40 translations are the same")
+    write_tokenizer(loaded, tmp_path)
+    ids = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    assert [ids[piece] for piece in ("<pad>", "<unk>", "<s>", "</s>")] == [0, 1, 2, 3]
+    assert "<2x>" in ids
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "names the target language" not in card
 
 
 def test_a_trained_model_translates_alike(

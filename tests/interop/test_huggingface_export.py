@@ -137,16 +137,22 @@ class Fake:
 
 
 @pytest.mark.parametrize(
-    ("shape", "joint"),
-    [({}, True), ({}, False), ({"positions": "learned", "tie_embeddings": False}, True)],
+    ("shape", "joint", "sides"),
+    [
+        ({}, True, ("src", "tgt")),
+        ({}, False, ("src", "tgt")),
+        ({}, False, ("tgt", "src")),  # the smaller vocabulary is the source's
+        ({"positions": "learned", "tie_embeddings": False}, True, ("src", "tgt")),
+    ],
     ids=str,
 )
 def test_an_exported_pre_norm_model_comes_back(
-    shape: dict[str, Any], joint: bool, tiny_mapping: Mapping[str, Any], tiny_corpus: Path,
-    tmp_path: Path,
+    shape: dict[str, Any], joint: bool, sides: tuple[str, str],
+    tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
     """Without transformers: its models are only asked for the names of their weights."""
-    loaded = untrained_model(merged(tiny_mapping, {**CHANGES, "model": shape}), tiny_corpus, joint)
+    mapping = merged(tiny_mapping, {**CHANGES, "model": shape})
+    loaded = untrained_model(mapping, tiny_corpus, joint, sides)
     names = ("PegasusConfig", "PegasusForConditionalGeneration", "GenerationConfig")
     build(SimpleNamespace(**dict.fromkeys(names, Fake)), loaded).save_pretrained(tmp_path / "out")
     write_tokenizer(loaded, tmp_path / "out")

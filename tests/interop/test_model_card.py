@@ -48,6 +48,8 @@ def test_the_card_of_a_run_has_languages_data_scores_and_commands(
     parameters = sum(each.numel() for each in loaded.model.parameters())
     assert f"{parameters:,} parameters" in body
     assert "With mt " in body
+    mean = replace(loaded, meta={**loaded.meta, "averaged": [1, loaded.meta["step"]]})
+    assert "## Scores" not in model_card(mean, "Use it.")  # those of its newest checkpoint
 
 
 # As runs/manifest.py writes it.

@@ -92,15 +92,28 @@ def test_a_file_system_without_locks_is_accepted(
 def test_a_used_directory_is_set_aside_under_the_next_free_name(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second time it is the current folder."""
+    """The second time it has a relative path."""
+    monkeypatch.chdir(run_dir.parent)
     for number in (1, 2):
         claim(run_dir).close()
         (run_dir / "mark").write_text(str(number))
-        monkeypatch.chdir(run_dir if number == 2 else run_dir.parent)
-        aside = set_aside(Path(".") if number == 2 else run_dir)
+        aside = set_aside(Path(run_dir.name) if number == 2 else run_dir)
         assert aside == run_dir.with_name(f"run.old-{number}")
         assert not run_dir.exists()
     assert [(run_dir.with_name(f"run.old-{n}") / "mark").read_text() for n in (1, 2)] == ["1", "2"]
+
+
+def test_the_current_folder_is_not_set_aside(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under its new name it would still be the current one, and the old run go on."""
+    claim(run_dir).close()
+    for folder, name in ((run_dir, "."), (run_dir / "checkpoints", "..")):
+        monkeypatch.chdir(folder)
+        with pytest.raises(DataError) as error:
+            set_aside(Path(name))
+        assert says(str(error.value), f"run directory {name}: ", "--fresh", "another folder")
+    assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
 
 
 def test_a_folder_that_holds_no_run_is_not_set_aside(run_dir: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from token_stores import tokenizer_of
 from mt.model.checkpoint import LoadedModel, build_model
 
 
-def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> LoadedModel:
+def untrained_model(
+    mapping: Mapping[str, Any], corpus: Path, joint: bool, sides: Sequence[str] = ("src", "tgt")
+) -> LoadedModel:
     """A model of this config, with a tokenizer of the corpus; it belongs to no folder."""
     config = config_of(mapping, tokenizer={"joint": joint})
-    sides = [lines_of(corpus / f"train.{side}") for side in ("src", "tgt")]
-    tokenizer = tokenizer_of(config.tokenizer, zip(*sides, strict=True))
+    lines = [lines_of(corpus / f"train.{side}") for side in sides]
+    tokenizer = tokenizer_of(config.tokenizer, zip(*lines, strict=True))
     torch.manual_seed(1)
     model = build_model(config, tokenizer)
     with torch.no_grad():

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.text_files import normalize_line
-from mt.data.tokens.piece_vocabulary import PieceVocabulary, read_vocabularies
+from mt.data.tokens.piece_vocabulary import (
+    SPECIAL_PIECES,
+    PieceVocabulary,
+    read_vocabularies,
+)
 from mt.data.tokens.sentencepiece_model import (
     SPECIAL_IDS,
     model_info,
@@ -110,8 +114,12 @@ class Side:
         return list(self.processor.id_to_piece(list(ids)))
 
     def all_pieces(self) -> list[str]:
-        """The vocabulary as text, in the order of its ids."""
-        return self.pieces_of(range(self.size))
+        """The vocabulary as text, in the order of its ids.
+
+        The special pieces have their usual names, whatever a SentencePiece model of a user calls
+        them: other programs know them by these.
+        """
+        return [*SPECIAL_PIECES, *self.pieces_of(range(len(SPECIAL_PIECES), self.size))]
 
     def piece_id(self, piece: str) -> int:
         """The id of a piece given as text; the id of unk if there is no such piece."""
@@ -199,9 +207,16 @@ class Tokenizer:
 
     @cached_property
     def languages(self) -> dict[str, int]:
-        """The ids of the source's pieces that name a target language, by its code."""
+        """The ids of the source's pieces of the form of a language token, by the code in it.
+
+        In a model without `data.language_tokens` they may be tags of a user: `languages_of`.
+        """
         matches = ((LANGUAGE.fullmatch(one), i) for i, one in enumerate(self.src.all_pieces()))
         return {match[1] or match[2]: i for match, i in matches if match}
+
+    def languages_of(self, data: DataConfig) -> dict[str, int]:
+        """The ids of the tokens of target languages, by code, in a model of this `data`."""
+        return self.languages if data.language_tokens or not self.has_own_ids else {}
 
     def before_source(self, to: str | None, data: DataConfig, option: str = "--to") -> list[int]:
         """The ids that a source begins with to be translated into `to`, by a model of this `data`.
@@ -209,7 +224,7 @@ class Tokenizer:
         None: into its one language, or that which a line of an imported model names. Raises
         ConfigError for a language that the model does not know.
         """
-        known = self.languages if data.language_tokens or not self.has_own_ids else {}
+        known = self.languages_of(data)
         if data.language_tokens and to is None and len(data.target_languages) == 1:
             to = data.target_languages[0]
         if to in known:
