@@ -34,6 +34,7 @@ from mt.data.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
 from mt.data.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage
+from mt.data.reading.words import has_visible
 from mt.errors import DataError, MtError
 
 if TYPE_CHECKING:
@@ -98,13 +99,12 @@ class ChunkMeter:
         corpus, number, pairs = task
         block = PairBlock(pairs, self.languages)
         texts = [[normalised(text) for text in side] for side in block.texts]
-        src, tgt = block.counts
         ratios = [measure(block) for measure in (word_ratio, character_ratio)]
         above = [(ratio[:, None] > RATIOS).sum(0) for ratio in ratios]
         random = np.random.default_rng([SEED, corpus, number])
         counts: Counts = {
             "pairs": len(pairs),
-            "blank": int(((src.visible == 0) | (tgt.visible == 0)).sum()),
+            "blank": sum(not all(map(has_visible, pair)) for pair in pairs),
             "identical": sum(one == other for one, other in pairs),
             "word_ratio": above[0],
             "char_ratio": above[1],

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
 
 from mt.data.reading.compression import PACKED, open_text
-from mt.data.reading.text_files import decode_lines, read_lines
+from mt.data.reading.text_files import NotTextError, decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
 from mt.runs.model_folder import folders_of
@@ -224,7 +224,8 @@ def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
     except OSError as error:  # of stdin; that of a file is a DataError already
         raise DataError(f"stdin: cannot be read: {error.strerror}; name an input file") from error
     except DataError as error:
-        if errors is None or not isinstance(error.__context__, UnicodeDecodeError):
+        damaged = isinstance(error.__context__, UnicodeDecodeError)
+        if errors is None or not damaged or isinstance(error, NotTextError):
             raise
         raise DataError(
             f"{error}. Or give --errors replace, which turns them into U+FFFD"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mt.data.reading.sentences import join_sentences
+from mt.data.reading.words import has_visible
 from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Case, Writing, Written, case_of
@@ -246,6 +247,8 @@ class Translator:
         for number, (text, source, prefix, how) in enumerate(
             zip(texts, sources, begins, written, strict=True), first
         ):
+            if source and not has_visible(text):  # tokens of bytes, of which a model makes anything
+                source = []
             parts = [SourcePart(source, False)] if source else []
             n_sentences = len(self.cut(text)) if self.cut and source else 1
             if len(source) > longest or n_sentences > 1:

@@ -43,6 +43,12 @@ def stats(mt: Mt, *options: object) -> dict[str, Any]:
     return values
 
 
+def test_what_cannot_be_seen_is_blank(mt: Mt) -> None:
+    text = Path("b.de").read_text("utf-8")
+    Path("b.de").write_text(text.replace("Guten Tag.", "\u200b\x01"), "utf-8")
+    assert [one["blank"] for one in stats(mt)["corpora"]] == [1, 1, 2]
+
+
 def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path) -> None:
     options = ("--against", "test.tsv", "--tokenizer", tiny_run, "--all")
     values = stats(mt, *options)

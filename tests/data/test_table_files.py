@@ -99,6 +99,11 @@ def test_dots_lead_into_nested_columns(tmp_path: Path, kind: str) -> None:
         "'translation.en'? Set tgt to one of its columns: 'translation.de', 'translation.en', "
         "'x.y'."
     )
+    if kind == ".jsonl":  # a column that is not text is there all the same, also by its short name
+        write(tmp_path / path, json.dumps({"translation": {"de": 5, "en": "yes"}}))
+        for column in ("de", "translation.de"):
+            message = message_of(tmp_path, column, "en", path=path)
+            assert says(message, f"column {column!r} holds int '5', text is required")
 
 
 def test_missing_columns_are_all_named(tmp_path: Path) -> None:

@@ -259,16 +259,17 @@ def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -
 
 
 def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
-    """Of these nothing is left for the model: a tokenizer's own sign for a space, controls."""
+    """A tokenizer's own sign for a space, controls, and what has tokens but cannot be seen."""
     inference = Scripted([300], once=True)
     one = translator(loaded, model=inference)
-    lines = ["eins", "\u2581\u2581\u2581", "", "\u2028", "\x85\x1c", " "]
+    lines = ["eins", "\u2581\u2581\u2581", "", "\u2028", "\x85\x1c", " ", "\ufeff \u200b", "\x00"]
     found = list(one.translate(lines))
-    assert [line.texts for line in found[1:]] == [("",)] * 5
-    assert [line.flags for line in found[1:]] == [("empty",), (), ("empty",), ("empty",), ()]
+    assert [line.texts for line in found[1:]] == [("",)] * 7
+    empty = ("empty",)
+    assert [line.flags for line in found[1:]] == [empty, (), empty, empty, (), empty, empty]
     assert len(inference.sources) == 1
-    assert one.tally.summary().startswith("6 lines (2 blank) in ")
-    assert one.tally.summary().endswith("\nempty: 3 (the translation is blank): line 2, 4, 5")
+    assert one.tally.summary().startswith("8 lines (2 blank) in ")
+    assert "\nempty: 5 (the translation is blank): line 2, 4, 5, 7, 8" in one.tally.summary()
 
 
 def test_progress_is_reported_after_every_batch(loaded: LoadedModel, sources: list[str]) -> None:

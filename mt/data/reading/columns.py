@@ -110,7 +110,7 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
     faults = []
     for side, column in (("src", source.src), ("tgt", source.tgt)):
         cell = lookup(row, column)
-        if column in names and not isinstance(cell, str):
+        if cell is not None and not isinstance(cell, str):
             found = f"{type(cell).__name__} {str(cell)[:40]!r}"
             faults.append(
                 f"{where}.{side}: {place}: column {column!r} holds {found}, text is required. "

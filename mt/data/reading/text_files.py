@@ -152,6 +152,10 @@ def _record(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, A
     return {"size": size, "mtime_ns": mtime, "sha256": sha256, "lines": lines}
 
 
+class NotTextError(DataError):
+    """A file of other bytes than text in UTF-8, of which `errors` would make nonsense."""
+
+
 def decode_lines(
     file: Iterable[bytes],
     name: str,
@@ -165,13 +169,15 @@ def decode_lines(
     One `\r` before the `\n` (Windows) and a byte-order mark at the start are dropped. Bytes that
     are not UTF-8 raise a `DataError` with `where`, `name`, line and byte. With errors "replace"
     they become U+FFFD, counted in `damage`; with "skip" halves of surrogate pairs, which
-    `is_damaged` finds.
+    `is_damaged` finds. Compressed text and UTF-16 are a NotTextError in any case.
     """
     for number, raw in enumerate(file, start=start):
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         try:
             line = raw.decode()
         except UnicodeDecodeError as error:
+            if number == 1 and (reason := _no_utf8_at_all(name, raw)):
+                raise NotTextError(f"{prefix(where)}{reason}") from None
             match errors:
                 case "strict":
                     reason = _not_utf8(name, number, raw, error.start)
@@ -282,15 +288,20 @@ def under(root: Path, name: str) -> Path:
     return root / Path(name).expanduser()
 
 
-def _not_utf8(name: str, number: int, raw: bytes, offset: int) -> str:
-    if number == 1 and (suffix := packed_suffix(raw[:10])):  # files are unpacked, not stdin
+def _no_utf8_at_all(name: str, first: bytes) -> str:
+    """Why a file with this first line cannot be read, not even with errors; "" if it can."""
+    if suffix := packed_suffix(first[:10]):  # files are unpacked, not stdin
         return f"{name} is compressed ({suffix}). Name the file instead, or unpack it first"
-    utf16 = number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    guess = "UTF-16" if utf16 else "WINDOWS-1252"
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return f"{name} is UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 FILE > FILE.utf8"
+    return ""
+
+
+def _not_utf8(name: str, number: int, raw: bytes, offset: int) -> str:
     return (
         f"{name}, line {number:,}, byte {offset:,} (the line's first is 0): "
         f"{raw[offset : offset + 4].hex(' ')} is not UTF-8. Convert the file; if it is "
-        f"{guess}: iconv -f {guess} -t UTF-8 FILE > FILE.utf8"
+        "WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8"
     )
 
 

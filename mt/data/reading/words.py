@@ -14,8 +14,15 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
+# Categories of Unicode: spaces and line separators, control and format characters.
+INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}
 _CHARACTER = re.compile(f"[{UNSPACED}]")
 _UNIT = re.compile(f"[{UNSPACED}]|[^{UNSPACED}]+")
+
+
+def has_visible(text: str) -> bool:
+    """Whether a text has a character that is no space, control or format character."""
+    return not all(unicodedata.category(char) in INVISIBLE for char in text)
 
 
 def is_unspaced(text: str) -> bool:
