@@ -96,7 +96,8 @@ def model(
 @app.command("attention", cls=PanelCommand)
 @described("""
     Input:
-    --target TEXT: its translation (default: the model's own)
+    --target TEXT: its translation (default: the model's own; a sentence in capitals or without a
+        final stop is then written as for mt translate)
     Output:
     --kind NAME: attention to show: cross, encoder or decoder
     --layer L: layer to show, counted from 1 (default: the last but one)
@@ -129,7 +130,7 @@ def attention(
     mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
     from mt.inspect import attention_map
-    from mt.inspect.attention import KINDS, read_attentions
+    from mt.inspect.attention import KINDS, read_attentions, usual_source
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
@@ -140,7 +141,11 @@ def attention(
     is_page = attention_map.is_page(output)
     kinds = list(dict.fromkeys([kind, *KINDS])) if is_page else [kind]
     device = choose_device("cpu", "fp32")
-    attentions = read_attentions(load_model(model), device, sentence, target, kinds, pieces, to)
+    loaded = load_model(model)
+    if target is None and (usual := usual_source(loaded, sentence, to)) != sentence:
+        say(f"as mt translate gives it to the model: {usual}")
+        sentence = usual
+    attentions = read_attentions(loaded, device, sentence, target, kinds, pieces, to)
     shown = attentions[kind]
     # Also checks that the model has the layer and the head.
     weights, title = attention_map.chosen(shown.weights, layer, heads)

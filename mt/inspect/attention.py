@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
@@ -40,6 +41,14 @@ class AttentionOfSentence:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     kind: str = KINDS[0]
+
+
+def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
+    """A sentence as `mt translate` gives it to the model: in its usual case, with a final stop."""
+    styles = loaded.tokenizer.styles
+    direction = direction_of(loaded.config.data, None, to)
+    writing = styles.between(*direction) if styles and direction else None
+    return writing.usual(sentence, keep_words=True)[0] if writing else sentence
 
 
 def read_attentions(

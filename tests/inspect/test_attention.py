@@ -317,6 +317,10 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
     assert [line.split()[0] for line in ended.lines] == ["one", "two", "three", "eight", "</s>"]
     assert all(re.search(r"(eins|zwei|drei|acht|</s>) \d+ %", line) for line in ended.lines)
     assert ended.err == "mt: cross attention, layer 1, mean of 2 heads\n"
+    own = mt("inspect", "attention", "--model", tiny_run, SENTENCE)  # the model's translation
+    capitals = mt("inspect", "attention", "--model", tiny_run, SENTENCE.upper())
+    assert capitals.out == own.out
+    assert says(capitals.err, "mt translate", f": {SENTENCE}\n")
     for name in ("map.svg", "map.html"):
         ended = mt(*attention, "--kind", "decoder", "--view", "grid", "-o", tmp_path / name)
         assert (ended.code, ended.out) == (0, b"")
