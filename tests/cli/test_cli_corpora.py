@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from corpora import write
-from messages import says
+from messages import raises_saying
 
 from mt.cli.corpora import CorpusGroup
 from mt.data.reading.corpus import read_pairs
@@ -89,6 +89,5 @@ def test_a_config_names_them_too() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(group: CorpusGroup, parts: list[str]) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, *parts):
         group.value()
-    assert says(str(error.value), *parts)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.schema import Clean, DataConfig, Source
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora
@@ -234,9 +234,8 @@ def test_a_disk_that_damages_each_result_is_named(
         in_one_process(plan)
         next(plan.kept.rglob("counts.json")).write_text('{"pairs"')
 
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "counts.json", "damaged", "same command"):
         folder.clean(folder.plan(), run)
-    assert says(str(error.value), "counts.json", "damaged", "same command")
 
 
 def test_a_work_folder_that_cannot_be_made_is_named(
@@ -247,9 +246,8 @@ def test_a_work_folder_that_cannot_be_made_is_named(
 
     monkeypatch.setattr("mt.data.cleaning.clean.claim_work", refuse)
     plan = folder.plan()
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, str(plan.work), "cannot be written", "Read-only", "--work"):
         folder.clean(plan)
-    assert says(str(error.value), str(plan.work), "cannot be written", "Read-only", "--work")
 
 
 def test_places_are_the_same_on_a_cluster(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

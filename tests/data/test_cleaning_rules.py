@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.load import load_config
 from mt.config.schema import Clean
@@ -259,9 +259,8 @@ def test_a_missing_package_is_named_with_its_extra(
     package: str, key: str, off: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, f"data.clean.{key}", "pip install mt[corpora]"):
         PairScorer(Clean(), "de", "en")
-    assert says(str(error.value), f"data.clean.{key}", "pip install mt[corpora]")
     without = Clean.model_validate({"mojibake": False, "max_other_language": None} | {key: off})
     if package == "ftfy":
         assert PairScorer(without, "de", "en").fix("a  b") == "a b"

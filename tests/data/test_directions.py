@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from messages import says
+from messages import raises_saying
 from token_stores import trained, write
 
 from mt.config.load import config_from_mapping
@@ -155,9 +155,8 @@ def test_subwords_of_both_directions_are_sampled(tokenizer: Tokenizer, tmp_path:
     ],
 )
 def test_what_cannot_be_reversed(values: dict[str, Any], said: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, *said):
         config_of(tmp_path, FORWARD, BACK, **values)
-    assert says(str(error.value), *said)
 
 
 OTHER = {"src": "b.de", "tgt": "b.en", "weight": 2.0}
@@ -194,20 +193,17 @@ def test_both_directions_of_a_stage_are_written_out(tmp_path: Path) -> None:
 def test_what_both_directions_cannot_stand_with(
     texts: list[dict[str, Any]], stages: list[dict[str, Any]], other: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, "data.stages[0].both_directions", "false", other, "reverse"):
         config_of(tmp_path, *texts, data={"stages": stages})
-    assert says(str(error.value), "data.stages[0].both_directions", "false", other, "reverse")
 
 
 def test_a_weight_too_few_is_refused_as_without_both_directions(tmp_path: Path) -> None:
     stages = [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, "data.stages[0].weights", "2 texts", "found 1"):
         config_of(tmp_path, FORWARD, OTHER, data={"stages": stages})
-    assert says(str(error.value), "data.stages[0].weights", "2 texts", "found 1")
 
 
 def test_two_vocabularies_that_were_kept_are_refused(tmp_path: Path) -> None:
     data = config_of(tmp_path, FORWARD, BACK).data
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, "data.train", "reverse", "tokenizer.joint: true"):
         stores(tmp_path, data, trained(300, joint=False, **TAGS))
-    assert says(str(error.value), "data.train", "reverse", "tokenizer.joint: true")

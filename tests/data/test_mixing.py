@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import says
+from messages import raises_saying, says
 from token_stores import store_of_lengths, trained, write
 
 from mt.config.load import config_from_mapping
@@ -106,15 +106,13 @@ def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
 def test_faults_of_a_mixture(
     sources: list[dict[str, Any]], values: dict[str, Any], said: list[str]
 ) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, *said):
         config_from_mapping(mapping_of(sources, **values), "test")
-    assert says(str(error.value), *said)
 
 
 def test_a_share_of_a_text_without_pairs_is_an_error() -> None:
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "data.train[1].share", "1.de", "remove the text"):
         sampling_weights(data_of([{}, {"share": 0.5}]), (9, 0))
-    assert says(str(error.value), "data.train[1].share", "1.de", "remove the text")
 
 
 @pytest.mark.parametrize(
@@ -123,9 +121,8 @@ def test_a_share_of_a_text_without_pairs_is_an_error() -> None:
 def test_an_epoch_that_fills_the_memory_is_refused(
     sources: list[dict[str, Any]], temperature: float
 ) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "data.train[1]", "sentences", "share", "temperature", "remove"):
         sampling_weights(data_of(sources, temperature=temperature), (900, 100))
-    assert says(str(error.value), "data.train[1]", "sentences", "share", "temperature", "remove")
 
 
 def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
@@ -152,6 +149,5 @@ def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
     assert rows[2][1].tolist() == tokenizer.tgt.encode(["four"])[0]
     other = built("<x>")
     assert tokenizer.src.piece_id("<x>") in other.pair(2)[0].tolist()
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "data.train[1].tag", "<bt>", "user_defined_symbols", "remove"):
         built("<bt>", plain)
-    assert says(str(error.value), "data.train[1].tag", "<bt>", "user_defined_symbols", "remove")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from messages import says
+from messages import raises_saying, says
 from model_files import content_of
 from token_stores import KEPT, PAIRS, build, trained, write
 
@@ -152,9 +152,8 @@ def test_a_damaged_part_is_named_and_encoded_again(
 ) -> None:
     assert shard(root, tokenizer, 1, 2) is None
     (root / "store.partial" / "00000" / name).write_bytes(b"[")
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "store.partial", "damaged", "same command again"):
         shard(root, tokenizer, 2, 2)
-    assert says(str(error.value), "store.partial", "damaged", "same command again")
     assert shard(root, tokenizer, 1, 2) is None
     assert shard(root, tokenizer, 2, 2) is not None
 

@@ -13,7 +13,7 @@ import pytest
 from corpora import WHERE, message_of, multi30k, pack, pairs_of, write
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.schema import Source
 from mt.data.reading.corpus import read_pairs
@@ -116,9 +116,8 @@ def test_utf16_is_recognised(tmp_path: Path) -> None:
 
 
 def test_compressed_text_from_a_pipe_is_recognised() -> None:
-    with pytest.raises(DataError) as caught:
+    with raises_saying(DataError, "stdin", "compressed (.gz)", "unpack"):
         list(decode_lines([gzip.compress(b"Hallo\n")], "stdin"))
-    assert says(str(caught.value), "stdin", "compressed (.gz)", "unpack")
 
 
 @pytest.mark.parametrize("name", ["a.de", "a.csv", "a.jsonl"])

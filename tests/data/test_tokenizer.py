@@ -16,7 +16,7 @@ from conftest import ROOT
 from corpora import multi30k
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import says
+from messages import raises_saying, says
 from token_stores import tokenizer_of
 
 from mt.config.schema import Source, TokenizerConfig
@@ -269,9 +269,8 @@ def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() ->
 
 @pytest.mark.parametrize("pairs", [[], [("", " \t")], [("a" * (MAX_LINE_LENGTH + 1), "")]])
 def test_no_text_is_an_error(pairs: list[tuple[str, str]]) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises_saying(DataError, "tokenizer: ", "no line of text", "10,000", "data.train names"):
         trained(pairs, log=lambda _: None)
-    assert says(str(caught.value), "tokenizer: ", "no line of text", "10,000", "data.train names")
 
 
 def test_a_line_too_long_to_learn_from_is_counted() -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from unittest.mock import Mock
 
 import pytest
-from messages import says
+from messages import raises_saying, says
 from scores import score_corpus
 
 from mt.errors import DataError
@@ -156,6 +156,5 @@ def test_importing_loads_neither_torch_nor_sacrebleu() -> None:
     ],
 )
 def test_message(hyps: list[str], refs: list[list[str]], metrics: list[str], parts: str) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, *parts.split(" … ")):
         score_corpus(hyps, refs, metrics)
-    assert says(str(error.value), *parts.split(" … "))

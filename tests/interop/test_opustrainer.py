@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import Mt, refused, write_lines
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.load import load_config
 from mt.config.schema import DataConfig
@@ -142,9 +142,8 @@ def test_what_all_stages_have_stands_once_and_no_stage_follows_one_without_end(
     ],
 )
 def test_what_is_no_curriculum(values: dict[str, Any], said: list[str], folder: Path) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, "changed.yaml", *said):
         changed(folder, **values)
-    assert says(str(error.value), "changed.yaml", *said)
 
 
 def test_the_curriculum_is_not_overwritten(folder: Path, mt: Mt) -> None:

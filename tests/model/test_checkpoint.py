@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import equal_weights
-from messages import says
+from messages import raises_saying, says
 from model_files import content_of, drop, empty, fill, truncate
 from safetensors import SafetensorError
 from token_stores import trained
@@ -316,9 +316,8 @@ def test_adams_state_needs_twice_the_size_of_the_weights(
     state: dict[str, Any] | None, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mt.model.checkpoint.sync_files", fail)
-    with pytest.raises(CheckpointError) as error:
+    with raises_saying(CheckpointError, "needs at least", size, "free"):
         save_model_folder(tmp_path / "a", {"w": torch.zeros(250_000)}, {}, state)
-    assert says(str(error.value), "needs at least", size, "free")
 
 
 def test_an_interrupted_save_leaves_nothing(
@@ -351,9 +350,8 @@ def test_a_disk_that_is_really_full(
             folder = run_dir / "checkpoints" / step_name(step)
             save_model_folder(folder, weights_of(model), meta, state, replace=True)
 
-    with pytest.raises(CheckpointError) as error:
+    with raises_saying(CheckpointError, run_dir, "No space left on device", "0.", "MB", "0.", "MB"):
         save_forty()
-    assert says(str(error.value), run_dir, "No space left on device", "0.", "MB", "0.", "MB")
     for folder in checkpoints(run_dir):
         read_meta(folder, ["model.safetensors"])
         assert equal_weights(load_weights(folder), weights_of(model))

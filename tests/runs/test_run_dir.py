@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import config_of
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import CheckpointError, DataError
 from mt.runs.run_dir import check_same_run, claim, set_aside, write_config
@@ -147,9 +147,8 @@ def test_a_directory_that_cannot_be_renamed_says_so(
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "rename", denied)
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, run_dir, "run.old-1", "Permission denied", "--run-dir"):
         set_aside(run_dir)
-    assert says(str(error.value), run_dir, "run.old-1", "Permission denied", "--run-dir")
 
 
 # --- the same run -----------------------------------------------------------------------------

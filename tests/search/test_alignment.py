@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, lines_of, write_lines
-from messages import says
+from messages import raises_saying
 from torch import Tensor
 
 from mt.data.tokens.batches import collate
@@ -79,9 +79,8 @@ def test_heads_are_parsed() -> None:
         ("layers 1 to 6 with heads 1 to 2", ["7", "0", "1:3", "1:0"]),
     ):
         for text in wrong:
-            with pytest.raises(ConfigError) as error:
+            with raises_saying(ConfigError, "--alignment-heads", remedy, repr(text)):
                 parse_heads(text, 6, 2)
-            assert says(str(error.value), "--alignment-heads", remedy, repr(text))
 
 
 # --- from pieces to words -----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import BLIND, NO_TEST, QuickConfig, TrainerOf, log_of
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.load import load_config
 from mt.config.schema import BatchConfig
@@ -103,9 +103,8 @@ def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(
 def test_what_tokens_per_batch_can_be_is_said(
     value: object, must_be: str, quick_config: QuickConfig
 ) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, "batch.tokens_per_batch", must_be, "found"):
         quick_config(batch={"tokens_per_batch": value})
-    assert says(str(error.value), "batch.tokens_per_batch", must_be, "found")
 
 
 def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from messages import says
+from messages import raises_saying, says
 from model_files import content_of, drop, empty, flip, truncate
 
 from mt.data.tokens.loader import Update
@@ -127,9 +127,8 @@ def test_a_newer_format_is_not_taken_for_damage(save: Save, run_dir: Path) -> No
     folder = save(2)
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | {"format": 2}))
-    with pytest.raises(CheckpointError) as error:
+    with raises_saying(CheckpointError, folder, "newer mt", "format 2", "up to 1", "install"):
         next(intact_checkpoints(run_dir, lambda _: None), None)
-    assert says(str(error.value), folder, "newer mt", "format 2", "up to 1", "install")
     (folder / "meta.json").write_text(json.dumps(meta | {"format": 0}))
     with pytest.raises(CheckpointError, match=r"not a complete model folder .*format 0"):
         read_meta(folder, [])

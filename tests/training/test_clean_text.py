@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import QuickConfig, log_of
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.schema import Clean, Config
 from mt.data.cleaning import executors
@@ -88,7 +88,6 @@ def test_another_threshold_cleans_again(dirty: Config, tmp_path: Path) -> None:
 
 def test_a_corpus_of_which_nothing_stays_ends_the_run(dirty: Config, tmp_path: Path) -> None:
     data = dirty.data.model_copy(update={"clean": Clean(max_chars=1)})
-    with pytest.raises(DataError) as caught:
+    with raises_saying(DataError, "data.train[0]", "leaves no pair", "0 of 304", "characters"):
         train(dirty.model_copy(update={"data": data}), tmp_path / "run", "cpu")
-    assert says(str(caught.value), "data.train[0]", "leaves no pair", "0 of 304", "characters")
     assert not (tmp_path / "run" / STORE / "cleaned").exists()

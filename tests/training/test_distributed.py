@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import log_of, merged, metrics_of
-from messages import says
+from messages import raises_saying
 from processes import (
     Mapped,
     check_close,
@@ -285,9 +285,8 @@ def test_the_world_as_torchrun_describes_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_contradictory_environment_is_refused(
     variables: dict[str, str], parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, *parts, "torchrun sets"):
         world_of(monkeypatch, variables)
-    assert says(str(error.value), *parts, "torchrun sets")
 
 
 COMPILED = r"""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import log_of, merged
-from messages import says
+from messages import raises_saying, says
 from processes import Mapped, command_of, distributed_settings, run_ranks, shortened, trained
 
 from mt.cli.main import main
@@ -180,8 +180,7 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -
     gpu, cpu = (Device(torch.device(name), "fp32") for name in ("cuda:0", "cpu"))
     assert agree_on_devices(gpu, FakeWorld(2, 3, 2, gpus=("c", "b", "a"))) is gpu
     assert agree_on_devices(cpu, FakeWorld(2, 3, 2, gpus=(None, None, None))) is cpu
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(
+        ConfigError, "--device: cuda", "same GPU", "rank 1", "one process for each GPU"
+    ):
         agree_on_devices(gpu, FakeWorld(2, 3, 2, gpus=("b", "a", "a")))
-    assert says(
-        str(error.value), "--device: cuda", "same GPU", "rank 1", "one process for each GPU"
-    )

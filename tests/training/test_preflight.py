@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, lines_of, log_of, refused
-from messages import says
+from messages import raises_saying, says
 from test_batch_size import auto_is, full
 
 from mt.data.tokens.batches import Batch, shard_of
@@ -146,9 +146,8 @@ def test_what_does_not_fit_into_the_memory_is_named(
 ) -> None:
     """A model, a batch's search before the first update, or what the optimiser keeps."""
     monkeypatch.setattr(owner, name, full)
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, *parts):
         train(quick_config(NO_TEST), tmp_path, "cpu")
-    assert says(str(error.value), *parts)
     assert {stage for stage, _ in batches} <= {"preflight"}
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from conftest import Mt, config_of, log_of, merged, metrics_of, refused
-from messages import says
+from messages import raises_saying, says
 from run_comparison import EVERY, STEPS, Mapped, check_equal, checkpoint_of, kept_steps
 
 from mt.config.load import load_config
@@ -65,9 +65,8 @@ def test_if_all_checkpoints_are_damaged_nothing_is_deleted(
     folders = model_folder.checkpoints(copied)
     for folder in folders:
         damage(folder)
-    with pytest.raises(CheckpointError) as error:
+    with raises_saying(CheckpointError, copied, "all of its checkpoints", "damaged", "--fresh"):
         train(config_of(interruptible), copied, "cpu")
-    assert says(str(error.value), copied, "all of its checkpoints", "damaged", "--fresh")
     assert model_folder.checkpoints(copied) == folders
     assert log_of(copied).count("damaged, its checksum differs") == len(folders)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TrainerOf, config_of, log_of, metrics_of, weights_of
-from messages import says
+from messages import raises_saying, says
 from run_comparison import Mapped, check_equal_states
 from token_stores import store_of_lengths
 
@@ -66,9 +66,8 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
     assert not end.endswith("epochs")
     assert says(epoch, "an epoch", "200 sentences")
     assert says(mixture[1], "data.train[1]", "weight 2", "delivered 50.00%", "100 sentences")
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "data.stages", "no pair is left"):
         plan_of(stages_of(data_of({"weights": [0, 0, 1]}))[0], (9, 9, 0))
-    assert says(str(error.value), "data.stages", "no pair is left")
 
 
 @pytest.mark.parametrize(
@@ -155,17 +154,15 @@ def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> N
     ],
 )
 def test_faults_of_stages(stages: list[dict[str, Any]], said: list[str]) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises_saying(ConfigError, *said):
         data_of(*stages)
-    assert says(str(error.value), *said)
 
 
 def test_epochs_of_a_text_without_pairs_end_no_stage() -> None:
     data = data_of({"until": {"epochs": 1, "text": 1}}, {})
     require_counted_texts(data, [5, 1, 0])
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "data.stages[0].until.text", "1", "none is left", "another one"):
         require_counted_texts(data, [5, 0, 1])
-    assert says(str(error.value), "data.stages[0].until.text", "1", "none is left", "another one")
 
 
 def test_bad_validations_of_an_earlier_stage_do_not_count_after_going_back(

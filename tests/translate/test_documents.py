@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import Mt, refused
 from lxml import etree, html
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import DataError
 from mt.search.options import EngineOptions, SearchOptions
@@ -302,9 +302,8 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
     ],
 )
 def test_what_is_no_such_document(form: str, content: str, message: tuple[str, ...]) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, *message):
         read_document(form, content, "in.x")
-    assert says(str(error.value), *message)
 
 
 class Copying:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, refused
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import ConfigError, DataError
 from mt.translate.formats import LineFormat
@@ -50,9 +50,8 @@ def test_tsv() -> None:
         "eins\t-0.5000\tone",
         "eins\t-1.2500\ttwo",
     ]
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "in.tsv, line 1,204", "--column 2", "has 1", "tabs"):
         form.extract("eins", "in.tsv, line 1,204")
-    assert says(str(error.value), "in.tsv, line 1,204", "--column 2", "has 1", "tabs")
 
 
 @pytest.mark.parametrize(("name", "sep"), [("csv", ","), ("tsv", "\t")])
@@ -66,9 +65,8 @@ def test_quoted_cells(name: str, sep: str) -> None:
     (cells,) = csv.reader([found], delimiter=sep)
     assert cells[1:] == [f'er sagte "ja"{sep} gut', "x", f'he said "yes"{sep} fine']
     assert rendered(form, "", BLANK) == [sep]
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "in.csv, line 2", "end in its line", "--quoting none"):
         form.extract(f'7{sep}"not closed', "in.csv, line 2")
-    assert says(str(error.value), "in.csv, line 2", "end in its line", "--quoting none")
     assert form.extract(f'7{sep}"{"ja " * 50_000}"', "x") == "ja " * 50_000
     marks = LineFormat(name, quoting="none")
     assert marks.extract(f'"a"{sep}b', "x") == '"a"'
@@ -105,9 +103,8 @@ def test_jsonl() -> None:
     ],
 )
 def test_json_that_cannot_be_used(line: str, parts: list[str]) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, "line 3", *parts):
         LineFormat("jsonl").extract(line, "line 3")
-    assert says(str(error.value), "line 3", *parts)
 
 
 def test_a_field_that_no_option_writes_may_be_there() -> None:

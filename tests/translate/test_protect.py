@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
@@ -337,9 +337,8 @@ def test_entities_and_spaces_of_documents(
 
 def test_what_is_refused(tmp_path: Path) -> None:
     for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
-        with pytest.raises(ConfigError) as wrong:
+        with raises_saying(ConfigError, "--protect", "a regular expression", repr(pattern)):
             Protection(["auto", pattern])
-        assert says(str(wrong.value), "--protect", "a regular expression", repr(pattern))
     path = tmp_path / "terms.tsv"
     for content, message in (
         ("a\tb\nHund dog\n", ("line 2", "a tab", "'Hund dog'")),
@@ -347,9 +346,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("\n", ("has no terms",)),
     ):
         path.write_text(content, encoding="utf-8")
-        with pytest.raises(DataError) as error:
+        with raises_saying(DataError, f"--glossary: {path}", *message):
             Protection((), path)
-        assert says(str(error.value), f"--glossary: {path}", *message)
 
 
 def test_the_command(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

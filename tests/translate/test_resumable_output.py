@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 from conftest import Mt, mt_command, refused
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import DataError
 from mt.search import engine
@@ -144,9 +144,8 @@ def test_starting_over_is_said_where_nothing_was_recorded(
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_file_of_the_user_is_not_removed(tmp_path: Path, name: str, resume: bool) -> None:
     (tmp_path / name).write_text("important")
-    with pytest.raises(DataError) as error:
+    with raises_saying(DataError, tmp_path / name, "rename"):
         work(tmp_path / "out", resume=resume)
-    assert says(str(error.value), tmp_path / name, "rename")
     assert (tmp_path / name).read_text() == "important"
     assert files(tmp_path) == [name]
 
@@ -182,9 +181,8 @@ def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
     whole = state.read_text()
     for damaged in ("", "{}", "[]", whole.replace('"format": 1', '"format": 2')):
         state.write_text(damaged)
-        with pytest.raises(DataError) as error:
+        with raises_saying(DataError, state, "damaged", "start over"):
             work(path, resume=True)
-        assert says(str(error.value), state, "damaged", "start over")
     state.write_text(whole)
     os.truncate(tmp_path / "out.partial", 5)
     with pytest.raises(DataError, match="is shorter than it says"):
@@ -215,9 +213,8 @@ def test_two_jobs_do_not_write_to_one_place(tmp_path: Path) -> None:
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(DataError) as error:
+        with raises_saying(DataError, f"{path}.partial", "another mt", "--output"):
             work(path)
-        assert says(str(error.value), f"{path}.partial", "another mt", "--output")
         other.stdin.write("\n")
         other.stdin.close()
         assert other.wait(30) == 0

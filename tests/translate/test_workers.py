@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, lines_of, mt_command, open_pipes, refused, write_lines
-from messages import says
+from messages import raises_saying
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.errors import ConfigError, DataError, MtError
@@ -303,9 +303,8 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     # It loads the model itself.
     assert searches_on_gpus(alone.search, alone.options, large=True) == ()
     for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
-        with pytest.raises(ConfigError) as error:
+        with raises_saying(ConfigError, "--workers", "GPUs", "found 5", found, "lower it"):
             count(workers=5, **given)
-        assert says(str(error.value), "--workers", "GPUs", "found 5", found, "lower it")
 
 
 def test_the_last_batches_are_small() -> None:
