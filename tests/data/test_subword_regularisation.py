@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import QUICK, ROOT, log_of, merged, metrics_of, weights_of
+from run_comparison import train_until_lost
 from subwords import STRONG, epochs, made_lines, sampling_of, store_of, trained
 
 from mt.config.load import config_from_mapping
@@ -33,7 +34,6 @@ from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
 from mt.training.trainer import Trainer
-from mt.training.update import Updater
 
 Mapped = Mapping[str, Any]
 
@@ -183,27 +183,12 @@ def undisturbed(short_mapping: Mapped, kind: str, tmp_path_factory: pytest.TempP
     "updates", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 11))]
 )
 def test_a_run_interrupted_ends_with_the_same_weights(
-    updates: int,
-    kind: str,
-    undisturbed: Path,
-    short_mapping: Mapped,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    updates: int, kind: str, undisturbed: Path, short_mapping: Mapped, tmp_path: Path
 ) -> None:
     """In the first epoch, between two checkpoints; before the first checkpoint, after the last."""
-    done, learn = [0], Updater.train_step
-
-    def watched(*arguments: Any) -> Any:
-        if done[0] == updates:
-            raise KeyboardInterrupt
-        done[0] += 1
-        return learn(*arguments)
-
-    monkeypatch.setattr(Updater, "train_step", watched)
-    with pytest.raises(KeyboardInterrupt):
-        train(config_of(short_mapping, kind, STRONG[kind]), tmp_path, "cpu")
-    monkeypatch.undo()
-    assert train(config_of(short_mapping, kind, STRONG[kind]), tmp_path, "cpu").exit_code == 0
+    config = config_of(short_mapping, kind, STRONG[kind])
+    train_until_lost(config, tmp_path, updates)
+    assert train(config, tmp_path, "cpu").exit_code == 0
     assert weights_of(tmp_path) == weights_of(undisturbed)
     last = [run / "checkpoints" / "last" for run in (tmp_path, undisturbed)]
     positions = [checkpoint.load_state(folder)["train"] for folder in last]

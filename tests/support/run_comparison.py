@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from conftest import metrics_of
 
@@ -14,6 +16,8 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import open_built
 from mt.model import checkpoint
 from mt.runs import model_folder
+from mt.training.launch import train
+from mt.training.update import Updater
 
 Mapped = Mapping[str, Any]
 
@@ -41,6 +45,21 @@ def saved_state(run: Path, step: int) -> dict[str, Any]:
     """The position and scores in the checkpoint of `step`."""
     state: dict[str, Any] = checkpoint.load_state(checkpoint_of(run, step))["train"]
     return state
+
+
+def train_until_lost(config: Config, run: Path, updates: int) -> None:
+    """Train for so many updates, and end as if killed: without another checkpoint."""
+    learn, number = Updater.train_step, itertools.count()
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(number) == updates:
+            raise KeyboardInterrupt
+        return learn(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Updater, "train_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, run, "cpu")
 
 
 def plan_of(config: Config, run: Path) -> Plan:

@@ -14,7 +14,7 @@ import yaml
 from conftest import NO_TEST, QUICK, Mt, config_of, log_of, merged, refused
 from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
-from run_comparison import check_equal_states, kept_steps
+from run_comparison import check_equal, kept_steps, train_until_lost
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
@@ -23,7 +23,6 @@ from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.training.finetune import PARTS
 from mt.training.launch import train
-from mt.training.update import Updater
 
 Mapped = Mapping[str, Any]
 
@@ -100,46 +99,19 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
 
 @pytest.mark.parametrize("vocabulary", ["kept", "new"])
 def test_a_killed_run_resumes_to_the_same_weights(
-    vocabulary: str,
-    base_of: BaseOf,
-    settings: Mapped,
-    other_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    vocabulary: str, base_of: BaseOf, settings: Mapped, other_corpus: Path, tmp_path: Path
 ) -> None:
     """Killed before its first checkpoint and after it, when the other model is gone."""
     base = tmp_path / "base"
     shutil.copytree(base_of(), base, symlinks=True)
-    fine_tuning = {
-        "init_from": str(base),
-        "freeze": ["encoder"],
-        "ema": 0.9,
-        "max_steps": 8,
-        "valid_every": 4,
-    }
-    mapping = merged(
-        settings,
-        {"train": fine_tuning}
-        if vocabulary == "kept"
-        else merged(on(other_corpus), {"train": fine_tuning}),
-    )
-    config = config_of(mapping)
+    fine_tuning = {"init_from": str(base), "freeze": ["encoder"], "ema": 0.9}
+    fine_tuning |= {"max_steps": 8, "valid_every": 4}
+    data = {} if vocabulary == "kept" else on(other_corpus)
+    config = config_of(settings, data, train=fine_tuning)
     assert train(config, tmp_path / "whole", "cpu").exit_code == 0
-    real_update = Updater.train_step
-    n_updates = 0
-
-    def killed(updater: Updater, *update: Any) -> Any:
-        nonlocal n_updates
-        n_updates += 1
-        if n_updates in (3, 3 + 6):
-            raise RuntimeError
-        return real_update(updater, *update)
-
-    monkeypatch.setattr(Updater, "train_step", killed)
     run = tmp_path / "run"
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            train(config, run, "cpu")
+    for updates in (2, 5):
+        train_until_lost(config, run, updates)
     assert kept_steps(run) == [4]
     origin = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"]
     best = model_folder.find_model(base)
@@ -150,13 +122,9 @@ def test_a_killed_run_resumes_to_the_same_weights(
     assert "init_from" not in json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     shutil.rmtree(base)
     assert train(config, run, "cpu").exit_code == 0
-    for folder in model_folder.checkpoints(tmp_path / "whole"):
-        ours = run / "checkpoints" / folder.name
-        assert (ours / "model.safetensors").read_bytes() == (
-            folder / "model.safetensors"
-        ).read_bytes()
-        check_equal_states(ours, folder)
-        assert model_folder.read_meta(ours, [])["init_from"] == origin
+    check_equal(run, tmp_path / "whole")
+    for folder in model_folder.checkpoints(run):
+        assert model_folder.read_meta(folder, [])["init_from"] == origin
     assert json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"] == origin
 
 

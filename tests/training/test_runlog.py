@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 import re
@@ -19,6 +18,7 @@ import pytest
 import torch
 from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
 from messages import raises_saying
+from run_comparison import train_until_lost
 
 from mt.errors import ConfigError
 from mt.runs.outputs import valid_output_steps, write_valid_outputs
@@ -27,7 +27,6 @@ from mt.training import runlog
 from mt.training.launch import train
 from mt.training.runlog import Meter, RunLog, format_duration, shown_perplexity
 from mt.training.trainer import Trainer
-from mt.training.update import Updater
 
 
 @pytest.fixture
@@ -210,18 +209,7 @@ def test_tensorboard_shows_each_figure_of_a_resumed_run_once(
     """The run ends after update 6, with a checkpoint at 4: updates 5 and 6 are recorded twice."""
     changes = {"tensorboard": True, "max_steps": 8, "log_every": 1, "valid_every": 4}
     config = config_of(tiny_mapping, train=changes, data={"test": []})
-    calls = itertools.count()
-    with pytest.MonkeyPatch.context() as patch:
-        real_update = Updater.train_step
-
-        def interrupted(*arguments: Any) -> Any:
-            if next(calls) == 6:
-                raise KeyboardInterrupt
-            return real_update(*arguments)
-
-        patch.setattr(Updater, "train_step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path, "cpu")
+    train_until_lost(config, tmp_path, 6)
     train(config, tmp_path, "cpu")
     shown = scalars_of(tmp_path)
     for key in (
