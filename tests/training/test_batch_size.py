@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, QuickConfig, TrainerOf, log_of
+from conftest import BLIND, QuickConfig, TrainerOf, log_of
 from messages import raises_saying, says
 
 from mt.config.load import load_config
@@ -54,7 +54,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return state
 
 
-AUTO = {"tokens_per_update": 100_000, "tokens_per_batch": "auto"}
+AUTO: dict[str, Any] = {"tokens_per_update": 100_000, "tokens_per_batch": "auto"}
 
 
 def auto_is(run: Path, where: str = "here") -> int:
@@ -109,17 +109,14 @@ def test_what_tokens_per_batch_can_be_is_said(
 
 def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: Path) -> None:
     """A machine with another memory would measure another number, and change the plan."""
-    changes: dict[str, Any] = {
-        "batch": {"tokens_per_update": 500, "tokens_per_batch": "auto"},
-        "data": {"valid": None},
-    }
-    train(quick_config(NO_TEST, **changes, train={"max_steps": 3}), tmp_path, "cpu")
+    batch = {"tokens_per_update": 500, "tokens_per_batch": "auto"}
+    train(quick_config(BLIND, batch=batch, train={"max_steps": 3}), tmp_path, "cpu")
     tokens = auto_is(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "mt.training.batch_size.fitting_batch", lambda *_: pytest.fail("measured again")
         )
-        train(quick_config(NO_TEST, **changes, train={"max_steps": 6}), tmp_path, "cpu")
+        train(quick_config(BLIND, batch=batch, train={"max_steps": 6}), tmp_path, "cpu")
     log = log_of(tmp_path)
     assert "new epoch" not in log
     assert "config changed since this run was started: train.max_steps: was 3, now 6\n" in log
@@ -136,11 +133,8 @@ def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_pa
 
     def start(run: str, steps: int, tokens: int | str) -> str:
         batch = {"tokens_per_update": 1000, "tokens_per_batch": tokens}
-        train(
-            quick_config(NO_TEST, batch=batch, data={"valid": None}, train={"max_steps": steps}),
-            tmp_path / run,
-            "cpu",
-        )
+        config = quick_config(BLIND, batch=batch, train={"max_steps": steps})
+        train(config, tmp_path / run, "cpu")
         return log_of(tmp_path / run)
 
     start("learned", 2, 500)
@@ -163,12 +157,8 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
     quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the preflight fails with it, a new start measures again."""
-    config = quick_config(
-        NO_TEST,
-        batch={**AUTO, "tokens_per_update": 1000},
-        data={"valid": None},
-        train={"max_steps": 1},
-    )
+    batch = {**AUTO, "tokens_per_update": 1000}
+    config = quick_config(BLIND, batch=batch, train={"max_steps": 1})
     numbers = iter([800, 700])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
@@ -210,11 +200,10 @@ def test_a_sentence_that_does_not_fit_has_another_remedy(
     tokens: str | int, quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update, "batch_loss", full)
-    data = {"valid": None, "max_tokens": 32}
     if tokens == 500:  # batches of one
         monkeypatch.setattr(preflight, "collate", lambda pairs: collate(pairs[:1]))
     with pytest.raises(ConfigError) as error:
-        train(quick_config(NO_TEST, batch={"tokens_per_batch": tokens}, data=data), tmp_path, "cpu")
+        train(quick_config(BLIND, batch={"tokens_per_batch": tokens}), tmp_path, "cpu")
     said = str(error.value)
     assert says(said, "batch.tokens_per_batch: one sentence, ", "target tokens", "CPU in fp32")
     assert says(said, "MB were in use", "data.max_tokens", "smaller model")
@@ -234,20 +223,13 @@ def test_the_memory_of_a_real_batch_is_measured(
         return asked[-1] / (1 - batch_size.MARGIN)
 
     monkeypatch.setattr(batch_size, "available_memory_mb", available)
-    train(
-        quick_config(NO_TEST, batch={**AUTO, "tokens_per_update": 10**7}, data={"valid": None}),
-        tmp_path,
-        "cpu",
-    )
+    batch = {**AUTO, "tokens_per_update": 10**7}
+    train(quick_config(BLIND, batch=batch), tmp_path, "cpu")
     tokens = auto_is(tmp_path)
     assert 2000 < tokens < 10**6
     process_memory.reset_peak_memory(cpu)
-    config = quick_config(
-        NO_TEST,
-        batch={"tokens_per_update": 10**7, "tokens_per_batch": tokens},
-        data={"valid": None},
-    )
-    train(config, tmp_path, "cpu")  # the preflight runs its largest batch
+    batch["tokens_per_batch"] = tokens
+    train(quick_config(BLIND, batch=batch), tmp_path, "cpu")  # the preflight runs its largest batch
     assert process_memory.peak_memory_mb(cpu) < asked[0] + 200
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from conftest import NO_TEST, QUICK, Mt, config_of, log_of, merged, refused
+from conftest import NO_TEST, Mt, QuickConfig, log_of, refused
 from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
 from run_comparison import check_equal, kept_steps, train_until_lost
@@ -25,11 +25,6 @@ from mt.training.finetune import PARTS
 from mt.training.launch import train
 
 Mapped = Mapping[str, Any]
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_mapping: Mapped) -> Mapped:
-    return merged(merged(tiny_mapping, QUICK), NO_TEST)
 
 
 # --- the same vocabulary ----------------------------------------------------------------------
@@ -99,7 +94,7 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
 
 @pytest.mark.parametrize("vocabulary", ["kept", "new"])
 def test_a_killed_run_resumes_to_the_same_weights(
-    vocabulary: str, base_of: BaseOf, settings: Mapped, other_corpus: Path, tmp_path: Path
+    vocabulary: str, base_of: BaseOf, quick_config: QuickConfig, other_corpus: Path, tmp_path: Path
 ) -> None:
     """Killed before its first checkpoint and after it, when the other model is gone."""
     base = tmp_path / "base"
@@ -107,7 +102,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     fine_tuning = {"init_from": str(base), "freeze": ["encoder"], "ema": 0.9}
     fine_tuning |= {"max_steps": 8, "valid_every": 4}
     data = {} if vocabulary == "kept" else on(other_corpus)
-    config = config_of(settings, data, train=fine_tuning)
+    config = quick_config(NO_TEST, data, train=fine_tuning)
     assert train(config, tmp_path / "whole", "cpu").exit_code == 0
     run = tmp_path / "run"
     for updates in (2, 5):
@@ -129,12 +124,12 @@ def test_a_killed_run_resumes_to_the_same_weights(
 
 
 def test_fresh_can_start_from_the_weights_of_the_same_run(
-    base_of: BaseOf, settings: Mapped, tmp_path: Path
+    base_of: BaseOf, quick_config: QuickConfig, tmp_path: Path
 ) -> None:
     """`--fresh` renames the folder after its weights have been read."""
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)
-    config = config_of(settings, {"train": {"init_from": str(run), "max_steps": 1}})
+    config = quick_config(NO_TEST, train={"init_from": str(run), "max_steps": 1})
     assert train(config, run, "cpu", fresh=True).exit_code == 0
     assert "pieces kept, 0 new, 0 dropped" in log_of(run)
 
@@ -148,11 +143,16 @@ def message(config: Config, run_dir: Path, kind: type[MtError]) -> str:
     return str(error.value)
 
 
-def fine_tuned(settings: Mapped, base: Path, *changes: Mapped) -> Config:
-    return config_of(settings, {"train": {"init_from": str(base)}}, *changes)
+FineTuned = Callable[..., Config]
 
 
-def test_a_folder_without_a_model(base_of: BaseOf, settings: Mapped, tmp_path: Path) -> None:
+@pytest.fixture
+def fine_tuned(quick_config: QuickConfig) -> FineTuned:
+    """`fine_tuned(base, {...})`: the config of a training that starts from this model."""
+    return lambda base, *more: quick_config(NO_TEST, {"train": {"init_from": str(base)}}, *more)
+
+
+def test_a_folder_without_a_model(base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path) -> None:
     """Refused before anything is written."""
     empty = tmp_path / "empty"
     new = tmp_path / "new"
@@ -169,22 +169,20 @@ def test_a_folder_without_a_model(base_of: BaseOf, settings: Mapped, tmp_path: P
         (new, kinds, "not saved a checkpoint yet", "wait"),
         (damaged, weights, "checksum differs", "another checkpoint"),
     ):
-        said = message(fine_tuned(settings, base), tmp_path / "run", CheckpointError)
+        said = message(fine_tuned(base), tmp_path / "run", CheckpointError)
         assert says(said, f"train.init_from {base}: ", *parts)
     assert not (tmp_path / "run").exists()
 
 
 def test_train_and_config_check_print_the_same_message(
-    settings: Mapped, tmp_path: Path, mt: Mt
+    tiny_config: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    config = tmp_path / "tuned.yaml"
-    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    sets = ["-c", config, "--set", "train.init_from=no/run"]
+    sets = ["-c", tiny_config, "--set", "train.init_from=no/run"]
     said = refused(mt("train", *sets, "--run-dir", tmp_path / "run"))
     assert says(said, "train.init_from no/run: ", "nothing exists")
     assert refused(mt("config", "check", *sets)) == said
     assert not (tmp_path / "run").exists()
-    freezing = ["-c", config, "--set", "train.freeze=[output]"]
+    freezing = ["-c", tiny_config, "--set", "train.freeze=[output]"]
     said = refused(mt("config", "check", *freezing))
     assert says(said, "train.freeze: output shares a matrix with ", "model.tie_embeddings")
 
@@ -232,24 +230,23 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
     now: Mapped,
     reasons: Sequence[Sequence[str]],
     base_of: BaseOf,
-    settings: Mapped,
+    fine_tuned: FineTuned,
     tmp_path: Path,
 ) -> None:
     base = base_of(**before)
-    said = message(fine_tuned(settings, base, now), tmp_path / "run", ConfigError)
+    said = message(fine_tuned(base, now), tmp_path / "run", ConfigError)
     for line, parts in zip(said.split("\n"), reasons, strict=True):
         assert says(line, f"train.init_from {base}: ", *parts)
     assert not (tmp_path / "run").exists()
 
 
 def test_initial_weights_and_frozen_parts_of_a_run_cannot_change(
-    base_of: BaseOf, settings: Mapped, tmp_path: Path
+    base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)
-    config = fine_tuned(
-        settings, base_of(), {"train": {"freeze": ["encoder"], "new_vocabulary": True}}
-    )
+    changes = {"train": {"freeze": ["encoder"], "new_vocabulary": True}}
+    config = fine_tuned(base_of(), changes)
     assert says(
         message(config, run, CheckpointError),
         f"run directory {run}: ",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 import torch
-from conftest import NO_TEST, QUICK, config_of, merged
+from conftest import QuickConfig
 from finetuning import EMBEDDINGS, SPLIT, StartFrom
 
 from mt.data.tokens.loader import Prefetcher
@@ -16,14 +13,8 @@ from mt.model.transformer import Transformer
 from mt.training.finetune import PARTS, freeze
 from mt.training.trainer import Trainer
 
-Mapped = Mapping[str, Any]
 STACKS = ["encoder", "decoder"]
 SUBLAYERS = ["self_attention", "cross_attention", "feed_forward"]
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_mapping: Mapped) -> Mapped:
-    return merged(merged(tiny_mapping, QUICK), NO_TEST)
 
 
 # --- frozen parts -----------------------------------------------------------------------------
@@ -118,13 +109,11 @@ def test_tied_matrices_are_frozen_together(start_from: StartFrom) -> None:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize(("tied", "joint"), [(True, True), (True, False), (False, True)])
 def test_every_set_of_parts_is_frozen_or_refused(
-    norm: str, tied: bool, joint: bool, settings: Mapped
+    norm: str, tied: bool, joint: bool, quick_config: QuickConfig
 ) -> None:
     """Of 255 sets, those are refused that split a shared matrix or leave nothing to train."""
-    model = merged(
-        settings, {"model": {"norm": norm, "tie_embeddings": tied, "positions": "sinusoidal"}}
-    )
-    config = config_of(model).model
+    model = {"norm": norm, "tie_embeddings": tied, "positions": "sinusoidal"}
+    config = quick_config(model=model).model
     shared = set(EMBEDDINGS if joint else EMBEDDINGS[1:]) if tied else set()
     with torch.device("meta"):
         built = Transformer(config, 8, 8, joint)

@@ -350,11 +350,9 @@ def test_a_dry_run_does_not_affect_a_later_start(
     numbers = iter([400, 600])
     monkeypatch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
     auto = {"tokens_per_update": 1000, "tokens_per_batch": "auto"}
-    config = quick_config(NO_TEST, batch=auto, data={"valid": None}, train={"max_steps": 1})
+    config = quick_config(BLIND, batch=auto, train={"max_steps": 1})
     train(config, tmp_path / "run", "cpu", dry_run=True)
-    train(
-        quick_config(NO_TEST, tokenizer={"vocab_size": 300}), tmp_path / "run", "cpu", dry_run=True
-    )
+    train(quick_config(tokenizer={"vocab_size": 300}), tmp_path / "run", "cpu", dry_run=True)
     assert list(tmp_path.iterdir()) == []
     train(config, tmp_path / "run", "cpu")
     assert auto_is(tmp_path / "run") == 600

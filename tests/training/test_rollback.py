@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, equal_weights, lines_of, log_of, merged, metrics_of
+from conftest import BLIND, NO_TEST, Mt, QuickConfig, equal_weights, lines_of, log_of, metrics_of
 from messages import says
-from run_comparison import Mapped, checkpoint_of, kept_steps, saved_state, updates_seen
+from run_comparison import checkpoint_of, kept_steps, saved_state, train_until_lost, updates_seen
 from torch import Tensor
 
-from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
@@ -31,18 +30,10 @@ LAST = Path("checkpoints", "last")
 
 
 @pytest.fixture
-def config_of(tiny_mapping: Mapped) -> Callable[..., Config]:
+def config_of(quick_config: QuickConfig) -> Callable[..., Config]:
     """The tiny config, without validation and tests, with changes to its `train` section."""
-
-    def made(**settings: Any) -> Config:
-        changes = {
-            "batch": {"tokens_per_update": 100, "tokens_per_batch": 100},
-            "data": {"valid": None, "test": []},
-            "train": {"max_steps": 12, "keep_last": 99, **settings},
-        }
-        return config_from_mapping(merged(tiny_mapping, changes), "test")
-
-    return made
+    batch = {"tokens_per_update": 100, "tokens_per_batch": 100}
+    return lambda **settings: quick_config(BLIND, batch=batch, train={"keep_last": 99} | settings)
 
 
 @pytest.fixture
@@ -95,7 +86,7 @@ def test_a_rollback_skips_a_damaged_checkpoint(
 
 
 def test_what_has_changed_since_the_checkpoint_stays_changed(
-    tiny_mapping: Mapped, poisoned: Poison, tmp_path: Path
+    quick_config: QuickConfig, poisoned: Poison, tmp_path: Path
 ) -> None:
     """Another validation set and other data, then back to a checkpoint from before."""
 
@@ -104,11 +95,8 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
             states.append(saved_state(tmp_path, 4))
         return update < 20
 
-    mapping = merged(
-        tiny_mapping, {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
-    )
     poisoned(lambda _: False)
-    train(config_from_mapping(mapping, "test"), tmp_path, "cpu")
+    train(quick_config(NO_TEST, train={"max_steps": 4, "valid_every": 4}), tmp_path, "cpu")
     states = [saved_state(tmp_path, 4)]
     poisoned(bad)
     changes = {
@@ -116,7 +104,7 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
         "data": {"valid": {"src": "test.src", "tgt": "test.tgt"}},
         "run": {"seed": 99},
     }
-    train(config_from_mapping(merged(mapping, changes), "test"), tmp_path, "cpu")
+    train(quick_config(NO_TEST, changes), tmp_path, "cpu")
     assert "from update 24 back to the weights after update 4" in log_of(tmp_path)
     before, rewritten, last = *states, saved_state(tmp_path, 28)
     for key in ("plan", "valid_fingerprint"):
@@ -154,7 +142,7 @@ def weight_made_nan(monkeypatch: pytest.MonkeyPatch) -> MakeNan:
 @pytest.mark.parametrize("validated", [False, True])
 @pytest.mark.parametrize("ema", [None, 0.5])
 def test_non_finite_weights_are_neither_evaluated_nor_saved(
-    tiny_mapping: Mapped,
+    quick_config: QuickConfig,
     weight_made_nan: MakeNan,
     tmp_path: Path,
     validated: bool,
@@ -162,11 +150,8 @@ def test_non_finite_weights_are_neither_evaluated_nor_saved(
 ) -> None:
     """One checkpoint is kept: saving them would delete the only good one."""
     weight_made_nan(5)
-    changes: dict[str, Any] = {
-        "train": {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}
-    }
-    changes["data"] = {"test": []} if validated else {"test": [], "valid": None}
-    config = config_from_mapping(merged(tiny_mapping, changes), "test")
+    settings = {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}
+    config = quick_config(NO_TEST if validated else BLIND, train=settings)
     assert train(config, tmp_path, "cpu").exit_code == 0
     assert (
         "there are non-finite weights: from update 8 back to the weights after update 4, "
@@ -178,11 +163,13 @@ def test_non_finite_weights_are_neither_evaluated_nor_saved(
 
 
 def test_a_signal_saves_no_non_finite_weights(
-    tiny_mapping: Mapped, weight_made_nan: MakeNan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig,
+    weight_made_nan: MakeNan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weight_made_nan(5)
-    changes = {"data": {"test": []}, "train": {"max_steps": 8, "valid_every": 4}}
-    config = config_from_mapping(merged(tiny_mapping, changes), "test")
+    config = quick_config(NO_TEST, train={"max_steps": 8, "valid_every": 4})
     learn, updates = Updater.train_step, itertools.count(1)
 
     def signalled(self: Updater, *arguments: Any) -> Any:
@@ -227,7 +214,7 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
 
 
 def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
-    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its weights are finite, if large. Training continues and may recover."""
     real = Trainer.validate
@@ -244,8 +231,7 @@ def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
                 weight.copy_(before)
 
     monkeypatch.setattr(Trainer, "validate", overflowing)
-    settings = {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
-    config = config_from_mapping(merged(tiny_mapping, settings), "test")
+    config = quick_config(NO_TEST, train={"max_steps": 4, "valid_every": 4})
     assert train(config, tmp_path, "cpu").exit_code == 0
     assert "not translated: the model's output is non-finite | decoding: sentence " in log_of(
         tmp_path
@@ -254,59 +240,50 @@ def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
     assert (line["nll"], line["bleu"]) == (None, 0.0)
 
 
+@pytest.fixture
+def whole_and_lost(poisoned: Poison, tmp_path: Path) -> Callable[..., list[Path]]:
+    """A run with these bad updates, and one that is lost in an update and started once more.
+
+    `bad_then` are those of the second start, from 0. Both end with the same weights.
+    """
+    whole, lost = runs = [tmp_path / name for name in ("whole", "lost")]
+
+    def trained(config: Config, bad: range, lost_in: int, bad_then: range) -> list[Path]:
+        poisoned(bad.__contains__)
+        assert train(config, whole, "cpu").exit_code == 0
+        train_until_lost(config, lost, lost_in)
+        poisoned(bad_then.__contains__)
+        train(config, lost, "cpu")
+        assert equal_weights(*(checkpoint.load_weights(run / LAST) for run in runs))
+        return runs
+
+    return trained
+
+
 def test_rollback_to_the_last_checkpoint_continues_with_later_data(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+    config_of: Callable[..., Config], whole_and_lost: Callable[..., list[Path]]
 ) -> None:
     """Where a line is logged, every 4 updates. Updates 5 to 24 are non-finite.
 
-    A run that is killed afterwards does not repeat the data: it ends with the same weights.
+    A run that is killed afterwards does not repeat the data.
     """
     config = config_of(valid_every=4, max_steps=28)
-
-    def killed(update: int) -> bool:
-        if update == 25:
-            raise KeyboardInterrupt
-        return 4 <= update < 24
-
-    whole = tmp_path / "whole"
-    poisoned(lambda update: 4 <= update < 24)
-    assert train(config, whole, "cpu").exit_code == 0
+    whole, _ = whole_and_lost(config, range(4, 24), 25, range(0))
     assert "from update 24 back to the weights after update 20, " in log_of(whole)
     (line,) = metrics_of(whole, "rollback")
     assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
     assert [updates_seen(config, whole, step) for step in (4, 20, 28)] == [4, 24, 32]
-    poisoned(killed)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "killed", "cpu")
-    poisoned(lambda _: False)
-    train(config, tmp_path / "killed", "cpu")
-    ends = [checkpoint.load_weights(tmp_path / name / LAST) for name in ("whole", "killed")]
-    assert equal_weights(*ends)
 
 
 def test_skipped_updates_are_counted_between_checks_and_over_a_restart(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+    config_of: Callable[..., Config], whole_and_lost: Callable[..., list[Path]]
 ) -> None:
     """Updates 6 to 25 are non-finite. The checks after 24 and 28 see 19 in a row, and none."""
     config = config_of(valid_every=4, max_steps=32)
-
-    def killed(update: int) -> bool:
-        if update == 14:
-            raise KeyboardInterrupt
-        return 5 <= update < 25
-
-    poisoned(lambda update: 5 <= update < 25)
-    train(config, tmp_path / "whole", "cpu")
-    poisoned(killed)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "killed", "cpu")
-    poisoned(lambda update: update < 13)  # of the updates after 12
-    train(config, tmp_path / "killed", "cpu")
-    for name in ("whole", "killed"):
-        (line,) = metrics_of(tmp_path / name, "rollback")
+    # The second start goes on after update 12.
+    for run in whole_and_lost(config, range(5, 25), 14, range(13)):
+        (line,) = metrics_of(run, "rollback")
         assert (line["from_step"], line["rollbacks"]) == (28, 1)
-    ends = [checkpoint.load_weights(tmp_path / name / LAST) for name in ("whole", "killed")]
-    assert equal_weights(*ends)
 
 
 def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
