@@ -191,8 +191,8 @@ def test_a_translation_by_ctranslate2_imports_no_torch(
     pytest.importorskip("ctranslate2")
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)
-    engine = ["--device", "cpu", "--engine", "ctranslate2"]
-    names = imported_by(["translate", "--model", run, tiny_corpus / "test.src", *engine])
+    source = tiny_corpus / "test.src"
+    names = imported_by(["translate", "--model", run, source, "--device", "cpu"])
     assert LARGE & names == {"ctranslate2"}
 
 

@@ -98,16 +98,3 @@ def test_a_path_that_is_no_model(mt: Mt, tmp_path: Path) -> None:
     for name, problem in problems.items():
         message = refused(mt("translate", "-m", tmp_path / name, stdin=b"eins\n"))
         assert says(message, f"--model {tmp_path / name}", "a run directory", problem)
-
-
-def test_a_run_a_checkpoint_and_a_model_folder_translate_alike(
-    mt: Mt, tiny_run: Path, exported: Path, tiny_corpus: Path
-) -> None:
-    source = tiny_corpus / "test.src"
-    best = tiny_run / "checkpoints" / "best"
-    models = (tiny_run, best.resolve(), best)
-    outputs = [mt("translate", "-m", model, source).out for model in models]
-    assert outputs[0].count(b"\n") == 40
-    assert len(set(outputs)) == 1
-    newest = mt("translate", "-m", tiny_run / "checkpoints" / "last", source).out
-    assert mt("translate", "-m", exported, source).out == newest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, lines_of, mt_command, refused
+from conftest import Mt, lines_of, refused
 from messages import says
 from odd_lines import odd_lines
 
@@ -241,26 +240,3 @@ def test_what_was_made_with_the_other_engine_is_not_continued(both: Load) -> Non
     for engine in ("torch", "ctranslate2"):
         with both(engine) as translator:
             assert translator.settings["--engine"] == engine
-
-
-def test_one_line_is_translated_without_torch(tiny_run: Path, both: Load) -> None:
-    with both("ctranslate2"):  # converted now at the latest
-        pass
-    program = (
-        "import sys\n"
-        "from mt.cli.main import main\n"
-        "try:\n    main()\n"
-        "finally:\n    print('torch' in sys.modules, file=sys.stderr)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, "translate", "-m", tiny_run, "--device", "cpu"],
-        env=mt_command()[1],
-        input="eins zwei\n\n",
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=True,
-    )
-    assert ended.stdout.endswith("\n\n")
-    assert "engine: CTranslate2" in ended.stderr
-    assert ended.stderr.splitlines()[-1] == "False"
