@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from faults import raising
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from token_stores import store_of_lengths
@@ -322,12 +323,9 @@ def test_missing_config(
 
 
 def test_unreadable_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
     path = tmp_path / "x.yaml"
     path.touch()
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "read_bytes", raising(PermissionError(13, "Permission denied")))
     with pytest.raises(ConfigError) as caught:
         load_config(str(path))
     assert str(caught.value) == f"{path}: cannot be read: Permission denied"

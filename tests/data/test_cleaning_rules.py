@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults import raising
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
@@ -268,9 +269,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
 
 def test_identification_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a connection")
-
+    refuse = raising(AssertionError("a connection"))
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     assert scored("language", SENTENCE, SENTENCE) > 0.6

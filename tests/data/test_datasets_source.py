@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from corpora import CELLS, message_of, pairs_of, rows_file, write
+from faults import raising
 from messages import says
 
 from mt.config.schema import DataConfig, Source
@@ -158,10 +159,11 @@ def test_a_hub_name_that_cannot_be_downloaded_says_all_that_was_tried(
 ) -> None:
     import datasets
 
-    def offline(*_: Any, **__: Any) -> None:
-        raise ConnectionError("Couldn't reach 'owner/corpus' on the Hub\n(no network).")
-
-    monkeypatch.setattr(datasets, "load_dataset", offline)
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        raising(ConnectionError("Couldn't reach 'owner/corpus' on the Hub\n(no network).")),
+    )
     assert message_of(tmp_path, "de", "en", path="owner/corpus", name="de-en") == (
         f"data.train[0].path: 'owner/corpus' cannot be opened. Tried: {tmp_path}/owner/corpus (no "
         "such file or folder), then the hub data set 'owner/corpus', name 'de-en', split 'train' "

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults import raising
 from messages import raises_saying, says
 from model_files import content_of
 from token_stores import KEPT, PAIRS, build, trained, write
@@ -223,9 +224,6 @@ def test_the_lock_of_a_killed_process_is_free(root: Path) -> None:
 
 
 def test_without_locks_nobody_waits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, "No locks available")))
     with exclusive(root / "lock", pytest.fail), exclusive(root / "lock", pytest.fail):
         pass

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from corpora import multi30k
+from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises_saying, says
@@ -378,11 +379,7 @@ def test_a_failed_save_leaves_the_old_tokenizer_and_no_litter(
     tmp_path: Path, joint: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joint.save(tmp_path)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("mt.files.os.fsync", full)
+    monkeypatch.setattr("mt.files.os.fsync", raising(OSError(28, "No space left on device")))
     with pytest.raises(CheckpointError) as caught:
         trained(vocab_size=310).save(tmp_path)
     assert str(caught.value) == (

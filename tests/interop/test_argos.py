@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from conftest import Mt, config_of, refused
+from faults import raising
 from messages import says
 from sentencepiece import SentencePieceProcessor
 
@@ -193,10 +194,7 @@ def test_all_reasons_at_once(
 def test_a_full_temporary_folder_and_a_package_that_exists(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(argos, "model_card", full)
+    monkeypatch.setattr(argos, "model_card", raising(OSError(28, "No space left on device")))
     out = tmp_path / "de_en.argosmodel"
     command = ("export", "argos", "-m", tiny_run, "-o", out)
     message = refused(mt(*command, "--from-code", "de", "--to-code", "en"))

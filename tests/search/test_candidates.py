@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from faults import raising
 from scripted_stepper import A
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -139,10 +140,7 @@ def test_one_pass_keeps_non_finite_logits_apart(bad: float) -> None:
 
 
 def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("no kernel\nand a long trace")
-
-    monkeypatch.setattr(candidates, "BACKEND", broken)
+    monkeypatch.setattr(candidates, "BACKEND", raising(RuntimeError("no kernel\nand a long trace")))
     said: list[str] = []
     assert compile_for(torch.device("cpu"), 4, 100, said.append) is None
     torch._dynamo.reset()

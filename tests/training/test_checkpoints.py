@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import raising
 from messages import raises_saying, says
 from model_files import content_of, drop, empty, flip, truncate
 
@@ -158,12 +159,8 @@ def test_a_checkpoint_that_cannot_be_deleted_does_not_end_a_training(
 ) -> None:
     save(1)
     save(2)
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise OSError("Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", broken)
+        patched.setattr(os, "unlink", raising(OSError("Input/output error")))
         prune(run_dir, {step_name(2)})
     assert [folder.name for folder in checkpoints(run_dir)] == [step_name(2)]
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, TrainerOf, log_of, weights_of
+from faults import raising
 from messages import says
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -151,11 +152,9 @@ def test_a_python_without_torch_compile_trains_uncompiled(
     trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch.compile refuses at once there, before any batch."""
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise RuntimeError("torch.compile is not supported on Python 3.99")
-
-    monkeypatch.setattr(torch, "compile", refused)
+    monkeypatch.setattr(
+        torch, "compile", raising(RuntimeError("torch.compile is not supported on Python 3.99"))
+    )
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
     assert updater.forward is updater.replica
     assert updater.loss_gradient is loss.logits_gradient

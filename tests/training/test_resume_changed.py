@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 from conftest import Mt, config_of, log_of, merged, metrics_of, refused
+from faults import raising
 from messages import raises_saying, says
 from run_comparison import EVERY, STEPS, Mapped, check_equal, checkpoint_of, kept_steps
 
@@ -180,11 +180,7 @@ def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(
     interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped while the store is built, when the tokenizer exists already."""
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mt.training.prepare.open_or_build", interrupted)
+    monkeypatch.setattr("mt.training.prepare.open_or_build", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         train(config_of(interruptible), tmp_path, "cpu")
     monkeypatch.undo()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 from conftest import BLIND, Mt, QuickConfig, log_of, metrics_of, refused
+from faults import raising
 from messages import says
 
 from mt.errors import CheckpointError, ConfigError, DataError, TooLittleMemoryError
@@ -73,10 +74,7 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
 def test_too_little_memory_is_said_in_the_log(
     quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(launch, "Trainer", full)
+    monkeypatch.setattr(launch, "Trainer", raising(MemoryError))
     with pytest.raises(TooLittleMemoryError) as error:
         train(quick_config(BLIND), tmp_path, "cpu")
     assert str(error.value) in log_of(tmp_path)

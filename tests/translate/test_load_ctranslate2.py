@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, mt_command, write_lines
+from faults import raising
 from messages import says
 from model_files import copy_model, drop, empty, flip, truncate
 
@@ -186,21 +187,17 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
         patch.setattr(tempfile, "mkdtemp", read_only)
         assert load_converted(described, content, said.append) == b"weights"
     with monkeypatch.context() as patch:
-        patch.setattr(load_ctranslate2, "sync_files", lambda _: (_ for _ in ()).throw(DISK_FULL))
+        patch.setattr(load_ctranslate2, "sync_files", raising(DISK_FULL))
         assert load_converted(described, content, said.append) == b"weights"
     with monkeypatch.context() as patch:
         patch.delenv("XDG_CACHE_HOME")
-        patch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+        patch.setattr(Path, "home", raising(RuntimeError("no home")))
         assert load_converted(described, content, said.append) == b"weights"
     reasons = ("Read-only file system", "No space left on device", "no home directory")
     for message, reason in zip(said, reasons, strict=True):
         assert says(message, "not kept", reason)
     assert cached() == list(temporary.iterdir()) == []
-
-    def no_room(*_: object) -> None:
-        raise DISK_FULL
-
-    converts(no_room)
+    converts(raising(DISK_FULL))
     with pytest.raises(CheckpointError) as error:
         load_converted(described, content, quiet)
     assert says(str(error.value), user_cache(), "No space", temporary, "No space", "XDG_CACHE_HOME")

@@ -8,12 +8,13 @@ import signal
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import Mt, lines_of, mt_command, open_pipes, refused, write_lines
+from faults import raising
 from messages import raises_saying
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -238,14 +239,10 @@ def test_a_process_for_each_gpu(
     with load_translator(SearchOptions(), on_cpu(tiny_run)) as alone:
         expected = [one.texts for one in alone.translate(lines)]
         budget = alone.batch_tokens
-
-    def touched(*_: Any) -> NoReturn:
-        raise AssertionError("this process uses a GPU")
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("_lazy_init", "set_device", "get_device_properties"):
-        monkeypatch.setattr(torch.cuda, name, touched)
+        monkeypatch.setattr(torch.cuda, name, raising(AssertionError("this process uses a GPU")))
     monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * 2)
     monkeypatch.setattr(engine, "WINDOW_ON_GPU", 7)
     options = EngineOptions(models=[tiny_run], precision="fp32", device="cuda")
