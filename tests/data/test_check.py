@@ -152,9 +152,7 @@ def test_the_same_text_on_most_lines_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_cells_quoted_as_csv_quotes_them_are_a_warning_until_quoting_is_set(
-    tmp_path: Path,
-) -> None:
+def test_cells_quoted_as_csv_quotes_them_are_a_warning_until_quoting_is_set(tmp_path: Path) -> None:
     """pandas quotes only those cells of a TSV that contain a quotation mark."""
     lines = [f"satz {i}\tsentence {i}" for i in range(97)]
     quoted = ['"er sagte ""ja"""\tyes', '"""nein"""\t"she said ""no"""']

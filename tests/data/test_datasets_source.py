@@ -65,9 +65,7 @@ def test_several_parquet_files_by_a_pattern(tmp_path: Path) -> None:
 
 
 def test_a_damaged_parquet_file_is_one_quiet_message(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "a.parquet", b"PAR1 but no more")
     logged: list[logging.LogRecord] = []

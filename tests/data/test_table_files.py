@@ -118,8 +118,7 @@ def test_missing_columns_are_all_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "found"),
-    [(7, "int '7'"), (["a"], "list \"['a']\""), (True, "bool 'True'")],
+    ("cell", "found"), [(7, "int '7'"), (["a"], "list \"['a']\""), (True, "bool 'True'")]
 )
 @pytest.mark.parametrize("row", [1, 1203])
 def test_a_cell_without_text_is_named_with_its_row(
@@ -188,8 +187,7 @@ def test_a_tsv_may_be_quoted_as_csv_is_and_a_csv_may_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("rows", "line"),
-    [('ja,yes\n"ja" doch,yes\n', 3), ('ja,yes\nnein,no\n"ja,yes\nnein,no\n', 4)],
+    ("rows", "line"), [('ja,yes\n"ja" doch,yes\n', 3), ('ja,yes\nnein,no\n"ja,yes\nnein,no\n', 4)]
 )
 def test_quotation_marks_that_are_not_csv_are_an_error(
     tmp_path: Path, rows: str, line: int

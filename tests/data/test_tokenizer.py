@@ -24,15 +24,7 @@ from mt.config.schema import Source, TokenizerConfig
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.piece_vocabulary import read_vocabularies
-from mt.data.tokens.tokenizer import (
-    BOS,
-    EOS,
-    MAX_LINE_LENGTH,
-    PAD,
-    UNK,
-    PairSample,
-    Tokenizer,
-)
+from mt.data.tokens.tokenizer import BOS, EOS, MAX_LINE_LENGTH, PAD, UNK, PairSample, Tokenizer
 from mt.errors import CheckpointError, DataError
 
 SRC_WORDS = "der die das Hund Katze Häuser läuft schläft groß 12 1987 nicht , . ?"

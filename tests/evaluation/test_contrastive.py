@@ -28,10 +28,7 @@ from mt.evaluation.contrastive import (
 @pytest.fixture(scope="module")
 def texts(tiny_corpus: Path) -> tuple[list[str], list[str]]:
     """Sources and targets of the test split with two different words at their beginning."""
-    pairs = zip(
-        *(lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt")),
-        strict=True,
-    )
+    pairs = zip(*(lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt")), strict=True)
     chosen = [(src, tgt) for src, tgt in pairs if len(set(tgt.split()[:2])) == 2]
     return [src for src, _ in chosen], [tgt for _, tgt in chosen]
 

@@ -17,13 +17,7 @@ from messages import says
 
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
-from mt.inspect.attention import (
-    KINDS,
-    AttentionOfSentence,
-    attention_maps,
-    merged,
-    read_attentions,
-)
+from mt.inspect.attention import KINDS, AttentionOfSentence, attention_maps, merged, read_attentions
 from mt.inspect.attention_map import as_text, chosen, read_heads, save_page, save_picture
 from mt.inspect.pictures import save_figure
 from mt.model.checkpoint import LoadedModel

@@ -15,20 +15,8 @@ from mt.files import sha256_of
 from mt.report import scores
 from mt.report.corpora import located, read_corpora
 from mt.report.page import large_number
-from mt.report.provenance import (
-    commands_of,
-    differing_keys,
-    duration,
-    notable_lines,
-    status_of,
-)
-from mt.report.run_summary import (
-    RecordedScore,
-    RunSummary,
-    labels_of,
-    read_run,
-    scored_sources,
-)
+from mt.report.provenance import commands_of, differing_keys, duration, notable_lines, status_of
+from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run, scored_sources
 from mt.report.scores import compare, score_run, tokenizer_of
 from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
 

@@ -156,10 +156,7 @@ def test_a_part_without_a_space_before_it_begins_no_word() -> None:
     tagged = ["<bt>", "▁B", "▁C"]
     begin_no_word(tagged, {"<bt>"})
     assert tagged == ["<bt>", "B", "▁C"]
-    parts = [
-        (torch.eye(2), ["▁A", "!"], ["▁a", "!"]),
-        (torch.eye(4)[2:], second, ["▁b", "▁c"]),
-    ]
+    parts = [(torch.eye(2), ["▁A", "!"], ["▁a", "!"]), (torch.eye(4)[2:], second, ["▁b", "▁c"])]
     assert joined_word_links(parts, "A!B C", "a! b c") == "0-0 0-1 1-2"
 
 

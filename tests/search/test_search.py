@@ -267,11 +267,7 @@ def sample(
     constraints: Sequence[Constraint] = (),
 ) -> list[tuple[int, ...]]:
     found = sampling_search(
-        ScriptedStepper(models, 1),
-        torch.tensor(limits),
-        seeds,
-        sampling,
-        constraints=constraints,
+        ScriptedStepper(models, 1), torch.tensor(limits), seeds, sampling, constraints=constraints
     )
     return [one.tokens for (one,) in found]
 

@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cuda_code import Code, NotRunError, fake_gpu
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import collate
@@ -127,8 +123,7 @@ def test_an_update_reads_no_number_of_the_gpu(
 
     small = {"d_model": 64, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
     config = config_from_mapping(
-        CONFIG | {"model": small, "optim": {"optimizer": optimizer}, "train": {"ema": 0.9}},
-        "test",
+        CONFIG | {"model": small, "optim": {"optimizer": optimizer}, "train": {"ema": 0.9}}, "test"
     )
     monkeypatch.setattr(cpu_ops, "_uses_torch", lambda _: True)
     # A fake weight cannot be moved in place.

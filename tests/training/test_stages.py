@@ -18,12 +18,7 @@ from token_stores import store_of_lengths
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, DataConfig, Until
 from mt.data.tokens.loader import Update
-from mt.data.tokens.mixing import (
-    describe_stage,
-    require_counted_texts,
-    sampling_weights,
-    stages_of,
-)
+from mt.data.tokens.mixing import describe_stage, require_counted_texts, sampling_weights, stages_of
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState

@@ -25,14 +25,7 @@ from mt.evaluation.systems import EvaluationSet
 from mt.files import sha256_of
 from mt.interop.huggingface_import import import_model
 from mt.runs import model_folder
-from mt.runs.model_folder import (
-    META,
-    SHORTLIST,
-    find_model,
-    read_folder,
-    read_meta,
-    write_tuned,
-)
+from mt.runs.model_folder import META, SHORTLIST, find_model, read_folder, read_meta, write_tuned
 from mt.search.options import NO_SHORTLIST, EngineOptions
 from mt.training import tune
 from mt.training.tune import Setting, TimedOutputs, Tuner, scoring_settings

@@ -268,10 +268,7 @@ def test_without_placeholders_the_alignment_tells_the_place(
     assert "🎉" not in said
     # The article of an elided word stays.
     path.write_text("école\tgymnasium\n", encoding="utf-8")
-    for answer, expected in (
-        ("The school is", "The gymnasium is"),
-        ("School is", "Gymnasium is"),
-    ):
+    for answer, expected in (("The school is", "The gymnasium is"), ("School is", "Gymnasium is")):
         links = "0-0 0-1 1-2" if answer.startswith("The") else "0-0 1-1"
         tagged = TaggedText(Protection((), path).keep([MarkupToken("text", "L'école est")]))
         assert tagged.render(answer, links).text == expected
