@@ -151,15 +151,14 @@ LARGE = {"ctranslate2", "datasets", "matplotlib", "sacrebleu", "torch", "transfo
 HEAVY = LARGE | {"numpy", "pydantic", "safetensors", "sentencepiece", "yaml"}
 
 
-def imported_by(*commands: Sequence[object]) -> set[str]:
-    """The modules that these commands import when they run in one new process."""
+def imported_by(*commands: Sequence[object], module: str = "mt.cli.main") -> set[str]:
+    """The modules that a new process imports with this one, and for these commands."""
     code = f"""
-import sys
-from mt.cli.main import main
+import sys, {module}
 for words in {[[str(word) for word in words] for words in commands]!r}:
     sys.argv = ["mt", *words]
     try:
-        main()
+        mt.cli.main.main()
     except SystemExit as ended:
         assert not ended.code, words
 print(*sys.modules, file=sys.stderr)
@@ -175,6 +174,12 @@ def test_help_imports_nothing_heavy() -> None:
     # Newer versions of Typer import pydantic to parse the options of a command.
     helps = ([*name.split(), "--help"] for name in (*COMMANDS, "config", "inspect"))
     assert not (HEAVY - {"pydantic"}) & imported_by(*helps)
+
+
+def test_configs_and_metrics_load_only_what_is_used() -> None:
+    names = imported_by(module="mt.config.load")
+    assert not {"torch", "numpy", "datasets"} & names
+    assert not {"torch", "sacrebleu"} & imported_by(module="mt.evaluation.metrics")
 
 
 def test_commands_without_a_model_do_not_import_torch(tiny_config: Path, tiny_corpus: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -460,11 +458,3 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
     ]  # fmt: skip
     kinds = definitions["DataConfig"]["properties"]["valid"]["anyOf"]
     assert [kind for kind in kinds if kind != {"type": "null"}] == source
-
-
-def test_config_does_not_import_torch() -> None:
-    code = "import sys, mt.config.load; print({'torch', 'numpy', 'datasets'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "set()\n"
