@@ -223,7 +223,8 @@ def test_every_format_may_be_compressed_and_cut_off(tmp_path: Path, name: str, k
     write(tmp_path / f"{name}.{kind}", pack(kind, text))
     assert pairs_of(tmp_path, "de", "en", path=f"{name}.{kind}") == [("de", "en")]
     packed = pack(kind, text)
-    write(tmp_path / f"{name}.{kind}", packed + pack(kind, b""))  # members may follow each other
+    members = pack(kind, text[:9]) + pack(kind, text[9:])  # may follow each other
+    write(tmp_path / f"{name}.{kind}", members)
     assert pairs_of(tmp_path, "de", "en", path=f"{name}.{kind}") == [("de", "en")]
     damaged = b"??" + packed[2:]
     for cut_off in (packed[:-6], packed + packed[:-6], packed + packed[:8], packed + damaged):

@@ -75,12 +75,6 @@ def test_any_lines_come_back(tmp_path_factory: pytest.TempPathFactory, lines: li
     assert list(read_lines(path)) == ["", *lines]
 
 
-@pytest.mark.parametrize("kind", ["gz", "xz", "zst", "bz2"])
-def test_concatenated_compressed_files_are_one(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / "a", pack(kind, "a\n") + pack(kind, "b\n"))
-    assert list(read_lines(path)) == ["a", "b"]
-
-
 # --- what is not UTF-8 ------------------------------------------------------------------------
 
 
