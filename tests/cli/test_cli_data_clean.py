@@ -8,7 +8,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused
+from conftest import Mt, refused, write_lines
 from messages import says
 from xopen import xopen
 
@@ -25,8 +25,8 @@ IN = ["data", "clean", "a.de", "a.en"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, lines in (("a.de", DE), ("a.en", EN)):
-        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    write_lines(Path("a.de"), DE)
+    write_lines(Path("a.en"), EN)
     Path("test.en").write_text("how are you, today\n")
 
 
@@ -209,7 +209,7 @@ def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) ->
 def test_a_full_disk_is_one_message_and_the_same_command_continues(mt: Mt) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for name, words in (("a.de", "Hier ist Satz Nummer"), ("a.en", "This here is sentence")):
-        Path(name).write_text("".join(f"{words} {number}\n" for number in range(3000)))
+        write_lines(Path(name), [f"{words} {number}" for number in range(3000)])
     resource.setrlimit(resource.RLIMIT_FSIZE, (130_000, limits[1]))
     try:
         ended = mt(*IN, "-o", "out")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import Mt, refused
 from messages import says
+from token_stores import write
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.inspect import corpus_statistics
@@ -30,9 +31,8 @@ B = [("Guten Tag.", "Good day."), ("Dieser Satz ist lang genug, um erkannt zu we
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, pairs in (("a", A), ("b", B)):
-        for side, ending in enumerate(("de", "en")):
-            Path(f"{name}.{ending}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    write(Path("a"), A)
+    write(Path("b"), B)
     Path("test.tsv").write_text("wie geht es dir, heute?\thow are you today\n")
 
 
@@ -103,8 +103,7 @@ def test_pairs_nearly_in_an_evaluation_set_are_counted(mt: Mt) -> None:
 
 def test_languages_of_a_sample_stand_for_all(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     german = ["Dieser Satz ist lang genug, um erkannt zu werden."] * 60
-    Path("a.de").write_text("".join(f"{line}\n" for line in german))
-    Path("a.en").write_text("x\n" * 60)
+    write(Path("a"), [(line, "x") for line in german])
     monkeypatch.setattr(corpus_statistics, "LINES_IDENTIFIED", 7)
     assert stats(mt)["corpora"][0]["source"]["identified"] == 7
     assert stats(mt, "--all")["corpora"][0]["source"]["identified"] == 60

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Mt, refused
 from messages import says
+from token_stores import write
 
 from mt.cli.console import show_in_pager
 from mt.data.reading.words import display_width
@@ -29,8 +30,7 @@ VIEW = ["data", "view", "a.de", "a.en"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for side, ending in enumerate(("de", "en")):
-        Path(f"a.{ending}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    write(Path("a"), PAIRS)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,7 @@ def test_of_several_files_one_may_be_empty_and_what_is_left_out_is_said(mt: Mt) 
 def test_a_sample_is_always_the_same_and_in_order(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)  # which only rules need
     lines = [f"line {i}" for i in range(500)]
-    for name in ("a.de", "a.en"):
-        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    write(Path("a"), [(line, line) for line in lines])
     first, again = (mt(*VIEW, "--sample", "20").out.decode() for _ in range(2))
     places = [int(row.split(":")[1]) for row in first.splitlines()]
     assert first == again
@@ -80,8 +79,7 @@ def test_a_sample_is_always_the_same_and_in_order(mt: Mt, monkeypatch: pytest.Mo
 
 
 def test_rejected_pairs_by_rule(mt: Mt) -> None:
-    for name in ("a.de", "a.en"):
-        Path(name).write_text(Path(name).read_text() + Path(name).read_text().split("\n")[0])
+    write(Path("a"), [*PAIRS, PAIRS[0]])
     cleaned = mt("data", "clean", "a.de", "a.en", "-o", "out", "--rejected", "bad.tsv")
     assert cleaned.code == 0, cleaned.err
     ended = mt("data", "view", "--rejected", "bad.tsv", "--rule", "duplicate")

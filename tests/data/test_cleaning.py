@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import token_stores
 from messages import raises_saying, says
 
 from mt.config.schema import Clean, DataConfig, Source
@@ -38,9 +39,8 @@ NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
 
 
 def write(stem: Path, pairs: Pairs) -> Source:
-    for side, ending in enumerate((".de", ".en")):
-        stem.with_suffix(ending).write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    return Source(src=str(stem.with_suffix(".de")), tgt=str(stem.with_suffix(".en")))
+    token_stores.write(stem, pairs)
+    return Source(src=f"{stem}.de", tgt=f"{stem}.en")
 
 
 def dirty(count: int, seed: int) -> Pairs:

@@ -9,6 +9,7 @@ import pytest
 from browser import Browser, find_browser
 from conftest import Mt
 from messages import says
+from token_stores import write
 
 HOSTILE = "<script>alert(1)</script> \x1b[31mrot\x1b[0m & \u202eabc "
 IN = ["data", "stats", "a.de", "a.en", "b.de", "b.en"]
@@ -18,10 +19,8 @@ IN = ["data", "stats", "a.de", "a.en", "b.de", "b.en"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     good = [(f"Das ist Satz {i} von allen.", f"This is sentence {i} of all.") for i in range(30)]
-    for name, pairs in (("a", [*good, ("", HOSTILE), ("", "x")]), ("b", good[:3])):
-        for side, ending in enumerate(("de", "en")):
-            text = "".join(f"{pair[side]}\n" for pair in pairs)
-            Path(f"{name}.{ending}").write_text(text, encoding="utf-8")
+    write(Path("a"), [*good, ("", HOSTILE), ("", "x")])
+    write(Path("b"), good[:3])
 
 
 def make_page(mt: Mt) -> str:
