@@ -28,13 +28,11 @@ from processes import (
     torchrun,
     trained,
 )
+from token_stores import store_of_lengths
 
-from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan, shard_batches
-from mt.data.tokens.store import Store, open_or_build
-from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device
@@ -197,27 +195,21 @@ def test_only_rank_0_reads_the_corpus(together: Path) -> None:
 # --- the shard of a rank ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def store(tiny_mapping: Mapped, tiny_run: Path) -> Store:
-    data = config_from_mapping(tiny_mapping, "tiny").data
-    tokenizer = Tokenizer.load(tiny_run)
-    return open_or_build(
-        tiny_run / "store" / "train", data.train, "", data, tokenizer, lambda _: None
-    )
+STORE = store_of_lengths(*np.random.default_rng(1).integers(1, 10, (2, 2000)))
 
 
 @pytest.mark.parametrize("tokens", [40, 300, 2000])
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
-def test_every_sentence_is_in_one_shard(store: Store, tokens: int, count: int) -> None:
+def test_every_sentence_is_in_one_shard(tokens: int, count: int) -> None:
     """Each rank gets as many batches, none larger than the largest unsharded one."""
-    plan = Plan(store, [1.0], BatchConfig(tokens_per_update=2000, tokens_per_batch=tokens), 1)
-    longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
+    plan = Plan(STORE, [1.0], BatchConfig(tokens_per_update=2000, tokens_per_batch=tokens), 1)
+    longest = np.maximum(STORE.src_lengths, STORE.tgt_lengths) + 1
 
     def area(batch: Any) -> int:
         return int(longest[batch].max(initial=0)) * len(batch)
 
     for update in islice(plan.updates(0), 5):
-        shares = shard_batches(store.src_lengths, store.tgt_lengths, update, count)
+        shares = shard_batches(STORE.src_lengths, STORE.tgt_lengths, update, count)
         assert len(shares) == count
         assert len({len(share) for share in shares}) == 1
         dealt = np.concatenate([batch for share in shares for batch in share])
@@ -227,9 +219,9 @@ def test_every_sentence_is_in_one_shard(store: Store, tokens: int, count: int) -
         assert max(totals) <= 1.5 * sum(totals) / count + longest.max()
 
 
-def test_a_rank_without_sentences_gets_a_batch_without_targets(store: Store) -> None:
+def test_a_rank_without_sentences_gets_a_batch_without_targets() -> None:
     """It knows the target tokens of the whole update all the same."""
-    plan = Plan(store, [1.0], BatchConfig(tokens_per_update=10, tokens_per_batch=10), 1)
+    plan = Plan(STORE, [1.0], BatchConfig(tokens_per_update=10, tokens_per_batch=10), 1)
     updates = []
     for rank in range(3):
         with Prefetcher(plan, 0, 0, rank, 3) as feed:
