@@ -76,7 +76,7 @@ def test_inspect_model_of_a_trained_model(
 FEW = ["--device", "cpu", "--set", "data.valid=null", "--set", "data.test=null", "--set"]
 
 
-def test_train_set_run_dir_and_fresh(
+def test_train_set_and_run_dir(
     mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,10 +88,6 @@ def test_train_set_run_dir_and_fresh(
         assert (tmp_path / folder / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
         assert "Traceback" not in ended.err
     assert "resuming after update 1" in mt(*train, "--run-dir", "b").err
-    fresh = mt(*train, "--run-dir", "b", "--fresh")
-    assert re.match(r"mt: b is now (.*/)?b\.old-1\n", fresh.err)
-    assert "resuming" not in fresh.err
-    assert (tmp_path / "b.old-1" / "checkpoints" / "last").exists()
     message = refused(mt(*train, "--run-dir", "c", "--device", "abacus"))
     assert says(message, "--device", "auto, cpu, cuda or cuda:N", "'abacus'")
     assert refused(mt(*train, "--set", "data.train=null")).startswith("data.train: must name")
