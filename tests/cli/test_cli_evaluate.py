@@ -73,7 +73,6 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
     ("options", "parts"),
     [
         ("", "evaluate: nothing to score … --hyp … --model … --src"),
-        ("--ref b", "evaluate: nothing to score"),
         ("--hyp a", "evaluate: no reference … --ref"),
         ("--model m --src a", "evaluate: no reference … --ref"),
         ("--src a --ref b", "evaluate: … --model … --src … give --model"),

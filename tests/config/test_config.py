@@ -266,15 +266,6 @@ def test_an_alias_is_a_copy(tmp_path: Path) -> None:
     assert data == DataConfig(train=[Source(src="a", tgt="b")], valid=Source(src="c", tgt="b"))
 
 
-def test_training_needs_a_text() -> None:
-    with pytest.raises(ConfigError) as caught:
-        require_training_data(Config())
-    assert str(caught.value) == (
-        "data.train: must name at least one text to train on, found none; "
-        "add - {src: FILE, tgt: FILE} below it"
-    )
-
-
 def test_configs_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config().model.d_model = 3

@@ -61,6 +61,8 @@ optim:
         ("run: {no: 1}", ": unknown key; known here: dir, seed"),
         # wrong types
         ("train: {max_steps: true}", ": must be a whole number, found true"),
+        ("batch: {tokens_per_batch: true}", ": must be a whole number or auto, found true"),
+        ("batch: {tokens_per_batch: a}", ": must be a whole number or auto, found 'a'"),
         ("train: {max_steps: 2.5}", ": must be a whole number, found 2.5"),
         (
             "train: {max_steps: '90'}",
@@ -115,6 +117,7 @@ optim:
         ),
         # limits
         ("model: {n_heads: 0}", ": must be at least 1, found 0"),
+        ("batch: {tokens_per_batch: 0}", ": must be at least 1, found 0"),
         ("model: {dropout: 1}", ": must be below 1, found 1"),
         ("model: {attention_dropout: 1.5}", ": must be below 1, found 1.5"),
         (

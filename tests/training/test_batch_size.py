@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, TrainerOf, log_of
-from messages import raises_saying, says
+from messages import says
 
 from mt.config.load import load_config
 from mt.config.schema import BatchConfig
@@ -94,17 +94,6 @@ def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(
     trainer = trainer_of(BLIND, batch=AUTO)
     assert memory["largest"] < 4 * memory["room"]
     assert 20_000 <= trainer.config.batch.budget <= 24_500
-
-
-@pytest.mark.parametrize(
-    ("value", "must_be"),
-    [(0, "at least 1"), (True, "whole number or auto"), ("automatic", "whole number or auto")],
-)
-def test_what_tokens_per_batch_can_be_is_said(
-    value: object, must_be: str, quick_config: QuickConfig
-) -> None:
-    with raises_saying(ConfigError, "batch.tokens_per_batch", must_be, "found"):
-        quick_config(batch={"tokens_per_batch": value})
 
 
 def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: Path) -> None:
