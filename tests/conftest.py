@@ -170,25 +170,28 @@ def tiny_run(
     tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The run directory of a tiny model that knows the digits. Copy it before you write to it."""
-    from mt.config.load import config_from_mapping
     from mt.training.launch import train
 
-    mapping = merged(
+    config = config_of(
         tiny_mapping,
-        {
-            "model": {"dropout": 0.0},
-            "batch": {"tokens_per_update": 1000, "tokens_per_batch": 1000},
-            "train": {"max_steps": 200, "valid_every": 100, "log_every": 50},
-        },
+        model={"dropout": 0.0},
+        batch={"tokens_per_update": 1000, "tokens_per_batch": 1000},
+        train={"max_steps": 200, "valid_every": 100, "log_every": 50},
     )
     run = tmp_path_factory.mktemp("tiny") / "run"
-    train(config_from_mapping(mapping, "tiny"), run, "cpu")
+    train(config, run, "cpu")
     if find_spec("ctranslate2"):  # as the first translation would, which says so on stderr
         from mt.runs.model_folder import read_folder
         from mt.translate.load_ctranslate2 import load_converted
 
         load_converted(read_folder(run), Path.exists, lambda _: None)
     return run
+
+
+@pytest.fixture
+def copied_run(tiny_run: Path, tmp_path: Path) -> Path:
+    """`run` in `tmp_path`: a copy of `tiny_run` to write to."""
+    return shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
 
 
 @pytest.fixture(scope="module")
@@ -440,13 +443,8 @@ def mt_command(*arguments: object) -> tuple[list[str], dict[str, str]]:
 
 def open_pipes(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a command with stdin and stdout as pipes; stderr is dropped."""
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=nowhere)
 
 
 def merged(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

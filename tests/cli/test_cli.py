@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -190,14 +189,10 @@ def test_commands_without_a_model_do_not_import_torch(tiny_config: Path, tiny_co
     assert not {"torch", "datasets"} & names
 
 
-def test_a_translation_by_ctranslate2_imports_no_torch(
-    tiny_run: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_a_translation_by_ctranslate2_imports_no_torch(copied_run: Path, tiny_corpus: Path) -> None:
     pytest.importorskip("ctranslate2")
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
     source = tiny_corpus / "test.src"
-    names = imported_by(["translate", "--model", run, source, "--device", "cpu"])
+    names = imported_by(["translate", "--model", copied_run, source, "--device", "cpu"])
     assert LARGE & names == {"ctranslate2"}
 
 

@@ -28,19 +28,17 @@ def assert_mean(mean: Path, one: Path, two: Path) -> None:
 
 
 @pytest.fixture
-def scored(tiny_run: Path, tmp_path: Path) -> Path:
+def scored(copied_run: Path) -> Path:
     """A run of four checkpoints: three with the scores 1, 3, 2 and one without."""
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
-    one, two = checkpoints(run)
+    one, two = checkpoints(copied_run)
     for number, folder, score in ((501, one, 1), (502, two, 3), (503, one, 2), (504, two, None)):
-        copy = run / "checkpoints" / step_name(number)
+        copy = copied_run / "checkpoints" / step_name(number)
         shutil.copytree(folder, copy)
         with changed_meta(copy) as meta:
             meta |= {"score": score, "step": number}
     shutil.rmtree(one)
     shutil.rmtree(two)
-    return run
+    return copied_run
 
 
 def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, scored: Path, tmp_path: Path) -> None:

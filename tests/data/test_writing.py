@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import unicodedata
 from dataclasses import asdict
 from pathlib import Path
@@ -336,23 +335,22 @@ def test_evaluation_translates_as_translate_does(tiny_run: Path, mt: Mt, tmp_pat
 
 
 def test_a_damaged_file_is_named_and_that_of_other_languages_left_out(
-    tiny_run: Path, mt: Mt, tmp_path: Path
+    copied_run: Path, mt: Mt
 ) -> None:
     """A model may have the vocabulary of one that knows other languages."""
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
-    values = json.loads((run / "writing.json").read_text(encoding="utf-8"))
+    path = copied_run / "writing.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
     assert [style["language"] for style in values] == ["de", "en"]
     values[0]["language"] = "nl"
-    (run / "writing.json").write_text(json.dumps(values), encoding="utf-8")
-    other = mt("translate", "--model", run, stdin=PLAIN.upper().encode())
+    path.write_text(json.dumps(values), encoding="utf-8")
+    other = mt("translate", "--model", copied_run, stdin=PLAIN.upper().encode())
     assert other.code == 0
     assert "training text" not in other.err
-    (run / "writing.json").write_text('{"src": {}}', encoding="utf-8")
-    message = refused(mt("translate", "--model", run, stdin=b"a\n"))
+    path.write_text('{"src": {}}', encoding="utf-8")
+    message = refused(mt("translate", "--model", copied_run, stdin=b"a\n"))
     assert says(message, "writing.json", "copy it again", "remove it")
-    (run / "writing.json").unlink()
-    assert mt("translate", "--model", run, stdin=b"a\n").code == 0
+    path.unlink()
+    assert mt("translate", "--model", copied_run, stdin=b"a\n").code == 0
 
 
 # --- of a model of several directions ---------------------------------------------------------

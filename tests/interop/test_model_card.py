@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -68,16 +67,11 @@ CORPORA = [
 ]  # fmt: skip
 
 
-def test_the_card_has_licence_and_citation_of_fetched_corpora(
-    tiny_run: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(
-        json.dumps(manifest | {"corpora": [{"name": "damaged"}, *CORPORA]})
-    )
-    card = model_card(load_model(run), "Use it.")
+def test_the_card_has_licence_and_citation_of_fetched_corpora(copied_run: Path) -> None:
+    path = copied_run / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"corpora": [{"name": "damaged"}, *CORPORA]}))
+    card = model_card(load_model(copied_run), "Use it.")
     assert "Licence: not stated." in card  # that of the model is the user's to state
     assert says(
         card,

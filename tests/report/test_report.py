@@ -110,26 +110,24 @@ def test_the_page_says_what_was_trained(page: Page, tiny_run: Path) -> None:
     assert "No update was skipped. There was no rollback." in page.text
 
 
-def test_fetched_corpora_have_their_licence_and_citation(tiny_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
-    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-    assert "Fetched corpora" not in make_page([run])
+def test_fetched_corpora_have_their_licence_and_citation(copied_run: Path) -> None:
+    path = copied_run / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    assert "Fetched corpora" not in make_page([copied_run])
     corpus = {"name": "Digits", "version": "v2", "languages": ["de", "en"], "url": ["https://a"]}
     corpus |= {"source": "opus:Digits/v2"}
     corpus |= {"licence": "CC-BY & <b>", "fetched": "2026-11-23", "citation": "A. Author"}
     corpora = [{**corpus, "changed": []}, 5, {**corpus, "changed": ["corpus.de"]}]  # 5: damaged
-    (run / "manifest.json").write_text(json.dumps(manifest | {"corpora": corpora}))
-    text = Page(make_page([run])).text
+    path.write_text(json.dumps(manifest | {"corpora": corpora}))
+    text = Page(make_page([copied_run])).text
     row = "Digits v2, de-en CC-BY & <b> 2026-11-23"
     assert says(text, "Fetched corpora", f"{row} as fetched A. Author")
     assert says(text, f"{row} changed since it was fetched: corpus.de A. Author")
 
 
-def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
+def test_leaks_are_counted(copied_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
     """Three planted test sources, one of them with its translation, and others without."""
-    run, corpus = tmp_path / "run", tmp_path / "corpus"
-    shutil.copytree(tiny_run, run, symlinks=True)
+    run, corpus = copied_run, tmp_path / "corpus"
     shutil.copytree(tiny_corpus, corpus)
     assert [leak["sources"] for leak in read_corpora(read_run(run, ""))["leaks"]] == [0, 0]
     for name in ("config.yaml", "manifest.json"):

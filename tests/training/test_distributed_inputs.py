@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import time
@@ -61,19 +60,17 @@ def test_a_run_directory_that_is_not_shared_is_refused(
 
 @pytest.mark.slow
 def test_fresh_can_start_from_the_weights_of_the_same_run(
-    settings: Mapped, tiny_run: Path, tmp_path: Path
+    settings: Mapped, copied_run: Path, tmp_path: Path
 ) -> None:
     """Both ranks have read them before rank 0 renames the folder."""
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
     model = {"model": {"attention_bias": True, "activation": "relu"}}  # as there
     mapping = merged(
         merged(settings, model),
-        {"data": {"valid": None}, "train": {"init_from": str(run), "max_steps": 1}},
+        {"data": {"valid": None}, "train": {"init_from": str(copied_run), "max_steps": 1}},
     )
-    done = run_ranks(tmp_path, [*command_of(mapping, run)[1:], "--fresh"])
+    done = run_ranks(tmp_path, [*command_of(mapping, copied_run)[1:], "--fresh"])
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
-    assert "pieces kept, 0 new, 0 dropped" in log_of(run)
+    assert "pieces kept, 0 new, 0 dropped" in log_of(copied_run)
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
 
 
