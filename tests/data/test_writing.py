@@ -430,23 +430,16 @@ def test_all_commands_that_translate_refuse_an_unknown_source_language(
     assert mt("evaluate", "--model", both, "--beam-size", 1).code == 0  # as its config says
 
 
-def test_an_interrupted_translation_keeps_its_source_language(several: Path) -> None:
-    options = EngineOptions(models=[several], engine="torch", workers=1, device="cpu")
-    kept = set()
-    for source in ("de", "fr", None):
-        with load_translator(SearchOptions(to="en", from_=source), options) as translator:
-            kept.add(str(translator.settings))
-    assert len(kept) == 3
+def test_an_interrupted_translation_keeps_its_source_language(several: Path, both: Path) -> None:
+    """But needs no --from where --to tells it."""
 
-
-def test_an_interrupted_translation_keeps_the_source_language_that_to_tells(both: Path) -> None:
-    """But needs no --from where that says what is known."""
-    options = EngineOptions(models=[both], engine="torch", workers=1, device="cpu")
-    kept = []
-    for to, source in (("en", None), ("en", "de"), ("de", None)):
+    def kept(model: Path, to: str, source: str | None) -> object:
+        options = EngineOptions(models=[model], engine="torch", workers=1, device="cpu")
         with load_translator(SearchOptions(to=to, from_=source), options) as translator:
-            kept.append(translator.settings)
-    assert kept[0] == kept[1] != kept[2]
+            return translator.settings
+
+    assert len({str(kept(several, "en", source)) for source in ("de", "fr", None)}) == 3
+    assert kept(both, "en", None) == kept(both, "en", "de") != kept(both, "de", None)
 
 
 @pytest.mark.parametrize(("source", "n_sentences"), [("de", 1), ("fr", 2)])
