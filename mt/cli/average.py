@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mt.cli.console import say
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 
 @described("""
@@ -22,7 +23,6 @@ def average(run_dir: Path, output: Path, last: int | None = None, best: int | No
     mt average runs/base --best 3 -o runs/base/averaged
     mt translate --model runs/base/averaged input.de -o output.en
     """
-    from mt.errors import ConfigError
     from mt.model.checkpoint import average_run
 
     if last and best:

@@ -7,6 +7,7 @@ from pathlib import Path
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+from mt.errors import ConfigError, DataError
 
 app = command_group("config", "Check, show and describe configs.")
 
@@ -22,7 +23,6 @@ def check(config: str, settings: list[str] | None = None) -> None:
     from mt.config.load import load_config, require_training_data
     from mt.data.reading.check import check_data
     from mt.data.reading.corpus import data_root
-    from mt.errors import DataError
 
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
@@ -92,7 +92,6 @@ def import_(curriculum: Path, output: str) -> None:
     mt config import opustrainer.yaml -o curriculum.yaml
     mt config check --config curriculum.yaml
     """
-    from mt.errors import ConfigError
     from mt.interop.opustrainer import read_curriculum
     from mt.translate.streaming import open_output, refuse_overwrite
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.errors import ConfigError
+
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
@@ -28,7 +30,6 @@ class CorpusGroup:
         Its `train` is not empty. Raises ConfigError for what cannot be meant.
         """
         from mt.config.load import config_from_mapping, load_config, require_training_data
-        from mt.errors import ConfigError
 
         if self.config is not None:
             if self.names or self.langs:
@@ -59,7 +60,6 @@ def paired(names: list[str]) -> list[list[str]]:
     from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
     from mt.data.reading.formats import SUFFIXES
     from mt.data.reading.text_files import is_pattern, matching_files
-    from mt.errors import ConfigError
 
     def is_missing_side(name: str) -> bool:
         if is_pattern(name) or Path(name).exists():
@@ -120,7 +120,6 @@ def is_side_of_text(path: Path) -> bool:
 def mapping_of(words: list[str]) -> Any:
     """Return a source as a config has it."""
     from mt.config import yaml_text
-    from mt.errors import ConfigError
 
     if len(words) == 2:
         return {"src": words[0], "tgt": words[1]}
@@ -138,7 +137,6 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
     Raises ConfigError where they are needed and cannot be told.
     """
     from mt.data.reading.compression import suffix_of
-    from mt.errors import ConfigError
 
     if langs is not None:
         # The hyphen in the middle: that of pt-BR-en stands after a country.

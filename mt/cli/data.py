@@ -11,6 +11,7 @@ from mt.cli.console import print_result, say, show_in_pager
 from mt.cli.corpora import CorpusGroup
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.data.cleaning.plan import CleaningPlan
@@ -48,7 +49,6 @@ def get(
     mt data get mtdata:Statmt-news_commentary-18-deu-eng --langs de-en -o news
     """
     from mt.data.reading.fetch import fetch_corpus, list_corpora
-    from mt.errors import ConfigError
 
     if query is not None:
         for line in list_corpora(query, langs, say):
@@ -174,7 +174,6 @@ def stats(
     """
     from mt.cli.clean import data_to_clean, stage_progress
     from mt.data.cleaning.plan import plan_of
-    from mt.errors import ConfigError
     from mt.inspect.corpus_statistics import count_corpora, meter_of
     from mt.inspect.corpus_table import statistics_of, statistics_text
     from mt.inspect.pictures import check_replaceable, save_file
@@ -238,7 +237,6 @@ def view(
     from mt.cli.clean import data_to_clean
     from mt.data.cleaning.plan import plan_of
     from mt.data.reading.text_files import Damage
-    from mt.errors import ConfigError
     from mt.inspect import pair_view
 
     damage = Damage()
@@ -288,7 +286,6 @@ def prepare(
     mt data prepare --config wmt14.yaml --shard 3/8
     """
     from mt.config.load import load_config, require_training_data
-    from mt.errors import ConfigError
 
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if not match or not 1 <= int(match[1]) <= int(match[2]):

@@ -10,6 +10,7 @@ import typer
 from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 app = command_group("import", "Make a model of one of another program.")
 
@@ -46,7 +47,6 @@ def marian(
     \b
     mt import marian FOLDER -o OUT
     """
-    from mt.errors import ConfigError
     from mt.interop.huggingface_folder import MARIAN
 
     raise ConfigError(f"import marian {folder}: {MARIAN} -o {output or 'FOLDER'}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
@@ -49,7 +50,6 @@ def model(
     from mt.config.auto import replace_auto_without_data
     from mt.config.load import load_config
     from mt.data.tokens.tokenizer import own_tokenizer
-    from mt.errors import ConfigError
     from mt.inspect.cost import BYTES, cost_of, format_cost
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import read_folder
@@ -187,7 +187,6 @@ def positions(
     mt inspect positions --config base.yaml -o positions.svg
     mt inspect positions --model runs/base --side tgt -o positions.png
     """
-    from mt.errors import ConfigError
     from mt.inspect.pictures import check_picture_file
     from mt.inspect.position_map import as_text, position_table, save_picture
 
@@ -239,7 +238,6 @@ def tokens(
     mt inspect tokens --model runs/base --src train.de --tgt train.en --lines 0
     mt inspect tokens --model mine.model --src train.de
     """
-    from mt.errors import ConfigError
     from mt.inspect.token_listing import list_tokens
     from mt.runs.model_folder import open_tokenizer
     from mt.translate.streaming import read_input
@@ -277,7 +275,6 @@ def lr(config: list[str], settings: list[str] | None = None, picture: Path | Non
     mt inspect lr --config tiny.yaml --set optim.schedule=constant
     """
     from mt.config.load import load_config
-    from mt.errors import ConfigError
     from mt.inspect.pictures import check_picture_file
     from mt.inspect.schedule import check_length, save_schedule, schedule_table
 
@@ -295,7 +292,6 @@ def lr(config: list[str], settings: list[str] | None = None, picture: Path | Non
 
 def _one_of(config: str | None, model: Path | None, settings: list[str] | None) -> None:
     """Refuse both or neither of --config and --model, and --set with --model."""
-    from mt.errors import ConfigError
 
     if (config is None) == (model is None):
         found = "neither" if config is None else "both"

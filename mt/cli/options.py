@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mt.cli.help import read_rows
+from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.search.options import EngineOptions, Sampling
@@ -91,7 +92,6 @@ class SamplingGroup:
 
     def value(self) -> Sampling | None:
         """Return the sampling asked for. Raises ConfigError for options without --sample."""
-        from mt.errors import ConfigError
         from mt.search.options import Sampling
 
         given = {name: value for name, value in vars(self).items() if value is not None}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result, say
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.evaluation.contrastive import Item
@@ -158,7 +159,6 @@ def _check_options(
     aligned: bool,
 ) -> None:
     """Refuse options that are missing or do not go together."""
-    from mt.errors import ConfigError
 
     given = [f"--{name}" for name, path in (("src", src), ("tgt", tgt)) if path is not None]
     if len(given) == 1:

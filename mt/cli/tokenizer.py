@@ -8,6 +8,7 @@ from pathlib import Path
 from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 app = command_group("tokenizer", "Learn a vocabulary; encode and decode text.")
 
@@ -54,7 +55,6 @@ def train(
     import json
 
     from mt.config.load import config_from_mapping, load_config
-    from mt.errors import ConfigError
     from mt.translate.tokenize_file import train_file
 
     if config is None and settings:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result
 from mt.cli.options import described
+from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.config.load import Loaded
@@ -65,7 +66,6 @@ def _load(config: str, settings: list[str], run_dir: Path | None) -> tuple[Loade
     Of several processes, only one reports what is wrong with it.
     """
     from mt.config.load import load_config, require_training_data
-    from mt.errors import ConfigError
 
     try:
         loaded = load_config(config, settings)
