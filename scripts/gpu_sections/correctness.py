@@ -189,7 +189,8 @@ def compiled(setting: Setting, precision: str) -> str:
     n_graphs = n_compiled_graphs()
     updates = first_updates(setting, fast, 12)
     for row in range(3):
-        batch = gather_batch(setting.store, np.array([row]), packed=fast.packed)
+        batch = gather_batch(setting.store, np.array([row]))
+        batch = batch.packed() if fast.packed else batch
         updates.append(Update(0, 0, 1, [batch], batch.n_tgt))
     errors = [relative(gradients(fast, each), gradients(plain, each)) for each in updates]
     more = n_compiled_graphs() - n_graphs

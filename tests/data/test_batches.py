@@ -334,13 +334,10 @@ def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> N
     for rows in (1, 2, 7, 300):
         indices = np.append(draw.choice(299, rows - 1, replace=False), 299)
         expected = collate([store.pair(i) for i in indices])
-        for packed in (False, True):
-            found = vars(gather_batch(mapped, indices, packed=packed))
-            wanted = vars(expected.packed() if packed else expected)
-            assert (found["src_positions"] is not None) == packed
-            for name, value in wanted.items():
-                if value is not None:
-                    torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+        found = vars(gather_batch(mapped, indices))
+        for name, value in vars(expected).items():
+            if value is not None:
+                torch.testing.assert_close(found[name], value, rtol=0, atol=0)
 
 
 def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:

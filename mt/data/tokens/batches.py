@@ -44,8 +44,11 @@ class Batch:
         return self.src.numel() + self.tgt_in.numel()
 
     def packed(self) -> Batch:
-        """The same batch, to be computed without padding."""
-        return replace(self, src_positions=self.src_mask.flatten().nonzero().squeeze(1))
+        """The same batch, to be computed without padding; pinned if this one is."""
+        positions = self.src_mask.flatten().nonzero().squeeze(1)
+        if self.src.is_pinned():
+            positions = positions.pin_memory()
+        return replace(self, src_positions=positions)
 
     def without_targets(self) -> Batch:
         """The same batch, padded, with no target tokens: its loss and gradients are 0."""
@@ -108,8 +111,8 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
     )
 
 
-def gather_batch(store: Store, indices: Indices, pin: bool = False, packed: bool = False) -> Batch:
-    """The batch that `collate` makes of these pairs of the store, with `packed` its `Batch.packed`.
+def gather_batch(store: Store, indices: Indices, pin: bool = False) -> Batch:
+    """The batch that `collate` makes of these pairs of the store.
 
     Without a loop over sentences; NumPy releases the GIL meanwhile, so a thread can do it while
     training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
@@ -135,20 +138,14 @@ def gather_batch(store: Store, indices: Indices, pin: bool = False, packed: bool
     out_view[:-1] = tgt_view.ravel()[positions_view[:-1] + 1]
     out_view[(tgt_lengths + 1).cumsum() - 1] = EOS
     src_mask = torch.ne(src, PAD, out=torch.empty(src.shape, dtype=torch.bool, pin_memory=pin))
-    n_src = int(src_lengths.sum()) + len(rows)
-    src_positions = None
-    if packed:
-        src_positions, positions_view = _empty((n_src,), pin)
-        positions_view[:] = np.flatnonzero(src_mask.numpy())
     return Batch(
         src=src,
         src_mask=src_mask,
         tgt_in=tgt_in,
         tgt_out=tgt_out,
         tgt_positions=positions,
-        n_src=n_src,
+        n_src=int(src_lengths.sum()) + len(rows),
         n_tgt=n_tgt,
-        src_positions=src_positions,
     )
 
 
@@ -176,7 +173,9 @@ def shard_of(
     store = plan.store
     lengths = store.src_lengths, store.tgt_lengths
     shard = shard_batches(*lengths, update, world_size, plan.packed)[rank]
-    batches = [gather_batch(store, batch, pin, plan.packed) for batch in shard if len(batch)]
+    batches = [gather_batch(store, batch, pin) for batch in shard if len(batch)]
+    if plan.packed:
+        batches = [batch.packed() for batch in batches]
     if len(batches) < len(shard):
         # A rank without sentences runs a batch without targets: the other ranks wait for it.
         placeholder = gather_batch(store, update[0][:1], pin).without_targets()
