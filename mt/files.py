@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mt.errors import CheckpointError
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
@@ -61,6 +63,12 @@ def parse_json(text: str | bytes) -> Any:
         )
     except RecursionError as error:  # thousands of brackets
         raise ValueError("it is nested too deep") from error
+
+
+def require_new(output: Path) -> None:
+    """Raise CheckpointError if something is at `output`, which must be new."""
+    if output.exists():
+        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
 
 
 def sync_files(folder: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
-from mt.errors import ConfigError, DataError
+from mt.errors import DataError
+from mt.files import require_new
 
 app = command_group("config", "Check, show and describe configs.")
 
@@ -97,7 +98,7 @@ def import_(curriculum: Path, output: str) -> None:
 
     refuse_overwrite(output, {"FILE": curriculum})
     if output != "-" and Path(output).is_file():  # which its first lines ask to complete
-        raise ConfigError(f"--output {output}: already exists; give another path, or remove it")
+        require_new(Path(output))
     text, lost = read_curriculum(curriculum)
     for line in lost:
         say(f"not taken over: {line}")

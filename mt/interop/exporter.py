@@ -23,6 +23,7 @@ from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.evaluation.metrics import Bleu
+from mt.files import require_new
 from mt.model.checkpoint import LoadedModel, reason_of
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -53,8 +54,7 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
 
     Raises CheckpointError if `output` exists, or if the weights of `model` cannot be written there.
     """
-    if output.exists():
-        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
+    require_new(output)
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -19,8 +19,8 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config, ModelConfig
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.errors import CheckpointError, ConfigError
-from mt.files import sha256_of
+from mt.errors import ConfigError
+from mt.files import require_new, sha256_of
 from mt.interop.huggingface_folder import (
     ACTIVATIONS,
     POSITIONS,
@@ -56,8 +56,7 @@ def import_model(folder: Path, output: Path) -> str:
     reasons at once for what `mt` cannot represent, CheckpointError for files that are missing or
     damaged and for an `output` that exists or cannot be written.
     """
-    if output.exists():
-        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
+    require_new(output)
     settings = read_config(folder)
     faults = list(config_faults(settings))
     path, tensors = read_weights(folder)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
-from mt.files import sha256_of, sync_files, sync_folder
+from mt.files import require_new, sha256_of, sync_files, sync_folder
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import (
     FORMAT,
@@ -273,8 +273,7 @@ def average_run(
             f"{len(chosen)} {kept}; ask for fewer, or train longer, or with a larger "
             f"train.keep_{kind} or a smaller train.valid_every"
         )
-    if output.exists():
-        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
+    require_new(output)
     chosen = sorted(chosen)
     newest = read_folder(chosen[-1])
     for folder in chosen[:-1]:
