@@ -5,7 +5,6 @@ All faults of a config are reported in one `ConfigError`, a line each.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
-from mt.config.messages import problem, shown, unknown_key, unknown_section
+from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
 from mt.config.schema import Config, sections
 from mt.errors import ConfigError
 
@@ -257,10 +256,10 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
     file = next((file for file in shipped if name in (file, Path(file).stem)), None)
     if file is None:
         stems = {Path(other).stem: other for other in shipped}
-        near = difflib.get_close_matches(Path(str(name)).stem, stems, 1)
+        near = nearest(Path(str(name)).stem, stems)
         raise ConfigError(
             f"{where}: recipe: must be the name of a shipped config ({', '.join(shipped)}), "
-            f"found {shown(name)}" + (f"; did you mean {stems[near[0]]}?" if near else "")
+            f"found {shown(name)}" + (f"; did you mean {stems[near]}?" if near else "")
         )
     recipe = _normalise(yaml_text.read(shipped_folder() / file))
     if inner := recipe.get("recipe"):
@@ -311,8 +310,8 @@ def _nearest_config(path: Path, shipped: list[str]) -> str | None:
         return str(path / "config.yaml")
     known = {Path(other).stem: other for other in shipped}
     known |= {other.stem: str(other) for other in path.parent.glob("*.y*ml")}
-    near = difflib.get_close_matches(path.stem, known, 1)
-    return known[near[0]] if near else None
+    near = nearest(path.stem, known)
+    return known[near] if near else None
 
 
 def shipped_folder() -> Path:

@@ -65,7 +65,7 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     if kind == "literal_error":
         options = context["expected"].replace("'", "")
         known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
-        hint = f"; did you mean {near}?" if (near := _nearest(str(found), known)) else ""
+        hint = f"; did you mean {near}?" if (near := nearest(str(found), known)) else ""
         return f"must be {options}, found {shown(found)}{hint}"
     required = _REQUIRED.get(kind, "cannot be used").format(**context)
     others = get_args(field.annotation) if field is not None else ()
@@ -113,22 +113,23 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
     if word in _OTHER_NAMES:
         return f"unknown key; did you mean {_OTHER_NAMES[word]}?"
     of_config = ["recipe"] * (owner is Config)
-    if near := _nearest(word, [*owner.model_fields, *of_config]):
+    if near := nearest(word, [*owner.model_fields, *of_config]):
         return f"unknown key; did you mean {near}?"
     elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
-    if near := _nearest(word, elsewhere, 0.8):
+    if near := nearest(word, elsewhere, 0.8):
         return f"unknown key; did you mean {elsewhere[near]}?"
     return f"unknown key; known here: {', '.join(owner.model_fields)}"
 
 
 def unknown_section(name: str) -> str:
     """Return the message for an unknown section: the nearest known one, or all."""
-    if near := _nearest(name.lower(), sections()):
+    if near := nearest(name.lower(), sections()):
         return f"unknown section; did you mean {near}?"
     return f"unknown section; known: {', '.join(sections())}"
 
 
-def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word that is most like this one; None where none is like it."""
     near = difflib.get_close_matches(word, list(known), 1, cutoff)
     return near[0] if near else None
 

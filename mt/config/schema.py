@@ -41,6 +41,7 @@ from mt.config.values import (
 )
 
 RECIPE = "shipped config, such as small.yaml, from which keys are taken that a file leaves out"
+_CHOSEN = "mt.config.auto chooses a number"
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 Part = Literal[
@@ -99,9 +100,7 @@ class TokenizerConfig(_Strict):
     @property
     def size(self) -> int:
         """`vocab_size` as a number, which `mt.config.auto` chooses where it is auto."""
-        assert isinstance(self.vocab_size, int), (
-            f"{self.vocab_size}: mt.config.auto chooses a number"
-        )
+        assert isinstance(self.vocab_size, int), f"{self.vocab_size}: {_CHOSEN}"
         return self.vocab_size
 
     @property
@@ -169,9 +168,7 @@ class ModelConfig(_Strict):
     @property
     def dropout_p(self) -> float:
         """`dropout` as a number, which `mt.config.auto` chooses where it is auto."""
-        assert isinstance(self.dropout, float | int), (
-            f"{self.dropout}: mt.config.auto chooses a number"
-        )
+        assert isinstance(self.dropout, float | int), f"{self.dropout}: {_CHOSEN}"
         return self.dropout
 
     @property
@@ -283,9 +280,7 @@ class TrainConfig(_Strict):
     @property
     def epochs(self) -> float | None:
         """`max_epochs` as a number, which `mt.config.auto` chooses where it is auto."""
-        assert not isinstance(self.max_epochs, str), (
-            f"{self.max_epochs}: mt.config.auto chooses a number"
-        )
+        assert not isinstance(self.max_epochs, str), f"{self.max_epochs}: {_CHOSEN}"
         return self.max_epochs
 
     @property
