@@ -51,7 +51,7 @@ def get(
     from mt.data.reading.fetch import fetch_corpus, list_corpora
 
     if query is not None:
-        for line in list_corpora(query, langs, say):
+        for line in list_corpora(query, langs):
             print_result(line)
     elif corpus is None or folder is None:
         raise ConfigError(
@@ -59,7 +59,7 @@ def get(
             f"--list TEXT --langs {langs} lists corpora"
         )
     else:
-        fetch_corpus(corpus, langs, folder, overwrite, say)
+        fetch_corpus(corpus, langs, folder, overwrite)
 
 
 @app.command("clean", cls=PanelCommand)

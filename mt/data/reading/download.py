@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from mt import __version__
 from mt.errors import DataError
+from mt.terminal import say
 
 # Each attempt continues where the one before ended; seconds to wait before the second one, doubled
 # each time.
@@ -31,10 +32,9 @@ TIMEOUT = 60.0  # seconds without a byte
 BLOCK = 1 << 18
 # Answers of a server that are worth another attempt.
 PASSING = {408, 416, 429, 500, 502, 503, 504}
-Say = Callable[[str], None]
 
 
-def fetch_json(url: str, what: str, say: Say) -> Any:
+def fetch_json(url: str, what: str) -> Any:
     """The JSON that a URL answers with. Raises DataError, opening with `what`."""
 
     def read() -> bytes:
@@ -42,7 +42,7 @@ def fetch_json(url: str, what: str, say: Say) -> Any:
             return bytes(answer.read())
 
     try:
-        return json.loads(_repeated(read, url, what, say))
+        return json.loads(_repeated(read, url, what))
     except ValueError as error:
         raise DataError(
             f"{what}: {url} answers with text that is no JSON ({error}). Is something between "
@@ -50,7 +50,7 @@ def fetch_json(url: str, what: str, say: Say) -> Any:
         ) from None
 
 
-def download(url: str, path: Path, what: str, say: Say) -> None:
+def download(url: str, path: Path, what: str) -> None:
     """Fetch a file to `path`, by way of `path`.part, which the next call continues.
 
     It is continued only if the server still has the file that it began with (If-Range). Raises
@@ -59,12 +59,12 @@ def download(url: str, path: Path, what: str, say: Say) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    _repeated(lambda: _receive(url, part, say), url, what, say)
+    _repeated(lambda: _receive(url, part), url, what)
     part.with_suffix(".tag").unlink(missing_ok=True)
     part.replace(path)
 
 
-def _receive(url: str, part: Path, say: Say) -> None:
+def _receive(url: str, part: Path) -> None:
     """Append to `part` what is missing of the file; ConnectionError if some is missing after it."""
     tag = part.with_suffix(".tag")  # which version of the file the server has, by its own word
     before = part.stat().st_size if part.exists() and tag.exists() else 0
@@ -104,7 +104,7 @@ def _request(url: str, headers: dict[str, str] | None = None) -> Request:
     return Request(quote(url, safe=string.punctuation), headers=own | (headers or {}))
 
 
-def _repeated(act: Callable[[], Any], url: str, what: str, say: Say) -> Any:
+def _repeated(act: Callable[[], Any], url: str, what: str) -> Any:
     """What `act` returns; faults of the network are tried again, up to `ATTEMPTS` times."""
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from mt.data.reading.corpus_record import RECORD, CorpusRecord, files_in, read_record
-from mt.data.reading.download import DOWNLOADS, Say
+from mt.data.reading.download import DOWNLOADS
 from mt.data.reading.mtdata_index import fetch_mtdata, search_mtdata
 from mt.data.reading.opus import fetch_opus, search_opus
 from mt.errors import ConfigError, DataError, MtError
+from mt.terminal import say
 
 # The folder inside the new one in which files are until all are there.
 PARTIAL = ".partial"
@@ -29,7 +30,7 @@ def language_pair(langs: str) -> tuple[str, str]:
     return codes[0], codes[1]
 
 
-def list_corpora(query: str, langs: str, say: Say) -> Iterator[str]:
+def list_corpora(query: str, langs: str) -> Iterator[str]:
     """Lines of name, pairs and megabytes of the corpora whose names contain `query`.
 
     Raises DataError if neither OPUS nor mtdata can be asked, and warns if one of them cannot.
@@ -38,7 +39,7 @@ def list_corpora(query: str, langs: str, say: Say) -> Iterator[str]:
     faults: list[MtError] = []
     lines: list[str] = []
     try:
-        for entry in search_opus(languages, "OPUS", say):
+        for entry in search_opus(languages, "OPUS"):
             pairs, size = (entry.get(key, "") for key in ("alignment_pairs", "size"))
             known = isinstance(pairs, int) and isinstance(size, int)
             shown = f"\t{pairs:,} pairs\t{size * 1024 / 1e6:,.1f} MB" if known else ""
@@ -46,7 +47,7 @@ def list_corpora(query: str, langs: str, say: Say) -> Iterator[str]:
     except DataError as error:
         faults.append(error)
     try:
-        for entry in search_mtdata(languages, say):
+        for entry in search_mtdata(languages):
             if faults or entry.did.group != "OPUS":  # whose own index is newer
                 lines.append(f"mtdata:{entry.did}")
     except ConfigError as error:
@@ -58,7 +59,7 @@ def list_corpora(query: str, langs: str, say: Say) -> Iterator[str]:
     yield from sorted((one for one in lines if query.lower() in one.lower()), key=str.lower)
 
 
-def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool, say: Say) -> None:
+def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool) -> None:
     """Fetch `opus:...` or `mtdata:...` into `folder`; nothing to do where it is there already.
 
     A record without its files is a request for exactly these: what comes must have their SHA-256.
@@ -82,7 +83,7 @@ def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool, say: Sa
     try:
         partial.mkdir(parents=True, exist_ok=True)
         _drop_unpacked(partial)  # of an attempt that was killed
-        record = fetch(source, languages, partial, say)
+        record = fetch(source, languages, partial)
         record.fetched, record.files = time.strftime("%Y-%m-%d"), files_in(partial)
         if known:
             _require_same(known, record, folder)

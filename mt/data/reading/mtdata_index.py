@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from mt.data.reading.corpus_record import CorpusRecord
-from mt.data.reading.download import DOWNLOADS, Say, download
+from mt.data.reading.download import DOWNLOADS, download
 from mt.errors import ConfigError, DataError, MtError, first_line
+from mt.terminal import say
 
 
-def load_index(say: Say) -> Any:
+def load_index() -> Any:
     """The index of mtdata. Raises ConfigError where it is not installed or cannot be built."""
     logging.getLogger().addHandler(logging.NullHandler())  # keeps mtdata from adding its own
     try:
@@ -61,9 +62,9 @@ def load_index(say: Say) -> Any:
     return INDEX
 
 
-def search_mtdata(languages: tuple[str, str], say: Say) -> Iterator[Any]:
+def search_mtdata(languages: tuple[str, str]) -> Iterator[Any]:
     """The entries of the index for a language pair, in either direction."""
-    load_index(say)
+    load_index()
     from mtdata.entry import Langs
     from mtdata.index import get_entries
 
@@ -73,9 +74,9 @@ def search_mtdata(languages: tuple[str, str], say: Say) -> Iterator[Any]:
         raise ConfigError(f"mtdata: --langs {'-'.join(languages)}: {first_line(error)}") from None
 
 
-def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say) -> CorpusRecord:
+def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path) -> CorpusRecord:
     """Fetch `mtdata:GROUP-NAME-VERSION-LANGS` into `folder`; ConfigError, DataError or OSError."""
-    index = load_index(say)
+    index = load_index()
     from mtdata.entry import DatasetId, Langs
     from mtdata.iso.bcp47 import BCP47Tag
 
@@ -87,7 +88,7 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say
             f"{source}: must be mtdata:GROUP-NAME-VERSION-LANGS ({first_line(error)})"
         ) from None
     if wanted not in index:
-        names = [str(entry.did) for entry in search_mtdata(languages, say)]
+        names = [str(entry.did) for entry in search_mtdata(languages)]
         similar = difflib.get_close_matches(str(wanted), names, n=3, cutoff=0.3)
         raise ConfigError(
             f"{source}: mtdata has no such corpus for {'-'.join(languages)}; similar names: "
@@ -100,7 +101,7 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say
     if not fits:
         raise ConfigError(f"--langs {'-'.join(languages)}: {source} is {entry.did.lang_str}")
     try:
-        urls = _read(entry, languages[::-1] if swapped else languages, folder, source, say)
+        urls = _read(entry, languages[::-1] if swapped else languages, folder, source)
         keys = [entry.cite] if isinstance(entry.cite, str) else entry.cite or []
         citation = "\n".join(index.ref_db.get_bibtex(key) for key in keys)
     except MtError:
@@ -120,7 +121,7 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say
     )
 
 
-def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: Say) -> list[str]:
+def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str) -> list[str]:
     """Write the pairs of an entry to corpus.LANGUAGE files, or its TMX files; return the URLs."""
     from mtdata.cache import Cache
     from mtdata.parser import Parser
@@ -134,7 +135,7 @@ def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: 
             """Fetch a file, unless an earlier attempt has."""
             urls.append(url)
             if not save_at.exists():
-                download(url, save_at, what, say)
+                download(url, save_at, what)
             return save_at
 
     cache = folder / DOWNLOADS

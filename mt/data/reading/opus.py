@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mt.data.reading.corpus_record import CorpusRecord
-from mt.data.reading.download import DOWNLOADS, Say, download, fetch_json
+from mt.data.reading.download import DOWNLOADS, download, fetch_json
 from mt.errors import ConfigError, DataError
 
 API = "https://opus.nlpl.eu/opusapi/"
@@ -30,11 +30,11 @@ API_VARIABLE = "MT_OPUS_API"  # the environment variable with another index
 MOST_UNPACKED = 200
 
 
-def search_opus(languages: tuple[str, str], what: str, say: Say) -> list[dict[str, Any]]:
+def search_opus(languages: tuple[str, str], what: str) -> list[dict[str, Any]]:
     """The entries of the index for a language pair. Raises DataError, opening with `what`."""
     query = {"source": languages[0], "target": languages[1], "preprocessing": "moses"}
     url = f"{os.environ.get(API_VARIABLE, API)}?{urlencode(query)}"
-    answer = fetch_json(url, what, say)
+    answer = fetch_json(url, what)
     try:
         return [
             entry
@@ -50,7 +50,7 @@ def search_opus(languages: tuple[str, str], what: str, say: Say) -> list[dict[st
         ) from None
 
 
-def fetch_opus(source: str, languages: tuple[str, str], folder: Path, say: Say) -> CorpusRecord:
+def fetch_opus(source: str, languages: tuple[str, str], folder: Path) -> CorpusRecord:
     """Fetch `opus:CORPUS/VERSION` into `folder`. Raises ConfigError, DataError and OSError."""
     name, _, version = source.removeprefix("opus:").partition("/")
     if not name or not version:
@@ -58,11 +58,11 @@ def fetch_opus(source: str, languages: tuple[str, str], folder: Path, say: Say) 
             f"{source}: a version is required, such as opus:Europarl/v8, or latest; "
             f"mt data get --list {name or 'NAME'} --langs {'-'.join(languages)} lists them"
         )
-    entries = search_opus(languages, source, say)
+    entries = search_opus(languages, source)
     entry = _entry(entries, name, version, f"{source}: for {'-'.join(languages)}")
     archive = folder / DOWNLOADS / f"{hashlib.sha256(entry['url'].encode()).hexdigest()[:16]}.zip"
     if not archive.exists():  # as after a full disk
-        download(entry["url"], archive, source, say)
+        download(entry["url"], archive, source)
     try:
         _unpack(archive, languages, folder, source)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
