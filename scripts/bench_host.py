@@ -106,15 +106,12 @@ def measure(args: argparse.Namespace, workers: int, source: Path, count: int) ->
     )
     files = TextFiles(source=str(source), output=f"{source}.out", overwrite=True)
     start, cpu = time.perf_counter(), time.process_time()
-    with mock.patch.object(translate_file, "load_translator", return_value=translator):
-        translate_file.translate_file(
-            files,
-            LineFormat(),
-            SearchOptions(),
-            EngineOptions(models=[source]),
-            lambda _: None,
-            Protection(),
-        )
+    with (
+        mock.patch.object(translate_file, "load_translator", return_value=translator),
+        mock.patch.object(translate_file, "say"),
+    ):
+        options = EngineOptions(models=[source])
+        translate_file.translate_file(files, LineFormat(), SearchOptions(), options, Protection())
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
     return Turn(workers, count / seconds, 1e6 * cpu / count)
 

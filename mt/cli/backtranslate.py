@@ -54,6 +54,6 @@ def backtranslate(
         with_scores=False,
         sample=sampling.value(),
     )
-    entry = backtranslate.backtranslate(files, tag, search, engine.value(models), say)
+    entry = backtranslate.backtranslate(files, tag, search, engine.value(models))
     say("add to data.train, beside the parallel text:")
     print_result(entry)

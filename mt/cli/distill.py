@@ -61,7 +61,7 @@ def distill(
         n_best=n_best,
         with_scores=False,
     )
-    config = distill.distill(files, text, student, search, engine.value(models), say)
+    config = distill.distill(files, text, student, search, engine.value(models))
     say(f"student's config: {config}; run: mt train --config {config}")
 
 
@@ -98,5 +98,5 @@ def diversify(
         split_sentences="never",  # the lines are of two languages
         as_written=True,
     )
-    config = distill.diversify(files, search, engine.value(models), say)
+    config = distill.diversify(files, search, engine.value(models))
     say(f"config of the next training: {config}; run: mt train --config {config}")

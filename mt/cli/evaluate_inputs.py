@@ -318,7 +318,7 @@ def translate_sets(
             set_languages(translator, search, section)
             translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
             sources = one.sources or []
-            with Progress(len(sources), 0, say, can_show_bar()) as bar:
+            with Progress(len(sources), 0, can_show_bar()) as bar:
                 translator.on_progress = bar.update
                 outputs.append([found.texts[0] for found in translator.translate(sources)])
             for lines in (translator.tally.split, *translator.tally.flagged.values()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 from mt.errors import ConfigError
@@ -78,7 +77,7 @@ def train(
             for key, value in given.items()
         ]
         values = load_config(config, [*(settings or []), *sets]).config
-    train_file(values, files or [], output, say)
+    train_file(values, files or [], output)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class TokenizeGroup:
         from mt.translate.tokenize_file import tokenize_file
 
         files = TextFiles(source=self.source, output=self.output, errors=self.errors)
-        tokenize_file(self.tokenizer, files, say, side=self.side, ids=self.ids, decode=decode)
+        tokenize_file(self.tokenizer, files, side=self.side, ids=self.ids, decode=decode)
 
 
 @app.command("encode", cls=PanelCommand)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mt.cli.console import say
 from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, described
 
 
@@ -135,4 +134,4 @@ def translate(
     form = form or format_of(source)
     line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
     protection = Protection(protect or (), glossary)
-    translate_file(files, line_format, search, options, say, protection)
+    translate_file(files, line_format, search, options, protection)

@@ -6,7 +6,6 @@ Sennrich et al., 2016; sampled instead of searched, Edunov et al., 2018; tagged,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from mt.config.yaml_text import dump
@@ -22,7 +21,6 @@ def backtranslate(
     tag: str | None,
     search: SearchOptions,
     engine: EngineOptions,
-    say: Callable[[str], None],
 ) -> str:
     """Translate `files.source` with a model of the reverse direction into a TSV corpus.
 
@@ -34,13 +32,13 @@ def backtranslate(
     check_output(files, [("the input", files.source)], engine.models)
     before = f"{tag} " if tag else ""
     recipe = Recipe(
-        (line.replace("\t", " ") for line in files.read(say)),  # a tab would begin a reference
+        (line.replace("\t", " ") for line in files.read()),  # a tab would begin a reference
         number_of_lines(files.source),
         lambda target, source, _: (f"{before}{source}", target),
         {"--tag": tag or ""},
         files.is_large,
     )
-    make_corpus(recipe, files, search, engine, say)
+    make_corpus(recipe, files, search, engine)
     entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}
     languages = {"src_lang": search.to, "tgt_lang": search.from_}
     entry |= {name: code for name, code in languages.items() if code}

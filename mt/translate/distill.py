@@ -9,7 +9,7 @@ Diversification").
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ def distill(
     shape: str,
     search: SearchOptions,
     engine: EngineOptions,
-    say: Callable[[str], None],
 ) -> Path:
     """Let the teachers translate a text, and configure a student.
 
@@ -88,14 +87,12 @@ def distill(
         are_large(_translated_file(source, root) for source in sources.values()),
         None if metric is None else mbr.metric(metric, "--metric"),
     )
-    make_corpus(recipe, files, search, engine, say)
+    make_corpus(recipe, files, search, engine)
     write_whole(path, student)
     return path
 
 
-def diversify(
-    files: TextFiles, search: SearchOptions, engine: EngineOptions, say: Callable[[str], None]
-) -> Path:
+def diversify(files: TextFiles, search: SearchOptions, engine: EngineOptions) -> Path:
     """Let models of both directions translate both sides of their training data.
 
     Writes the corpus to `files.output`: each source with its translation, and the translation of
@@ -119,7 +116,7 @@ def diversify(
         {},
         are_large(file for _, file in _files_of(sources, root)),
     )
-    make_corpus(recipe, files, search, engine, say)
+    make_corpus(recipe, files, search, engine)
     write_whole(path, following)
     return path
 

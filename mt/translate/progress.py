@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mt.terminal import say
 from mt.translate.quality_flags import FLAGS
 
 if TYPE_CHECKING:
@@ -28,13 +28,10 @@ def can_show_bar(output: str = "") -> bool:
 class Progress:
     """The progress of one translation, as a context manager."""
 
-    def __init__(
-        self, total: int | None, before: int, say: Callable[[str], None], on_terminal: bool
-    ) -> None:
+    def __init__(self, total: int | None, before: int, on_terminal: bool) -> None:
         """Start with `before` lines done of `total`; None: not known, as of a stream."""
         self._total = total
         self._before = before
-        self._say = say
         self._started = time.monotonic()
         self._said_at = self._started
         self.bar: tqdm[Any] | None = None
@@ -64,7 +61,7 @@ class Progress:
         self._said_at = now
         of_all = "" if self._total is None else f" of {self._total:,}"
         speed = (done - self._before) / (now - self._started)
-        self._say(f"{done:,}{of_all} lines translated, {speed:,.1f} lines/s")
+        say(f"{done:,}{of_all} lines translated, {speed:,.1f} lines/s")
 
 
 @dataclass

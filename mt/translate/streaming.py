@@ -21,6 +21,7 @@ from mt.data.reading.text_files import NotTextError, decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
 from mt.runs.model_folder import folders_of
+from mt.terminal import say
 
 T = TypeVar("T")
 
@@ -66,9 +67,9 @@ class TextFiles:
         """Whether the source is worth starting a process for each GPU."""
         return are_large([Path(self.source)])
 
-    def read(self, say: Callable[[str], None]) -> Iterator[str]:
+    def read(self) -> Iterator[str]:
         """Return the lines of the source, whose faults are reported at once; see `read_input`."""
-        return self._noting_returns(read_input(self.source, self.errors), say)
+        return self._noting_returns(read_input(self.source, self.errors))
 
     def read_whole(self) -> str:
         """Return the source as one text, its line ends and byte-order mark included."""
@@ -85,7 +86,7 @@ class TextFiles:
             pass  # the error names the line
         return raw.decode(errors="replace")
 
-    def _noting_returns(self, lines: Iterator[str], say: Callable[[str], None]) -> Iterator[str]:
+    def _noting_returns(self, lines: Iterator[str]) -> Iterator[str]:
         """Yield the lines; say so if the first looks like a whole file with old Mac line ends."""
         for line in itertools.islice(lines, 1):
             if "\r" in line:

@@ -20,6 +20,7 @@ from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
+from mt.terminal import say
 from mt.translate.lines import Translation
 from mt.translate.load import load_translator
 from mt.translate.progress import Progress, can_show_bar
@@ -159,7 +160,6 @@ def make_corpus(
     files: TextFiles,
     search: SearchOptions,
     engine: EngineOptions,
-    say: Callable[[str], None],
 ) -> None:
     """Translate the lines of a recipe; write the pairs that pass the filters to `files.output`.
 
@@ -179,7 +179,7 @@ def make_corpus(
         lines = pair_filter.keep_lines(normalized)
         with (
             translator,
-            Progress(recipe.total, output.lines, say, can_show_bar(files.output)) as progress,
+            Progress(recipe.total, output.lines, can_show_bar(files.output)) as progress,
         ):
             translator.on_progress = progress.update
             left = output.remaining(lines, translator.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.runs.model_folder import open_tokenizer
 from mt.runtime.machine import usable_cores
+from mt.terminal import say
 from mt.translate.streaming import (
     TextFiles,
     open_output,
@@ -39,9 +40,7 @@ LINES = 20_000
 SIDES = ("src", "tgt")
 
 
-def train_file(
-    config: Config, files: Sequence[str], output: Path, say: Callable[[str], None]
-) -> None:
+def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     """Learn the vocabulary that `config.tokenizer` describes and write it to `output`.
 
     The text is that of `files`, or of `config.data.train` without any. Two vocabularies
@@ -113,7 +112,6 @@ def processor_of(
 def tokenize_file(
     model: Path,
     files: TextFiles,
-    say: Callable[[str], None],
     *,
     side: str | None,
     ids: bool,
@@ -151,7 +149,7 @@ def tokenize_file(
         # Bytes can spell a line feed; a row must not give two lines.
         return [normalize_line(text) for text in texts], sum(map(len, rows))
 
-    lines = files.read(say)
+    lines = files.read()
     started = time.monotonic()
     with open_output(files.output) as file:
         for window in windows(lines, lambda: LINES, files.wait):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
+from mt.terminal import say
 from mt.translate.documents import read_document
 from mt.translate.formats import DOCUMENTS, LineFormat
 from mt.translate.inline_tags import Rendered
@@ -34,10 +34,9 @@ def translate_file(
     line_format: LineFormat,
     search: SearchOptions,
     engine: EngineOptions,
-    say: Callable[[str], None],
     protection: Protection,
 ) -> None:
-    """Translate a file into another and `say` a summary.
+    """Translate a file into another and print a summary.
 
     Files and formats are checked before a model is loaded. Raises MtError for what the user must
     correct.
@@ -50,12 +49,12 @@ def translate_file(
         find_model(model, "--rerank-with")
     refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
     if line_format.name in DOCUMENTS:
-        _translate_document(files, line_format.name, search, engine, say, protection)
+        _translate_document(files, line_format.name, search, engine, protection)
         return
     if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
-    search = _protecting(protection, files, search, engine, say)
-    lines = files.read(say)
+    search = _protecting(protection, files, search, engine)
+    lines = files.read()
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)
     output.settings["--prefix"] = (
@@ -63,9 +62,7 @@ def translate_file(
     )
     with open_output(files.output, output.open) as file:
         translator = load_translator(search, engine, say, files.is_large)
-        progress = Progress(
-            number_of_lines(files.source), output.lines, say, can_show_bar(files.output)
-        )
+        progress = Progress(number_of_lines(files.source), output.lines, can_show_bar(files.output))
         with translator, progress:
             translator.on_progress = progress.update
             settings = translator.settings | protection.settings | {"--format": repr(line_format)}
@@ -96,7 +93,6 @@ def _translate_document(
     form: str,
     search: SearchOptions,
     engine: EngineOptions,
-    say: Callable[[str], None],
     protection: Protection,
 ) -> None:
     """Translate the texts of a document, and write the document with them."""
@@ -107,18 +103,18 @@ def _translate_document(
     }
     if named := " and ".join(option for option, value in given.items() if value):
         raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
-    search = _protecting(protection, files, search, engine, say)
+    search = _protecting(protection, files, search, engine)
     content = files.read_whole()
     document = read_document(form, content, files.name, protection.keep)
     if document.needs_alignment and search.alignments is None:
         what = f"{files.name}: has tags inside sentences"
-        search = _aligning(protection, search, engine, what, say)
+        search = _aligning(protection, search, engine, what)
         document = read_document(form, content, files.name, protection.keep)
     with open_output(files.output) as file:
         translator = load_translator(search, engine, say, files.is_large)
         tally = translator.tally
         tally.noun = "text"
-        progress = Progress(len(document.texts), 0, say, can_show_bar(files.output))
+        progress = Progress(len(document.texts), 0, can_show_bar(files.output))
         with translator, progress:
             translator.on_progress = progress.update
             texts = [one.tagged.to_translate for one in document.texts]
@@ -145,7 +141,6 @@ def _protecting(
     files: TextFiles,
     search: SearchOptions,
     engine: EngineOptions,
-    say: Callable[[str], None],
 ) -> SearchOptions:
     """Return the search that a protection needs. ConfigError for options it cannot go with."""
     given = {"--alignments": search.alignments, "--prefix": files.prefixes}
@@ -155,7 +150,7 @@ def _protecting(
             "words; leave out one of them"
         )
     reason = protection.why_aligned(engine.models[0]) if protection else ""
-    return _aligning(protection, search, engine, reason, say) if reason else search
+    return _aligning(protection, search, engine, reason) if reason else search
 
 
 def _aligning(
@@ -163,7 +158,6 @@ def _aligning(
     search: SearchOptions,
     engine: EngineOptions,
     what: str,
-    say: Callable[[str], None],
 ) -> SearchOptions:
     if len(engine.models) > 1:
         raise ConfigError(

@@ -334,6 +334,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return Copying()
 
     monkeypatch.setattr(module, "load_translator", load)
+    monkeypatch.setattr(module, "say", said.append)
     engine = EngineOptions(models=[tmp_path / "model"])
     for content in (
         "<p>eins</p>\n\n<p>b <b>weg</b> <code>weg</code></p>",
@@ -341,9 +342,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         (tmp_path / "in.html").write_text(content, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in.html"), output=str(tmp_path / "out"))
-        module.translate_file(
-            files, LineFormat("html"), SearchOptions(), engine, said.append, Protection()
-        )
+        module.translate_file(files, LineFormat("html"), SearchOptions(), engine, Protection())
     assert [search.alignments for search in searches] == ["auto", None]
     assert says(said[0], "tags inside sentences", "--alignments")
     # The line is that of the document.

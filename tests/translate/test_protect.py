@@ -138,9 +138,8 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
         line_format = LineFormat(form, **fields)
         engine = EngineOptions(models=[tmp_path / "model"])
-        translate_file.translate_file(
-            files, line_format, SearchOptions(), engine, said.append, options
-        )
+        monkeypatch.setattr(translate_file, "say", said.append)
+        translate_file.translate_file(files, line_format, SearchOptions(), engine, options)
         assert model.aligns == says_aligned("\n".join(said))
         return (tmp_path / "out").read_text(encoding="utf-8"), model.seen, "\n".join(said)
 

@@ -453,7 +453,8 @@ def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     said: list[str] = []
-    with Progress(5000, 1000, said.append, on_terminal=False) as shown:
+    monkeypatch.setattr(progress, "say", said.append)
+    with Progress(5000, 1000, on_terminal=False) as shown:
         for seconds, done in ((1, 1001), (59, 1059), (61, 1122), (62, 1130), (122, 1976)):
             clock[0] = float(seconds)
             shown.update(done)
@@ -464,7 +465,7 @@ def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(None, 0, pytest.fail, on_terminal=True) as shown:
+    with Progress(None, 0, on_terminal=True) as shown:
         shown.update(7)
         assert shown.bar is not None
         assert shown.bar.n == 7
