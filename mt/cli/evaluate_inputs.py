@@ -312,7 +312,7 @@ def translate_sets(
     search = replace(search, to=data[0].direction.to)
     outputs = []
     section = read_config(model).data
-    with load_translator(search, engine.value([model]), say) as translator:
+    with load_translator(search, engine.value([model])) as translator:
         for one in data:
             search = replace(search, to=one.direction.to, from_=one.direction.source)
             set_languages(translator, search, section)

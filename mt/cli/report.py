@@ -46,7 +46,7 @@ def report(
     chosen = output or str(runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
     if chosen != "-":
         check_replaceable(Path(chosen), GENERATOR)
-    page = make_page(runs, n_sentences=sentences, translate=translate, perturbed=perturbed, say=say)
+    page = make_page(runs, n_sentences=sentences, translate=translate, perturbed=perturbed)
     if chosen == "-":
         print_result(page)
         return

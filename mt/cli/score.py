@@ -75,7 +75,7 @@ def score(
         device=device,
         batch_tokens=batch_tokens,
     )
-    scorer = partial(load_scorer, search, options, say)
+    scorer = partial(load_scorer, search, options)
     if contrastive:
         items = _read_items(src, tgt, contrastive, phenomena)
         _score_contrastive(scorer, items, output, as_json)

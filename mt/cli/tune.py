@@ -79,7 +79,7 @@ def tune(
     tokenize = choose_tokenizer(language, choice, say)
     scoring = tuning.scoring_settings(tokenize, language)
     engine = EngineOptions(models=[trained], device=device, workers=workers, shortlist=shortlist)
-    trials, chosen = tuning.tune(described, texts.data, scoring, engine, max_loss, say)
+    trials, chosen = tuning.tune(described, texts.data, scoring, engine, max_loss)
     if as_json:
         rows = [trial.row() | {"chosen": trial is chosen} for trial in trials]
         print_result(json.dumps({"lines": len(texts.data.refs[0]), "settings": rows}, indent=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from mt.report.provenance import (
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
 from mt.report.scores import compare, read_perturbed, score_run, translate_again
 from mt.report.sentences import choose_sentences, most_changed
-from mt.terminal import printable
+from mt.terminal import printable, say
 
 TEMPLATE = "page.html.jinja"
 STYLE = "page.css"
@@ -41,7 +41,6 @@ def make_page(
     n_sentences: int = 3,
     translate: bool = False,
     perturbed: Path | None = None,
-    say: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Return the HTML page about one or several runs.
 
@@ -54,9 +53,9 @@ def make_page(
     ]
     if translate:
         for run in runs:
-            translate_again(run, say)
+            translate_again(run)
     now = datetime.now()  # without a zone, as in the log
-    chapters = [_chapter(run, n_sentences, now, say) for run in runs]
+    chapters = [_chapter(run, n_sentences, now) for run in runs]
     pictures, thinned = draw_curves(runs)
     configs = [run.config for run in runs if run.config is not None]
     return render_page(
@@ -94,11 +93,9 @@ def render_page(template: str, **values: Any) -> str:
     return printable(page).encode("utf-8", "replace").decode("utf-8")
 
 
-def _chapter(
-    run: RunSummary, n_sentences: int, now: datetime, say: Callable[[str], None]
-) -> dict[str, Any]:
+def _chapter(run: RunSummary, n_sentences: int, now: datetime) -> dict[str, Any]:
     """What the page says about one run, by the names that the template uses."""
-    sentences = choose_sentences(run, n_sentences, say)
+    sentences = choose_sentences(run, n_sentences)
     scores = score_run(run)
     speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]
     speed = round(statistics.median(speeds)) if speeds else None

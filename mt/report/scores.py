@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate
 from mt.report.corpora import located
 from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_sources
 from mt.runs.outputs import Sentence
+from mt.terminal import say
 from mt.training.validation import as_sentences, read_text, validation_languages
 
 METRICS = ("bleu", "chrf")
@@ -53,7 +54,7 @@ class ScoredSet:
         return [one.output for one in self.sentences]
 
 
-def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
+def translate_again(run: RunSummary) -> None:
     """Translate the scored sets whose outputs were not kept, with the best checkpoint.
 
     A test set that the training has not scored yet is left alone. Nothing is written into the run;
@@ -75,7 +76,7 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
             say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
             source, to = data.direction(sources[scored.name])
             search = SearchOptions(to=to if data.language_tokens else None)
-            with load_translator(search, engine, say) as translator:
+            with load_translator(search, engine) as translator:
                 set_languages(translator, replace(search, from_=source), data)
                 scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
         except MtError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from mt.evaluation.metrics import Chrf
 from mt.inspect.attention_map import chosen
 from mt.report.run_summary import RunSummary, scored_sources
 from mt.runs.outputs import Sentence
+from mt.terminal import say
 from mt.translate.quality_flags import FLAGS, is_blank
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ class Text:
     space: str = " "  # between parts
 
 
-def choose_sentences(
-    run: RunSummary, count: int, say: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
     """The `count` best, worst and flagged sentences of the first test set, or the validation set.
 
     Best and worst are by chrF2 of the sentence. The best checkpoint reads these few sentences once
@@ -77,7 +75,7 @@ def choose_sentences(
         "that differ from the reference are underlined. The model score is log-probability / "
         f"length^{penalty:g}."
     )
-    loaded, attention_note = _load(run, sum(map(len, groups.values())), say)
+    loaded, attention_note = _load(run, sum(map(len, groups.values())))
     data = run.config.data if run.config else DataConfig()
     source = scored_sources(data).get(test.name)
     to = data.direction(source)[1] if source and data.language_tokens else None
@@ -90,9 +88,7 @@ def choose_sentences(
     return {"groups": shown, "note": note, "flagged": len(flagged), "set_name": test.name}
 
 
-def _load(
-    run: RunSummary, n_shown: int, say: Callable[[str], None]
-) -> tuple[LoadedModel | None, str]:
+def _load(run: RunSummary, n_shown: int) -> tuple[LoadedModel | None, str]:
     """The best checkpoint, and what is said about attention; None where it cannot be loaded."""
     if not n_shown:
         return None, ""

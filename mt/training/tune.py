@@ -23,6 +23,7 @@ from mt.evaluation.significance import RESAMPLES
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.runs.model_folder import SHORTLIST, ModelFolder, require_writable, write_tuned
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
+from mt.terminal import say
 from mt.translate.load import load_translator, reasons_for_torch, set_languages
 from mt.translate.load_ctranslate2 import read_shortlist, why_not_in_precision
 from mt.translate.shortlist import store_of, write_shortlist
@@ -172,7 +173,6 @@ def tune(
     scoring: Settings,
     engine: EngineOptions,
     max_loss: float,
-    say: Callable[[str], None],
 ) -> tuple[list[Trial], Trial]:
     """Try settings on a validation set; write the chosen ones into the model folder.
 
@@ -199,7 +199,7 @@ def tune(
         )
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)
-        with load_translator(search, options, say) as translator:
+        with load_translator(search, options) as translator:
             directed = replace(search, from_=data.direction.source)
             set_languages(translator, directed, described.config.data)
             sources = data.sources or []
@@ -218,7 +218,7 @@ def tune(
 
         def faster() -> Iterator[Mapping[str, Any]]:
             if tuner.trials[0].outputs.engine == "ctranslate2":
-                yield from faster_on_cpu(described, engine.shortlist, Path(folder), say)
+                yield from faster_on_cpu(described, engine.shortlist, Path(folder))
             else:
                 say(f"int8 and a shortlist are for CTranslate2: not tried ({'; '.join(reasons)})")
 
@@ -238,7 +238,7 @@ def tune(
 
 
 def faster_on_cpu(
-    described: ModelFolder, shortlist: Path | None, folder: Path, say: Callable[[str], None]
+    described: ModelFolder, shortlist: Path | None, folder: Path
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the changes of a setting that make CTranslate2 faster, but for the beam.
 

@@ -28,6 +28,7 @@ from mt.runs.model_folder import (
     tuned_of,
 )
 from mt.search.options import EngineOptions, SearchOptions
+from mt.terminal import say
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.translator import Translator
 
@@ -50,27 +51,26 @@ LEAST_SEVERAL = 0.05
 def load_translator(
     search: SearchOptions,
     engine: EngineOptions,
-    report: Callable[[str], None] = lambda _: None,
     large: bool = False,
 ) -> Translator:
     """Load the models into the engine that is asked for, or that suits best.
 
-    `large`: the text is worth starting a process for each GPU. `report` is called with notes, and
-    before slow steps. Raises MtError for what the user must correct.
+    `large`: the text is worth starting a process for each GPU. Prints notes, also before slow
+    steps. Raises MtError for what the user must correct.
     """
     if search.rerank_with is None:
-        translator = _load(search, engine, report, large)
+        translator = _load(search, engine, large)
     else:
         from mt.translate.rerank import load_reranker, with_all_hypotheses
 
         n_best, search = search.n_best, with_all_hypotheses(search, engine.models[0])
-        translator = _load(search, engine, report, large)
-        reranker = load_reranker(search, engine, translator.tokenizer, n_best, report)
+        translator = _load(search, engine, large)
+        reranker = load_reranker(search, engine, translator.tokenizer, n_best)
         translator.reranker = reranker
         translator.settings["--rerank-with"] = reranker.settings
     decode = translator.engine.decode
     if decode.beam_size > LARGE_BEAM:
-        report(
+        say(
             f"--beam-size {decode.beam_size:,}: time and memory grow with the beam, and "
             f"translations get no better above about 10; check that more than {LARGE_BEAM:,} "
             "is meant"
@@ -79,13 +79,13 @@ def load_translator(
     for name in values.keys() - NOT_IN_SETTINGS:
         translator.settings[f"--{name.replace('_', '-')}"] = str(values[name])
     if note := _tuned_note(translator, search, engine):
-        report(note)
+        say(note)
     # Several outputs, and drawn ones, show what the model gives.
     translator.escapes_loops = search.n_best == 1 and search.sample is None
     data = read_config(engine.models[0]).data
     translator.tags = {text.tag for text in data.train if text.tag}
     check_source_language(search.from_, data)
-    translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
+    translator.cut = sentence_cutter(search.split_sentences, engine.models[0])
     source = set_languages(translator, search, data)
     if translator.first_ids:
         translator.settings["--to"] = str(translator.first_ids)
@@ -147,9 +147,7 @@ def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOpt
     return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen{on}" if chosen else ""
 
 
-def sentence_cutter(
-    choice: str, model: Path, report: Callable[[str], None]
-) -> Callable[[str], list[str]] | None:
+def sentence_cutter(choice: str, model: Path) -> Callable[[str], list[str]] | None:
     """Return what cuts a line into its sentences; None if they are translated together.
 
     `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
@@ -163,14 +161,12 @@ def sentence_cutter(
     except ConfigError as error:
         if choice == "always":
             raise
-        report(f"{error}; until then, lines of several sentences are translated whole")
+        say(f"{error}; until then, lines of several sentences are translated whole")
         return None
     return cut
 
 
-def _load(
-    search: SearchOptions, engine: EngineOptions, report: Callable[[str], None], large: bool
-) -> Translator:
+def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> Translator:
     match engine.engine:
         case "torch":
             reasons = []
@@ -180,13 +176,13 @@ def _load(
                     f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or give "
                     "--engine torch, which has every option of the search"
                 )
-            return load_ctranslate2(read_folder(engine.models[0]), search, engine, report)
+            return load_ctranslate2(read_folder(engine.models[0]), search, engine)
         case "auto":
             reasons = reasons_for_torch(search, engine)
             if not reasons:
                 described = read_folder(engine.models[0])  # its faults are reported as they are
                 try:
-                    return load_ctranslate2(described, search, engine, report)
+                    return load_ctranslate2(described, search, engine)
                 except DamagedError:
                     raise
                 except (MtError, RuntimeError) as error:
@@ -202,7 +198,7 @@ def _load(
             assert_never(unknown)
     from mt.translate.load_torch import load_torch
 
-    return load_torch(search, engine, report, large, "; ".join(reasons))
+    return load_torch(search, engine, say, large, "; ".join(reasons))
 
 
 def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]:

@@ -28,6 +28,7 @@ from mt.files import sha256_of, sync_files, sync_folder
 from mt.runs.model_folder import SHORTLIST, ModelFolder, tuned_shortlist
 from mt.runtime.machine import usable_cores
 from mt.search.options import EngineOptions, SearchOptions
+from mt.terminal import say
 from mt.translate.translator import Translator
 
 # CTranslate2's name for each precision that its engine takes. The search is exact in float32, and
@@ -51,7 +52,6 @@ def load_ctranslate2(
     described: ModelFolder,
     search: SearchOptions,
     options: EngineOptions,
-    report: Callable[[str], None],
 ) -> Translator:
     """Load the converted model; convert it first if that was not done. Raises MtError."""
     import ctranslate2
@@ -78,7 +78,7 @@ def load_ctranslate2(
             intra_threads=1,
         )
 
-    model = load_converted(described, load, report)
+    model = load_converted(described, load, say)
     engine = CTranslate2Engine(
         model,
         described.tokenizer,

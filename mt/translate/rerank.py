@@ -7,7 +7,7 @@ gives. An output that leaves out a part of the source makes that part improbable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,7 +100,6 @@ def load_reranker(
     engine: EngineOptions,
     forward: Tokenizer,
     n_best: int,
-    report: Callable[[str], None],
 ) -> Reranker:
     """Load the reverse model of `search`, to keep `n_best` outputs of each source.
 
@@ -117,7 +116,7 @@ def load_reranker(
     own = config.data.src_lang, config.data.tgt_lang
     direction = direction_of(config.data, search.from_, search.to) or own
     to = direction[0] if reverse.data.language_tokens else None
-    scorer = load_scorer(SearchOptions(to=to), options, report)
+    scorer = load_scorer(SearchOptions(to=to), options)
     return Reranker(
         scorer.forced,
         scorer.tokenizer,

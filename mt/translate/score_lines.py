@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from mt.search.alignment import word_links
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.scoring import ForcedDecoder, ForcedScores
+from mt.terminal import say
 from mt.translate.progress import LineNumbers
 
 # Pairs read before they are sorted by length and scored.
@@ -116,14 +117,12 @@ class Scorer:
         return results
 
 
-def load_scorer(
-    search: SearchOptions, options: EngineOptions, report: Callable[[str], None]
-) -> Scorer:
+def load_scorer(search: SearchOptions, options: EngineOptions) -> Scorer:
     """Load the first model, ready to score. Raises MtError for what the user must correct.
 
     ConfigError if it lacks the heads that `search.alignments` names.
     """
-    device = choose_device(options.device, options.precision, report)
+    device = choose_device(options.device, options.precision, say)
     loaded = load_model(options.models[0])
     forced = ForcedDecoder(Inference(loaded.model, device), search.alignments, options.batch_tokens)
     first_ids = loaded.tokenizer.before_source(search.to, loaded.config.data)

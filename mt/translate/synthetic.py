@@ -168,7 +168,7 @@ def make_corpus(
     output = ResumableOutput(files.resume)
     output.settings |= recipe.settings
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, say, recipe.is_large)
+        translator = load_translator(search, engine, recipe.is_large)
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
         pair_filter.counts = output.counts

@@ -61,7 +61,7 @@ def translate_file(
         sha256_of(prefix) if prefix is not None and prefix.is_file() else str(prefix)
     )
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, say, files.is_large)
+        translator = load_translator(search, engine, files.is_large)
         progress = Progress(number_of_lines(files.source), output.lines, can_show_bar(files.output))
         with translator, progress:
             translator.on_progress = progress.update
@@ -111,7 +111,7 @@ def _translate_document(
         search = _aligning(protection, search, engine, what)
         document = read_document(form, content, files.name, protection.keep)
     with open_output(files.output) as file:
-        translator = load_translator(search, engine, say, files.is_large)
+        translator = load_translator(search, engine, files.is_large)
         tally = translator.tally
         tally.noun = "text"
         progress = Progress(len(document.texts), 0, can_show_bar(files.output))

@@ -364,7 +364,7 @@ def test_scores_are_those_of_the_source_with_its_token(run: Path) -> None:
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
     scores = {}
     for to in ("fr", "de"):
-        scorer = load_scorer(SearchOptions(to=to, alignments="auto"), options, lambda _: None)
+        scorer = load_scorer(SearchOptions(to=to, alignments="auto"), options)
         (scored,) = scorer.score(*pairs)
         scores[to] = scored.score
         (target,) = scorer.tokenizer.tgt.encode(pairs[1])
@@ -419,7 +419,7 @@ def test_a_package_of_argos_has_one_target_language(run: Path, tmp_path: Path, m
     pieces = processor.encode("čba čde", out_type=str)
     (found,) = translator.score_batch([pieces], [processor.encode("quba", out_type=str)])
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
-    scorer = load_scorer(SearchOptions(to="fr"), options, lambda _: None)
+    scorer = load_scorer(SearchOptions(to="fr"), options)
     (scored,) = scorer.score(["čba čde"], ["quba"])
     assert found.log_probs == pytest.approx(scored.forced.log_probs, abs=1e-3)
     unknown = refused(mt("export", "argos", "--model", run, "-o", tmp_path / "x.argosmodel",
@@ -442,7 +442,7 @@ def test_an_export_for_ctranslate2_into_one_language_or_any(
     target = own.tgt.pieces("quba")
     (found,) = library.Translator(str(folder), device="cpu").score_batch([pieces], [target])
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
-    scorer = load_scorer(SearchOptions(to="fr"), options, lambda _: None)
+    scorer = load_scorer(SearchOptions(to="fr"), options)
     (scored,) = scorer.score(["čba čde"], ["quba"])
     assert found.log_probs == pytest.approx(scored.forced.log_probs, abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")

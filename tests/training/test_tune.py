@@ -241,7 +241,7 @@ def test_no_shortlist_is_tried_where_none_is_wanted(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tune, "why_not_in_precision", lambda _: [])
-    changes = tune.faster_on_cpu(read_folder(run), NO_SHORTLIST, tmp_path, print)
+    changes = tune.faster_on_cpu(read_folder(run), NO_SHORTLIST, tmp_path)
     assert list(changes) == [{"precision": "int8"}]
 
 
@@ -289,6 +289,6 @@ def test_speed_is_that_of_a_warm_process(
     monkeypatch.setattr(tune, "set_languages", lambda *_: None)
     monkeypatch.setattr(tune, "WARM_UP", 2)
     data, engine = EvaluationSet("", [lines], lines), EngineOptions(models=[run], engine="torch")
-    trials, _ = tune.tune(read_folder(run), data, SCORING, engine, 0.3, print)
+    trials, _ = tune.tune(read_folder(run), data, SCORING, engine, 0.3)
     assert seen[:2] == [lines[:2], lines]
     assert {trial.outputs.seconds for trial in trials} == {1.0}

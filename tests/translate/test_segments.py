@@ -262,13 +262,13 @@ def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
 
 
 def test_without_the_library_lines_stay_whole(
-    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    said: list[str] = []
-    assert sentence_cutter("auto", tiny_run, said.append) is None
-    assert says(said[0], "--split-sentences", "sentencex", "pip install", "whole")
+    assert sentence_cutter("auto", tiny_run) is None
+    said = capsys.readouterr().err
+    assert says(said, "--split-sentences", "sentencex", "pip install", "whole")
     with pytest.raises(ConfigError, match=r"--split-sentences.*sentencex.*pip install"):
-        sentence_cutter("always", tiny_run, said.append)
+        sentence_cutter("always", tiny_run)
     with pytest.raises(ConfigError, match=r"--split-sentences.*never.*'yes'"):
         SearchOptions(split_sentences="yes")
