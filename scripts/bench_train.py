@@ -324,7 +324,7 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
             config = bench_config(args, shape, precision, optimizer, folder)
             device = choose_device(args.device, precision)
             log = RunLog(folder, config.train.max_steps)
-            trainer = Trainer(prepare(config, folder, device, log), folder, log)
+            trainer = Trainer(prepare(config, device, log), log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
             models.append(Contender(name, precision, own_step(trainer), feed, trainer))

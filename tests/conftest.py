@@ -285,7 +285,7 @@ def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[
         (run_dir / "checkpoints").mkdir()
         device = choose_device("cpu", config.train.precision)
         log = RunLog(run_dir, config.train.max_steps)
-        return Trainer(prepare(config, run_dir, device, log), run_dir, log)
+        return Trainer(prepare(config, device, log), log)
 
     return made
 

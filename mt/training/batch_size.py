@@ -41,9 +41,7 @@ LARGE_PROBE = 2048
 LEAP = 4
 
 
-def settle_batch_size(
-    config: Config, run_dir: Path, updater: Updater, longest: int, log: RunLog
-) -> Config:
+def settle_batch_size(config: Config, updater: Updater, longest: int, log: RunLog) -> Config:
     """The config with a number for `batch.tokens_per_batch`, where it is `auto` or null.
 
     `longest` is the number of tokens of the longest side of a sentence, eos counted.
@@ -63,7 +61,7 @@ def settle_batch_size(
         case _:
             assert_never(given)
     world = updater.world
-    tokens = world.on_main(lambda: _from_checkpoint(run_dir))
+    tokens = world.on_main(lambda: _from_checkpoint(log.run_dir))
     origin = "since this run was started"
     if tokens is None and not measured:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch

@@ -27,7 +27,7 @@ META, REPORT = "meta.json", "report.json"
 LOGGED_TASKS = 4
 
 
-def clean_training_text(config: Config, run_dir: Path, log: RunLog, world: World) -> Config:
+def clean_training_text(config: Config, log: RunLog, world: World) -> Config:
     """The config with `data.train` cleaned; as it is without `data.clean`.
 
     The main process cleans, unless the run directory holds the cleaned text of these files and
@@ -36,8 +36,8 @@ def clean_training_text(config: Config, run_dir: Path, log: RunLog, world: World
     if config.data.clean is None:
         return config
     data = config.data
-    world.main_first(lambda: _clean(data, run_dir, log), lambda: None)
-    return config.model_copy(update={"data": cleaned_data(data, run_dir)})
+    world.main_first(lambda: _clean(data, log), lambda: None)
+    return config.model_copy(update={"data": cleaned_data(data, log.run_dir)})
 
 
 def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
@@ -61,8 +61,8 @@ def original_records(run_dir: Path) -> FileRecords:
     return records if isinstance(records, dict) else {}
 
 
-def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
-    folder = run_dir / FOLDER
+def _clean(data: DataConfig, log: RunLog) -> None:
+    folder = log.run_dir / FOLDER
     plan = plan_of(data, folder.with_name("cleaning"))
     if meta_of(folder).get("fingerprint") == plan.kept.name:
         return

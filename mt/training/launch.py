@@ -147,9 +147,9 @@ def _train(
             others = f", {world.size} processes" if world.size > 1 else ""
             where = "dry run" if dry_run else f"run directory {run_dir}"
             log.say(f"{where} on {device}{others}")
-            prepared = prepare(config, run_dir, device, log, world, base, read)
+            prepared = prepare(config, device, log, world, base, read)
             del read  # frees the tokenizer's sample
-            trainer = Trainer(prepared, run_dir, log)
+            trainer = Trainer(prepared, log)
             world.all_or_raise(lambda: trainer.resume(base))
             base = None  # frees its memory
             state = trainer.state
@@ -266,8 +266,8 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
                 log.say(told)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
-            cleaned = clean_training_text(config, run_dir, log, World())
-            tokenizer = prepare_tokenizer(cleaned, run_dir, log, World(), base, read.sample)
+            cleaned = clean_training_text(config, log, World())
+            tokenizer = prepare_tokenizer(cleaned, log, World(), base, read.sample)
     data = cleaned.data
     folder = run_dir / STORE / "train"
     sources = list(data.texts.values())

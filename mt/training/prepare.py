@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -128,7 +127,6 @@ class Prepared:
 
 def prepare(
     config: Config,
-    run_dir: Path,
     device: Device,
     log: RunLog,
     world: World | None = None,
@@ -143,9 +141,9 @@ def prepare(
     started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
-    cleaned = clean_training_text(config, run_dir, log, world)
-    tokenizer = prepare_tokenizer(cleaned, run_dir, log, world, base, read.sample)
-    store = prepare_store(cleaned, run_dir, tokenizer, log, world, read.records)
+    cleaned = clean_training_text(config, log, world)
+    tokenizer = prepare_tokenizer(cleaned, log, world, base, read.sample)
+    store = prepare_store(cleaned, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     directed = in_directions(store, config.data, tokenizer)
@@ -162,7 +160,7 @@ def prepare(
         _resample(config, data, store, directed, tokenizer, translations) for data in sections
     ]
     longest = config.data.max_tokens + 1 if any(resamples) else store.longest
-    config = settle_batch_size(config, run_dir, updater, longest, log)
+    config = settle_batch_size(config, updater, longest, log)
     require_counted_texts(config.data, directed.kept)
     plans = []
     for data, resample in zip(sections, resamples, strict=True):
@@ -177,10 +175,10 @@ def prepare(
         for line in describe_mixture(config.data, directed.kept, plans[0].drawn):
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
-    scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
+    scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
     validation = None
-    if texts := config.data.valid_texts:
-        validation = Validation(config, texts, run_dir, tokenizer, log, world, scoring)
+    if config.data.valid is not None:
+        validation = Validation(config, tokenizer, log, world, scoring)
     return Prepared(
         config, recorded, tokenizer, store, updater, plans, scoring, validation, started
     )
@@ -268,7 +266,6 @@ def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
 
 def prepare_tokenizer(
     config: Config,
-    run_dir: Path,
     log: RunLog,
     world: World,
     base: LoadedModel | None,
@@ -279,6 +276,7 @@ def prepare_tokenizer(
     The main process makes it, the others load it. `sample` is drawn from the data here if it is
     None.
     """
+    run_dir = log.run_dir
 
     def find_or_make() -> Tokenizer:
         if Tokenizer.exists_in(run_dir):
@@ -317,12 +315,7 @@ def prepare_tokenizer(
 
 
 def prepare_store(
-    config: Config,
-    run_dir: Path,
-    tokenizer: Tokenizer,
-    log: RunLog,
-    world: World,
-    read: FileRecords,
+    config: Config, tokenizer: Tokenizer, log: RunLog, world: World, read: FileRecords
 ) -> Store:
     """The token store of the training text; the main process builds it, the others open it.
 
@@ -330,14 +323,15 @@ def prepare_store(
     same files.
     """
     data = config.data
-    folder = run_dir / STORE / "train"
+    folder = log.run_dir / STORE / "train"
     if not known_records(folder):
         log.say("data.train: encoding into the token store")
 
     texts = list(data.texts.values())
     arguments = (folder, texts, "data.train", data, tokenizer, log.say, log.watch, read)
     store = world.main_first(lambda: open_or_build(*arguments), lambda: open_built(folder))
-    world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
+    same = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
+    world.require_same(log.run_dir, **same)
     return store
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import OptimConfig
@@ -66,16 +65,16 @@ OUT_OF_MEMORY = 1000
 class Trainer:
     """A training in progress: what was prepared, the position in it, and where it is recorded."""
 
-    def __init__(self, prepared: Prepared, run_dir: Path, log: RunLog) -> None:
+    def __init__(self, prepared: Prepared, log: RunLog) -> None:
         self.config = prepared.config
         self.tokenizer = prepared.tokenizer
         self.updater = prepared.updater
         self.plans = prepared.plans
         self.validation = prepared.validation
-        self.best_comparison = BestComparison(run_dir)
+        self.best_comparison = BestComparison(log.run_dir)
         self.device = prepared.updater.device
         self.world = prepared.updater.world
-        self.run_dir = run_dir
+        self.run_dir = log.run_dir
         self.log = log
         self.signals = Signals()
         self.too_little_memory: TooLittleMemoryError | None = None  # of this rank

@@ -190,19 +190,18 @@ class Validation:
     def __init__(
         self,
         config: Config,
-        texts: list[Source],
-        run_dir: Path,
         tokenizer: Tokenizer,
         log: RunLog,
         world: World,
         scoring: Scoring,
     ) -> None:
         self.config = config
-        self.run_dir = run_dir
+        self.run_dir = run_dir = log.run_dir
         self.tokenizer = tokenizer
         self.log = log
         self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each
+        texts = config.data.valid_texts
         read = world.on_main(lambda: [read_text(config.data, one, "data.valid") for one in texts])
         self.src, self.ref = ([line for sides in read for line in sides[n]] for n in (0, 1))
         directions = [config.data.direction(text) for text in texts]

@@ -122,8 +122,8 @@ def tokens_per_batch(value: Any) -> Any:
         on_main=lambda f: f(), all_or_raise=lambda f: f(), all_gather=lambda own: [own]
     )
     updater: Any = SimpleNamespace(device=CPU, world=world)
-    log: Any = SimpleNamespace(say=lambda line: None)
-    settled = batch_size.settle_batch_size(config, Path("/nowhere"), updater, 9, log)
+    log: Any = SimpleNamespace(say=lambda line: None, run_dir=Path("/nowhere"))
+    settled = batch_size.settle_batch_size(config, updater, 9, log)
     return settled.batch.tokens_per_batch
 
 

@@ -216,7 +216,7 @@ def test_validation_and_stores_are_not_sampled(
     device = choose_device("cpu", "fp32")
     with RunLog(tmp_path, 1) as log:
         config = config_of(short_mapping, kind, None)
-        trainer = Trainer(prepare(config, tmp_path, device, log), tmp_path, log)
+        trainer = Trainer(prepare(config, device, log), log)
         folder = undisturbed / "checkpoints" / "last"
         checkpoint.put_weights(trainer.updater.model, checkpoint.load_weights(folder), str(folder))
         assert trainer.validation is not None

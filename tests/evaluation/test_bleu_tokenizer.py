@@ -283,9 +283,7 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     scoring = validation.Scoring(config, "ja-mecab")
     world = WithAnswers(answers=iter(([text], ({"bleu": score}, {}))))
     with RunLog(tmp_path, 1) as log:
-        valid = validation.Validation(
-            config, config.data.valid_texts, tmp_path, loaded.tokenizer, log, world, scoring
-        )
+        valid = validation.Validation(config, loaded.tokenizer, log, world, scoring)
         assert valid.evaluate(loaded.model, device, world, Signals()).scores == {"bleu": score}
     world = WithAnswers(answers=iter((text, {"bleu": score}, "outputs/a.jsonl")))
     scored = validation.score_tests(

@@ -45,7 +45,7 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
     train(config, run, "cuda")
     device = choose_device("cuda", precision)
     with RunLog(run, 200) as log:
-        trainer = Trainer(prepare(config, run, device, log), run, log)
+        trainer = Trainer(prepare(config, device, log), log)
         trainer.resume()
     assert trainer.validation is not None
     losses = trainer.validation.losses(trainer.updater.eval_model, device, World())
@@ -137,7 +137,7 @@ def test_one_rank_over_nccl_has_the_gradients_of_no_rank(
             (config, World(patient_group=torch.distributed.new_group(backend="gloo"))),
         ):
             with RunLog(tmp_path, 1) as log:
-                prepared = prepare(one, tmp_path, device, log, world)
+                prepared = prepare(one, device, log, world)
             updater = prepared.updater
             assert isinstance(updater.replica, DistributedDataParallel) == (one is config)
             pairs = [prepared.store.pair(i) for i in range(64)]

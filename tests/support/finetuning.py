@@ -30,8 +30,8 @@ class Started:
         self.base = resolve_init_from(config)
         device = choose_device("cpu", "fp32")
         with RunLog(run_dir, 1) as log:
-            prepared = prepare(config, run_dir, device, log, base=self.base)
-            self.trainer = Trainer(prepared, run_dir, log)
+            prepared = prepare(config, device, log, base=self.base)
+            self.trainer = Trainer(prepared, log)
             self.trainer.resume(self.base)
         self.log = [line[20:] for line in log_of(run_dir).splitlines()]
 

@@ -117,9 +117,7 @@ def validate_sharded(run: Path) -> None:
             config = loaded.config.model_copy(update={"batch": batch})
             scoring, tokenizer = Scoring(config, "13a"), loaded.tokenizer
             assert config.data.valid is not None
-            validation = Validation(
-                config, config.data.valid_texts, run, tokenizer, log, world, scoring
-            )
+            validation = Validation(config, tokenizer, log, world, scoring)
             results = (
                 validation.evaluate(loaded.model, device, one, Signals())
                 for one in (World(), world)
