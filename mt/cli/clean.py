@@ -151,13 +151,13 @@ def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) 
     from mt.translate.streaming import refuse_overwrite
 
     root = data_root(data)
-    read = {
-        f"{name} {path}": path
+    read = [
+        (f"{name} {path}", path)
         for name, source in named_sources(data)
         for path in local_files(source, root)
-    }
+    ]
     for name in data.clean.against if data.clean else []:
-        read |= {f"--against {path}": path for path in matching_files(name, root)}
+        read += [(f"--against {path}", path) for path in matching_files(name, root)]
     for number, path in enumerate(written):
         refuse_overwrite(str(path), read)
         if path.exists() and not overwrite:

@@ -96,7 +96,7 @@ def import_(curriculum: Path, output: str) -> None:
     from mt.interop.opustrainer import read_curriculum
     from mt.translate.streaming import open_output, refuse_overwrite
 
-    refuse_overwrite(output, {"FILE": curriculum})
+    refuse_overwrite(output, [("FILE", curriculum)])
     if output != "-" and Path(output).is_file():  # which its first lines ask to complete
         require_new(Path(output))
     text, lost = read_curriculum(curriculum)

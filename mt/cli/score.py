@@ -60,9 +60,9 @@ def score(
 
     contrastive = contrastive or []
     _check_options(src, tgt, contrastive, phenomena, aligned=alignments or bool(alignment_heads))
-    refuse_overwrite(output, {"--src": src, "--tgt": tgt, "--phenomena": phenomena}, [model])
-    for path in contrastive:
-        refuse_overwrite(output, {"--contrastive": path})
+    inputs = [("--src", src), ("--tgt", tgt), ("--phenomena", phenomena)]
+    inputs += [("--contrastive", path) for path in contrastive]
+    refuse_overwrite(output, inputs, [model])
     from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.score_lines import load_scorer
 

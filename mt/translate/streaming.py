@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,11 +234,11 @@ def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
 
 
 def refuse_overwrite(
-    output: str, inputs: Mapping[str, str | Path | None], models: Iterable[Path] = ()
+    output: str, inputs: Iterable[tuple[str, str | Path | None]], models: Iterable[Path] = ()
 ) -> None:
     """Raise ConfigError if writing `output` would destroy what a command reads, also through links.
 
-    `inputs`: files by the option that names them; `-` is stdin, None is not given. `models`: what
+    `inputs`: options and the files they name; `-` is stdin, None is not given. `models`: what
     `--model` names; nothing may be written into such a folder, or into the run that it belongs to.
     """
     place_of_output = Path(os.path.realpath(output))
@@ -249,7 +249,7 @@ def refuse_overwrite(
                 "name a file elsewhere"
             )
     targets = [output, f"{output}.partial"]
-    for option, name in inputs.items():
+    for option, name in inputs:
         source = None if name is None else _regular_file(str(name), sys.stdin)
         if source is None:
             continue

@@ -145,9 +145,7 @@ def check_output(
             f"--output {output}: must be a file whose name ends in .tsv, as training takes it for "
             "two columns then; name it so"
         )
-    refuse_overwrite(output, {}, models)  # a data set of the hub has no files here
-    for option, path in inputs:
-        refuse_overwrite(output, {option: path})
+    refuse_overwrite(output, inputs, models)  # a data set of the hub has no files here
     if Path(output).is_file() and not files.overwrite:
         raise ConfigError(
             f"--output {output}: exists, and may be the only copy of a corpus; give another "

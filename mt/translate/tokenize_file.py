@@ -122,7 +122,7 @@ def tokenize_file(
     With `decode` the reverse: the text of each line of pieces or ids. One line out for each line
     in, in order; a blank line stays blank. Raises DataError for what is no id of the vocabulary.
     """
-    refuse_overwrite(files.output, {"the input": files.source, "--model": model}, [model])
+    refuse_overwrite(files.output, [("the input", files.source), ("--model", model)], [model])
     processor = processor_of(open_tokenizer(model), side)
     pieces = processor.id_to_piece(list(range(processor.piece_size())))
     names = [str(i) for i in range(len(pieces))] if ids else pieces

@@ -47,7 +47,7 @@ def translate_file(
     reverse = [] if search.rerank_with is None else [search.rerank_with]
     for model in reverse:
         find_model(model, "--rerank-with")
-    refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
+    refuse_overwrite(files.output, inputs.items(), [*engine.models, *reverse])
     if line_format.name in DOCUMENTS:
         _translate_document(files, line_format.name, search, engine, protection)
         return
