@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
 from typing import NamedTuple
 
 from pydantic import BaseModel
@@ -34,9 +35,13 @@ class Fault(NamedTuple):
 
 
 def combination_faults(sections: Mapping[str, BaseModel]) -> Iterator[Fault]:
-    """Check all combinations; a section that is not in `sections`, being invalid, is left out."""
-    for check, names in _CHECKS.items():
-        if sections.keys() >= set(names):
+    """Check all combinations: each takes the sections that its parameters name.
+
+    Where one is not in `sections`, being invalid, the check is left out.
+    """
+    for check in _CHECKS:
+        names = signature(check).parameters
+        if sections.keys() >= names.keys():
             yield from check(*(sections[name] for name in names))
 
 
@@ -367,25 +372,8 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
         )
 
 
-# A check -> the sections that it takes.
-_CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
-    _heads: ("model",),
-    _positions: ("model", "data"),
-    _longest_pair: ("batch", "data"),
-    _cases: ("data",),
-    _names: ("data",),
-    _shares: ("data",),
-    _stages: ("data",),
-    _languages: ("data",),
-    _tags: ("data", "tokenizer", "train"),
-    _directions: ("data", "tokenizer"),
-    _vocabulary: ("tokenizer",),
-    _symbols: ("tokenizer",),
-    _own_tokenizer: ("tokenizer",),
-    _warmup: ("optim", "train"),
-    _peak: ("optim",),
-    _two_passes: ("optim",),
-    _new_vocabulary: ("train",),
-    _comet: ("train",),
-    _kept_vocabulary: ("tokenizer", "train"),
-}
+_CHECKS: tuple[Callable[..., Iterator[Fault]], ...] = (
+    _heads, _positions, _longest_pair, _cases, _names, _shares, _stages, _languages, _tags,
+    _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _two_passes,
+    _new_vocabulary, _comet, _kept_vocabulary,
+)  # fmt: skip
