@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,24 +92,16 @@ class Trial:
         }
 
 
+@dataclass(frozen=True)
 class Tuner:
     """Tries settings one after another."""
 
-    def __init__(
-        self,
-        data: EvaluationSet,
-        scoring: Settings,
-        decode: Callable[[Setting], TimedOutputs],
-        max_loss: float = MAX_LOSS,
-        report: Callable[[Trial], None] = lambda _: None,
-    ) -> None:
-        """`decode` translates the sources of `data`; `report` is called with each trial."""
-        self.data = data
-        self.scoring = scoring
-        self.decode = decode
-        self.max_loss = max_loss
-        self.report = report
-        self.trials: list[Trial] = []
+    data: EvaluationSet
+    scoring: Settings
+    decode: Callable[[Setting], TimedOutputs]  # translates the sources of `data`
+    max_loss: float = MAX_LOSS
+    report: Callable[[Trial], None] = lambda _: None  # called with each trial
+    trials: list[Trial] = field(default_factory=list)
 
     def choose(self, own: Setting, faster: Iterator[Mapping[str, Any]]) -> Trial:
         """Return the chosen trial. `own`: the model's setting; `faster`: changes, made in turn."""

@@ -11,6 +11,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -224,6 +225,7 @@ def shard_batches(
     return [sharded[rank::world_size] for rank in range(world_size)]
 
 
+@dataclass(frozen=True)
 class Updates:
     """The updates of an epoch, each a list of micro-batches of sentence numbers.
 
@@ -231,38 +233,28 @@ class Updates:
     number of each sentence.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        order: Indices,
-        ends: Indices,
-        shares: Indices,
-        budget: int,
-        packed: bool,
-    ) -> None:
-        """`order`: sentences by length; `ends`: of their shares; `shares`: (updates, shares)."""
-        self._store = store
-        self._order = order
-        self._starts = np.concatenate([[0], ends])
-        self._shares = shares
-        self._budget = budget
-        self._packed = packed
+    store: Store
+    order: Indices  # sentences by length
+    ends: Indices  # of their shares, after a 0
+    shares: Indices  # (updates, shares)
+    budget: int
+    packed: bool
 
     def __len__(self) -> int:
-        return len(self._shares)
+        return len(self.shares)
 
     def __iter__(self) -> Iterator[list[Indices]]:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, number: int) -> list[Indices]:
-        shares = [self._order[self._starts[i] : self._starts[i + 1]] for i in self._shares[number]]
-        src, tgt = self._store.src_lengths, self._store.tgt_lengths
+        shares = [self.order[self.ends[i] : self.ends[i + 1]] for i in self.shares[number]]
+        src, tgt = self.store.src_lengths, self.store.tgt_lengths
         longest = [np.maximum(src[share], tgt[share]) + 1 for share in shares]
         sentences = np.concatenate(shares)
-        if self._packed:
-            parts = packed_batches(np.concatenate(longest), self._budget)
+        if self.packed:
+            parts = packed_batches(np.concatenate(longest), self.budget)
             return [sentences[part] for part in parts]
-        return np.split(sentences, micro_batches(longest, self._budget)[:-1])
+        return np.split(sentences, micro_batches(longest, self.budget)[:-1])
 
 
 class Plan:
@@ -341,7 +333,7 @@ class Plan:
         n_updates = min(n_updates, len(order))
         n_strata = SHARES if self.batch.tokens_per_update >= TOKENS_TO_SHARE else 1
         n_strata = min(n_strata, len(order) // n_updates)
-        ends = equal_ends(sizes, n_strata * n_updates)
+        ends = np.append(0, equal_ends(sizes, n_strata * n_updates))
         strata = [random.permutation(n_updates) + n_updates * i for i in range(n_strata)]
         cut = self.batch.budget, self.packed
         updates = Updates(self.store, order, ends, np.stack(strata, 1), *cut)
