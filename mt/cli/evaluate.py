@@ -9,20 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.cli.console import print_result, say
-from mt.cli.evaluate_inputs import (
-    System,
-    Texts,
-    outputs_of,
-    read_texts,
-    scoring_of,
-    systems_of,
-    translate_sets,
-    with_slices,
-)
 from mt.cli.options import ANY_ENGINE, EngineGroup, described
 from mt.errors import DataError
 
 if TYPE_CHECKING:
+    from mt.cli.evaluate_inputs import System, Texts
     from mt.evaluation.comet import Comet
     from mt.evaluation.systems import Evaluation, TextDirection
     from mt.evaluation.table import Style
@@ -117,6 +108,14 @@ def evaluate(
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     mt evaluate --hyp x.en,y.en --test-set a=a.de,a.en --test-set b=b.de,b.en
     """
+    from mt.cli.evaluate_inputs import (
+        outputs_of,
+        read_texts,
+        scoring_of,
+        systems_of,
+        translate_sets,
+        with_slices,
+    )
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_metrics
     from mt.evaluation.perturb import KINDS, check_kinds, evaluate_perturbed

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.cli.console import say
+from mt.data.reading.corpus import data_root, read_pairs
+from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import DataError
+from mt.evaluation.metrics import check_counts
+from mt.evaluation.slices import Slicing, by_domain
+from mt.evaluation.systems import ANY_DIRECTION, EvaluationSet, TextDirection
+from mt.runs.model_folder import read_config
+from mt.translate.streaming import read_input
 
 if TYPE_CHECKING:
     from mt.cli.options import EngineGroup
-    from mt.evaluation.slices import Slicing
-    from mt.evaluation.systems import EvaluationSet, TextDirection
     from mt.search.options import SearchOptions
 
 # What messages call the lines of a file: check_counts names them by it.
@@ -82,8 +87,6 @@ def scoring_of(
 
     `into`: the target language of a test set, instead of the configs'.
     """
-    from mt.runs.model_folder import read_config
-
     if not models or (tgt_lang is not None and tokenize != "auto"):
         return tgt_lang or "", tokenize
     pairs = []
@@ -121,11 +124,6 @@ def read_texts(
     `data.test`, or other `section`, of the first model's config. `source`, `to`: the languages of
     --from and --to. Raises DataError for missing files and unequal counts.
     """
-    from mt.data.tokens.writing import direction_of
-    from mt.evaluation.metrics import check_counts
-    from mt.evaluation.systems import EvaluationSet, TextDirection
-    from mt.runs.model_folder import read_config
-
     models = [system.model for system in systems if system.model is not None]
     options = {"--from": source, "--to": to}
     given = " and ".join(f"{option} {code}" for option, code in options.items() if code)
@@ -207,8 +205,6 @@ def _with_references(
 
 def read(path: str, option: str) -> list[str]:
     """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
-    from mt.translate.streaming import read_input
-
     return list(read_input(path, option=option))
 
 
@@ -241,10 +237,6 @@ def _listed_set(text: str) -> NamedSet:
 
 def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[TextDirection]]:
     """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
-    from mt.data.reading.corpus import data_root, read_pairs
-    from mt.data.tokens.writing import directions_of
-    from mt.evaluation.systems import ANY_DIRECTION, TextDirection
-    from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
     config = read_config(model)
@@ -305,7 +297,6 @@ def translate_sets(
     name: str = "",
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
-    from mt.runs.model_folder import read_config
     from mt.translate.load import load_translator, set_languages
     from mt.translate.progress import Progress, Tally, can_show_bar
 
@@ -332,8 +323,6 @@ def with_slices(
     texts: Texts, slicers: Mapping[str, Callable[[Sequence[str]], Slicing]]
 ) -> EvaluationSet:
     """The test set with its slicings, by slicers of the source and by domains."""
-    from mt.evaluation.slices import by_domain
-
     sources = texts.data.sources
     if sources is None and slicers:
         raise DataError(
