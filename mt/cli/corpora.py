@@ -1,12 +1,16 @@
-"""How the commands of `mt data` name corpora: files on the command line, or those of a config."""
+"""How the commands of `mt data` name corpora by files on the command line."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.config import yaml_text
+from mt.config.load import config_from_mapping
+from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
+from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 from mt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,41 +19,12 @@ if TYPE_CHECKING:
 CODE = r"[A-Za-z]{2,3}(?:[_-][A-Za-z0-9]+)?"  # of a language
 
 
-@dataclass(frozen=True)
-class CorpusGroup:
-    """The corpora of a command as given: names, or a config; options of these names."""
-
-    names: list[str] | None = None
-    langs: str | None = None
-    config: str | None = None
-    settings: list[str] | None = None
-
-    def value(self) -> DataConfig:
-        """Return the `data` section: of the config, or made of the names, which are `train`.
-
-        Its `train` is not empty. Raises ConfigError for what cannot be meant.
-        """
-        from mt.config.load import config_from_mapping, load_config, require_training_data
-
-        if self.config is not None:
-            if self.names or self.langs:
-                given = self.names[0] if self.names else f"--langs {self.langs}"
-                raise ConfigError(
-                    f"--config {self.config}: names the corpora and their languages, found {given} "
-                    "too; leave out one of them"
-                )
-            loaded = load_config(self.config, self.settings or []).config
-            require_training_data(loaded)
-            return loaded.data
-        if not self.names:
-            raise ConfigError("IN: no corpus to read; name files, or give --config")
-        if self.settings:
-            raise ConfigError("--set: changes a config; give --config, or leave it out")
-        train = [mapping_of(words) for words in paired(self.names)]
-        src, tgt = languages(self.langs, train)
-        return config_from_mapping(
-            {"data": {"src_lang": src, "tgt_lang": tgt, "train": train}}, "IN"
-        ).data
+def data_of(names: list[str], langs: str | None) -> DataConfig:
+    """The `data` section whose `train` are the corpora of these names."""
+    train = [mapping_of(words) for words in paired(names)]
+    src, tgt = languages(langs, train)
+    section = {"src_lang": src, "tgt_lang": tgt, "train": train}
+    return config_from_mapping({"data": section}, "IN").data
 
 
 def paired(names: list[str]) -> list[list[str]]:
@@ -57,9 +32,6 @@ def paired(names: list[str]) -> list[list[str]]:
 
     Raises ConfigError for a text file without a second one, and for a file that is not there.
     """
-    from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
-    from mt.data.reading.formats import SUFFIXES
-    from mt.data.reading.text_files import is_pattern, matching_files
 
     def is_missing_side(name: str) -> bool:
         if is_pattern(name) or Path(name).exists():
@@ -102,10 +74,6 @@ def is_side_of_text(path: Path) -> bool:
     Its name says no other format. That of `.txt` may be a table; without a tab in its first line it
     is a side of a text.
     """
-    from mt.data.reading.compression import suffix_of, unpacked_name
-    from mt.data.reading.formats import SUFFIXES
-    from mt.data.reading.text_files import is_pattern, matching_files, read_lines
-
     if is_pattern(str(path)) and not path.exists():
         files = matching_files(str(path), Path())
         endings = {Path(unpacked_name(file.name)).suffix for file in files}
@@ -119,8 +87,6 @@ def is_side_of_text(path: Path) -> bool:
 
 def mapping_of(words: list[str]) -> Any:
     """Return a source as a config has it."""
-    from mt.config import yaml_text
-
     if len(words) == 2:
         return {"src": words[0], "tgt": words[1]}
     if not words[0].startswith("{"):
@@ -136,8 +102,6 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
 
     Raises ConfigError where they are needed and cannot be told.
     """
-    from mt.data.reading.compression import suffix_of
-
     if langs is not None:
         # The hyphen in the middle: that of pt-BR-en stands after a country.
         source = r"[A-Za-z]{2,3}(?:_\w+|-[A-Z]{2}(?=-))?"

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result, say, show_in_pager
-from mt.cli.corpora import CorpusGroup
 from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import described
+from mt.cli.options import CorpusGroup, described
 from mt.errors import ConfigError
 
 if TYPE_CHECKING:

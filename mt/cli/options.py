@@ -13,6 +13,7 @@ from mt.cli.help import read_rows
 from mt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mt.config.schema import DataConfig
     from mt.search.options import EngineOptions, Sampling
 
 
@@ -127,6 +128,40 @@ class EngineGroup:
 
 
 ANY_ENGINE = EngineGroup()
+
+
+@dataclass(frozen=True)
+class CorpusGroup:
+    """The corpora of a command as given: names, or a config; options of these names."""
+
+    names: list[str] | None = None
+    langs: str | None = None
+    config: str | None = None
+    settings: list[str] | None = None
+
+    def value(self) -> DataConfig:
+        """Return the `data` section: of the config, or made of the names, which are `train`.
+
+        Its `train` is not empty. Raises ConfigError for what cannot be meant.
+        """
+        from mt.cli.corpora import data_of
+        from mt.config.load import load_config, require_training_data
+
+        if self.config is not None:
+            if self.names or self.langs:
+                given = self.names[0] if self.names else f"--langs {self.langs}"
+                raise ConfigError(
+                    f"--config {self.config}: names the corpora and their languages, found {given} "
+                    "too; leave out one of them"
+                )
+            loaded = load_config(self.config, self.settings or []).config
+            require_training_data(loaded)
+            return loaded.data
+        if not self.names:
+            raise ConfigError("IN: no corpus to read; name files, or give --config")
+        if self.settings:
+            raise ConfigError("--set: changes a config; give --config, or leave it out")
+        return data_of(self.names, self.langs)
 
 
 def described(table: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:

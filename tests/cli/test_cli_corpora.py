@@ -9,7 +9,7 @@ import pytest
 from corpora import write
 from messages import raises_saying
 
-from mt.cli.corpora import CorpusGroup
+from mt.cli.options import CorpusGroup
 from mt.data.reading.corpus import read_pairs
 from mt.errors import ConfigError
 
