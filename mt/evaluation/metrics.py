@@ -44,6 +44,7 @@ class Score:
 # --- what a metric is -------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Metric:
     """A metric computed from sums over lines, for one set of references.
 
@@ -58,20 +59,11 @@ class Metric:
     needs_sources: ClassVar[bool] = False
     needs_model: ClassVar[bool] = False  # that of --comet-model
 
-    def __init__(
-        self,
-        refs: Sequence[Sequence[str]],
-        sources: Sequence[str] | None = None,
-        tokenize: str = DEFAULT,
-        comet: Comet | None = None,
-        tgt_lang: str = "",
-    ) -> None:
-        """`refs`: whole reference translations. `tokenize`: sacreBLEU's tokenizer for BLEU."""
-        self.refs = refs
-        self.sources = sources
-        self.tokenize = tokenize
-        self.comet = comet
-        self.tgt_lang = tgt_lang
+    refs: Sequence[Sequence[str]]  # whole reference translations
+    sources: Sequence[str] | None = None
+    tokenize: str = DEFAULT  # sacreBLEU's tokenizer for BLEU
+    comet: Comet | None = None
+    tgt_lang: str = ""
 
     def statistics(self, hyps: Sequence[str]) -> Statistics:
         """A row of numbers for each translation: (lines, n)."""

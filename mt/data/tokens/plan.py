@@ -11,7 +11,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -257,32 +257,21 @@ class Updates:
         return np.split(sentences, micro_batches(longest, self.budget)[:-1])
 
 
+@dataclass(eq=False)
 class Plan:
     """Which sentences each update of each epoch trains on."""
 
-    def __init__(
-        self,
-        store: Store,
-        weights: Sequence[float],
-        batch: BatchConfig,
-        seed: int,
-        resample: Callable[[int, threading.Event], Store] | None = None,
-        packed: bool = False,
-    ) -> None:
-        """Store what the plan is made of.
+    store: Store
+    weights: Sequence[float]  # how often an epoch sees each corpus, relative to the others
+    batch: BatchConfig
+    seed: int
+    # Makes the store of an epoch from its number, augmented or in other subwords; it may give up
+    # once the event is set. None: all epochs have the same store.
+    resample: Callable[[int, threading.Event], Store] | None = None
+    packed: bool = False  # without padding, so that an update need not be cut by length
 
-        `weights` says how often each corpus of the store is seen in an epoch, relative to the
-        others. `resample`, where given, makes the store of an epoch from its number, augmented or
-        in other subwords; it may give up once the event is set. `packed`: batches are computed
-        without padding, so an update need not be cut by length.
-        """
-        self.store = store
-        self.seed = seed
-        self.batch = batch
-        self.resample = resample
-        self.packed = packed
-        self.weights = weights
-        self.drawn = sentences_of_epoch(weights, store.kept)  # from each corpus
+    def __post_init__(self) -> None:
+        self.drawn = sentences_of_epoch(self.weights, self.store.kept)  # from each corpus
         self._sampled: tuple[int, Plan] | None = None  # an epoch, and its plan
         self._planned: tuple[int, Updates] | None = None  # the last epoch that was asked for
 
@@ -307,8 +296,7 @@ class Plan:
             return self
         if self._sampled is None or self._sampled[0] != epoch:
             store = self.resample(epoch, stop)
-            plan = Plan(store, self.weights, self.batch, self.seed, packed=self.packed)
-            self._sampled = epoch, plan
+            self._sampled = epoch, replace(self, store=store, resample=None)
         return self._sampled[1]
 
     def forget_epoch(self) -> None:
