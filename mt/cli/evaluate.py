@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,7 @@ def evaluate(
     _check_comet(names, comet_model)
     check_kinds(kinds := _listed(perturb))
     sliced = _listed(slices)
-    _check_slices(sliced, train_src, tokenizer_of)
+    _refuse(_slices_faults(sliced, train_src, tokenizer_of))
     systems = systems_of(hyp or [], model or [], baseline)
     decoding: dict[str, Any] = {
         "beam_size": beam_size,
@@ -145,21 +145,16 @@ def evaluate(
         usual["device"] = engine.device  # COMET uses it, too
     chosen = {"to": to, "from": from_, **decoding, **vars(engine)}
     options = [name for name, value in chosen.items() if value != usual.get(name)]
-    _check_inputs(systems, (src, ref or [], test_set or []), domain, options)
+    _refuse(_input_faults(systems, (src, ref or [], test_set or []), domain, options))
     if perturb:
-        others = (
-            *((slices, "--slices"), (domain, "--domain"), (baseline, "--baseline")),
-            (differences, "--differences"),
-        )
-        _refuse(
-            (
-                len(systems) != 1 or hyp,
-                "--perturb: takes one --model, and translates; leave out --hyp",
-            ),
-            (not kinds, f"--perturb: must name one of {', '.join(KINDS)}, found {perturb!r}"),
-            *((given, f"--perturb: not with {option}; leave out one") for given, option in others),
-        )
-    _check_outputs(systems, differences, as_json, as_tsv)
+        if len(systems) != 1 or hyp:
+            raise DataError("--perturb: takes one --model, and translates; leave out --hyp")
+        if not kinds:
+            raise DataError(f"--perturb: must name one of {', '.join(KINDS)}, found {perturb!r}")
+        others: dict[str, object] = {"slices": slices, "domain": domain, "baseline": baseline}
+        others["differences"] = differences
+        _refuse(f"--perturb: not with --{one}; leave out one" for one in others if others[one])
+    _refuse(_output_faults(systems, differences, as_json, as_tsv))
     tests = _paired_tests(
         2 if perturb else len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n
     )
@@ -245,89 +240,71 @@ def _listed(text: str) -> list[str]:
 # --- options that contradict each other, or lack each other -----------------------------------
 
 
-def _refuse(*faults: tuple[object, str]) -> None:
-    """Raise DataError with the message of the first fault that is there."""
-    for is_there, message in faults:
-        if is_there:
-            raise DataError(message)
+def _refuse(faults: Iterable[str]) -> None:
+    """Raise DataError with the first of the faults."""
+    for fault in faults:
+        raise DataError(fault)
 
 
-def _check_slices(
+def _slices_faults(
     names: Sequence[str], train_src: Sequence[str] | None, tokenizer_of: Path | None
-) -> None:
+) -> Iterator[str]:
     from mt.evaluation.slices import SLICES
 
-    unknown = [name for name in names if name not in SLICES]
-    _refuse(
-        (
-            unknown,
+    if unknown := [name for name in names if name not in SLICES]:
+        yield (
             f"--slices: choose among {', '.join(SLICES)}, found {', '.join(unknown)}; correct the "
-            "list (--domain slices by labels in a file)",
-        ),
-        (train_src and "rare" not in names, "--train-src: only with --slices rare"),
-        (tokenizer_of and "unknown" not in names, "--tokenizer-of: only with --slices unknown"),
-    )
+            "list (--domain slices by labels in a file)"
+        )
+    if train_src and "rare" not in names:
+        yield "--train-src: only with --slices rare"
+    if tokenizer_of and "unknown" not in names:
+        yield "--tokenizer-of: only with --slices unknown"
 
 
-def _check_inputs(
+def _input_faults(
     systems: Sequence[System],
     given: tuple[str | None, Sequence[str], Sequence[str]],
     domain: str | None,
     options: Sequence[str],
-) -> None:
+) -> Iterator[str]:
     """`given`: source, references and test sets; `options`: those given that only --model takes."""
     src, ref, test_sets = given
     with_models = any(system.model is not None for system in systems)
     together = "evaluate: --model and --src go together; give"
-    _refuse(
-        (
-            not systems and src is None,
-            "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE",
-        ),
-        (not systems, f"{together} --model FOLDER too"),
-        (
-            test_sets and (src is not None or ref),
-            "evaluate: --test-set takes the place of --src and --ref; give one or the other",
-        ),
-        (not test_sets and with_models and src is None and ref, f"{together} --src FILE too"),
-        (
-            not test_sets and not ref and (src is not None or not with_models),
-            "evaluate: no reference to score against; give --ref FILE, detokenised",
-        ),
-    )
+    if not systems and src is None:
+        yield "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE"
+    if not systems:
+        yield f"{together} --model FOLDER too"
+    if test_sets and (src is not None or ref):
+        yield "evaluate: --test-set takes the place of --src and --ref; give one or the other"
+    if not test_sets and with_models and src is None and ref:
+        yield f"{together} --src FILE too"
+    if not test_sets and not ref and (src is not None or not with_models):
+        yield "evaluate: no reference to score against; give --ref FILE, detokenised"
     hyps = [system.files for system in systems if system.model is None]
     in_sets = [part.partition("=")[2] for part in test_sets]
-    files = [*",".join([*hyps, *in_sets, domain or ""]).split(","), *ref, src]
-    named = ", ".join(f"--{option.replace('_', '-')}" for option in options)
-    _refuse(
-        (
-            files.count("-") > 1,
-            "evaluate: only one FILE can be - (stdin); name a file for the others",
-        ),
-        (
-            options and not with_models,
-            f"evaluate: {named} only with --model; --hyp is scored as it is",
-        ),
-    )
+    if [*",".join([*hyps, *in_sets, domain or ""]).split(","), *ref, src].count("-") > 1:
+        yield "evaluate: only one FILE can be - (stdin); name a file for the others"
+    if options and not with_models:
+        named = ", ".join(f"--{option.replace('_', '-')}" for option in options)
+        yield f"evaluate: {named} only with --model; --hyp is scored as it is"
 
 
-def _check_outputs(
+def _output_faults(
     systems: Sequence[System], differences: int, as_json: bool, as_tsv: bool
-) -> None:
-    is_name = any(system.name == "differences" for system in systems)
-    _refuse(
-        (as_json and as_tsv, "evaluate: --json and --tsv are two formats; give one or the other"),
-        (
-            differences and len(systems) == 1,
-            "--differences: compares systems; give another --hyp or --model",
-        ),
-        (differences and as_tsv, "--differences: not in --tsv; give --json, or neither"),
-        (
-            differences and as_json and is_name,
+) -> Iterator[str]:
+    if as_json and as_tsv:
+        yield "evaluate: --json and --tsv are two formats; give one or the other"
+    if differences and len(systems) == 1:
+        yield "--differences: compares systems; give another --hyp or --model"
+    if differences and as_tsv:
+        yield "--differences: not in --tsv; give --json, or neither"
+    if differences and as_json and any(system.name == "differences" for system in systems):
+        yield (
             "--differences: is the key `differences` in --json, which is also the name of a "
-            "system; rename the system: NAME=differences",
-        ),
-    )
+            "system; rename the system: NAME=differences"
+        )
 
 
 def _paired_tests(
