@@ -269,10 +269,7 @@ def view(
     --shard K/N: encode part K of N, as job K of an array; the last job joins the parts
 """)
 def prepare(
-    config: str,
-    settings: list[str] | None = None,
-    run_dir: Path | None = None,
-    shard: str = "1/1",
+    config: str, settings: list[str] | None = None, run_dir: Path | None = None, shard: str = "1/1"
 ) -> None:
     """Train the tokenizer and encode text ahead of mt train.
 

@@ -16,13 +16,7 @@ from mt.config.schema import Config
 from mt.inspect.pictures import N_SERIES
 from mt.report.corpora import read_corpora
 from mt.report.curves import draw_curves
-from mt.report.provenance import (
-    commands_of,
-    differing_keys,
-    duration,
-    notable_lines,
-    status_of,
-)
+from mt.report.provenance import commands_of, differing_keys, duration, notable_lines, status_of
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
 from mt.report.scores import compare, read_perturbed, score_run, translate_again
 from mt.report.sentences import choose_sentences, most_changed

@@ -187,10 +187,7 @@ def compile_candidates() -> FusedCandidates:
 
 @torch.inference_mode()
 def compile_for(
-    device: torch.device,
-    beam_size: int,
-    vocab_size: int,
-    say: Callable[[str], None],
+    device: torch.device, beam_size: int, vocab_size: int, say: Callable[[str], None]
 ) -> FusedCandidates | None:
     """Compile `fused_candidates` and try it; if that fails, report why to `say` and return None.
 

@@ -23,15 +23,7 @@ from mt.runtime.failures import raise_unless_out_of_memory
 from mt.runtime.memory import peak_memory_mb, release_cached_memory, unused_memory_mb
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes, no_repeat_ngram
-from mt.search.engine_contract import (
-    LOOP,
-    WINDOW,
-    Engine,
-    Hypotheses,
-    Ids,
-    Job,
-    memory_error,
-)
+from mt.search.engine_contract import LOOP, WINDOW, Engine, Hypotheses, Ids, Job, memory_error
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions

@@ -270,10 +270,7 @@ def next_candidates(
 
 
 def mask_logits(
-    logits: Tensor,
-    state: State,
-    at_limit: bool,
-    constraints: Sequence[Constraint],
+    logits: Tensor, state: State, at_limit: bool, constraints: Sequence[Constraint]
 ) -> tuple[Tensor, Tensor]:
     """Mask forbidden tokens: return logits (B, N, V), -inf there, and offsets (B, N) fp32.
 

@@ -265,11 +265,7 @@ def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
 
 
 def prepare_tokenizer(
-    config: Config,
-    log: RunLog,
-    world: World,
-    base: LoadedModel | None,
-    sample: PairSample | None,
+    config: Config, log: RunLog, world: World, base: LoadedModel | None, sample: PairSample | None
 ) -> Tokenizer:
     """The tokenizer of the run: an existing one, that of `base`, or a new one trained on the data.
 

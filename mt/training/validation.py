@@ -188,12 +188,7 @@ class Validation:
     """The validation set of a config as text and as token ids; rank 0 reads it for all."""
 
     def __init__(
-        self,
-        config: Config,
-        tokenizer: Tokenizer,
-        log: RunLog,
-        world: World,
-        scoring: Scoring,
+        self, config: Config, tokenizer: Tokenizer, log: RunLog, world: World, scoring: Scoring
     ) -> None:
         self.config = config
         self.run_dir = run_dir = log.run_dir

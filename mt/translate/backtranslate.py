@@ -17,10 +17,7 @@ from mt.translate.translate_file import number_of_lines
 
 
 def backtranslate(
-    files: TextFiles,
-    tag: str | None,
-    search: SearchOptions,
-    engine: EngineOptions,
+    files: TextFiles, tag: str | None, search: SearchOptions, engine: EngineOptions
 ) -> str:
     """Translate `files.source` with a model of the reverse direction into a TSV corpus.
 

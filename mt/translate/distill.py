@@ -42,11 +42,7 @@ class DistillText:
 
 
 def distill(
-    files: TextFiles,
-    text: DistillText,
-    shape: str,
-    search: SearchOptions,
-    engine: EngineOptions,
+    files: TextFiles, text: DistillText, shape: str, search: SearchOptions, engine: EngineOptions
 ) -> Path:
     """Let the teachers translate a text, and configure a student.
 

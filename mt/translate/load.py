@@ -49,9 +49,7 @@ LEAST_SEVERAL = 0.05
 
 
 def load_translator(
-    search: SearchOptions,
-    engine: EngineOptions,
-    large: bool = False,
+    search: SearchOptions, engine: EngineOptions, large: bool = False
 ) -> Translator:
     """Load the models into the engine that is asked for, or that suits best.
 

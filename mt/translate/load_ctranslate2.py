@@ -49,9 +49,7 @@ Loaded = TypeVar("Loaded")
 
 
 def load_ctranslate2(
-    described: ModelFolder,
-    search: SearchOptions,
-    options: EngineOptions,
+    described: ModelFolder, search: SearchOptions, options: EngineOptions
 ) -> Translator:
     """Load the converted model; convert it first if that was not done. Raises MtError."""
     import ctranslate2

@@ -96,10 +96,7 @@ def with_all_hypotheses(search: SearchOptions, model: Path) -> SearchOptions:
 
 
 def load_reranker(
-    search: SearchOptions,
-    engine: EngineOptions,
-    forward: Tokenizer,
-    n_best: int,
+    search: SearchOptions, engine: EngineOptions, forward: Tokenizer, n_best: int
 ) -> Reranker:
     """Load the reverse model of `search`, to keep `n_best` outputs of each source.
 

@@ -154,10 +154,7 @@ def check_output(
 
 
 def make_corpus(
-    recipe: Recipe,
-    files: TextFiles,
-    search: SearchOptions,
-    engine: EngineOptions,
+    recipe: Recipe, files: TextFiles, search: SearchOptions, engine: EngineOptions
 ) -> None:
     """Translate the lines of a recipe; write the pairs that pass the filters to `files.output`.
 

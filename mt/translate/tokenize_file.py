@@ -110,12 +110,7 @@ def processor_of(
 
 
 def tokenize_file(
-    model: Path,
-    files: TextFiles,
-    *,
-    side: str | None,
-    ids: bool,
-    decode: bool = False,
+    model: Path, files: TextFiles, *, side: str | None, ids: bool, decode: bool = False
 ) -> None:
     """Write the pieces, or with `ids` the ids, of each line, separated by spaces.
 

@@ -20,13 +20,7 @@ from mt.translate.load import load_translator
 from mt.translate.progress import LineNumbers, Progress, can_show_bar
 from mt.translate.protect import Protection
 from mt.translate.resume import ResumableOutput
-from mt.translate.streaming import (
-    TextFiles,
-    open_output,
-    read_file,
-    refuse_overwrite,
-    write_lines,
-)
+from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
 
 
 def translate_file(
@@ -137,10 +131,7 @@ def _translate_document(
 
 
 def _protecting(
-    protection: Protection,
-    files: TextFiles,
-    search: SearchOptions,
-    engine: EngineOptions,
+    protection: Protection, files: TextFiles, search: SearchOptions, engine: EngineOptions
 ) -> SearchOptions:
     """Return the search that a protection needs. ConfigError for options it cannot go with."""
     given = {"--alignments": search.alignments, "--prefix": files.prefixes}
@@ -154,10 +145,7 @@ def _protecting(
 
 
 def _aligning(
-    protection: Protection,
-    search: SearchOptions,
-    engine: EngineOptions,
-    what: str,
+    protection: Protection, search: SearchOptions, engine: EngineOptions, what: str
 ) -> SearchOptions:
     if len(engine.models) > 1:
         raise ConfigError(

@@ -25,14 +25,7 @@ from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import encode_prefixes
 from mt.translate import mbr
-from mt.translate.lines import (
-    Line,
-    Segment,
-    SegmentOutput,
-    SourcePart,
-    Translation,
-    split_source,
-)
+from mt.translate.lines import Line, Segment, SegmentOutput, SourcePart, Translation, split_source
 from mt.translate.progress import LineNumbers, Tally
 from mt.translate.quality_flags import flags, is_blank, loops
 from mt.translate.streaming import read_ahead, windows

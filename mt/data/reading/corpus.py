@@ -11,12 +11,7 @@ from typing_extensions import assert_never
 from mt.data.reading.columns import Row, select_pairs
 from mt.data.reading.compression import unchanged
 from mt.data.reading.datasets_source import read_dataset, require_split
-from mt.data.reading.formats import (
-    aligned_files,
-    format_of,
-    require_one_format,
-    side_files,
-)
+from mt.data.reading.formats import aligned_files, format_of, require_one_format, side_files
 from mt.data.reading.formats import local_files as local_files
 from mt.data.reading.table_files import DELIMITERS, read_table
 from mt.data.reading.text_files import (

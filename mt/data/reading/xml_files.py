@@ -47,12 +47,7 @@ _STRAY = re.compile(
 )
 _BLOCK = 1 << 18  # characters
 # The first bytes of an XML file that say its encoding.
-_MARKS = {
-    b"\xff\xfe": "utf-16",
-    b"\xfe\xff": "utf-16",
-    b"<\0": "utf-16-le",
-    b"\0<": "utf-16-be",
-}
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 ANY = "not said"  # the language of a text that names none
 
 

@@ -398,11 +398,7 @@ _WRITING = "writing.json"
 
 
 def _train(
-    cfg: TokenizerConfig,
-    lines: list[str],
-    side: str,
-    tokens: list[str],
-    log: Callable[[str], None],
+    cfg: TokenizerConfig, lines: list[str], side: str, tokens: list[str], log: Callable[[str], None]
 ) -> bytes:
     """The bytes of a model trained on normalised lines; `side` ("source ") is for messages.
 
