@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -37,6 +37,7 @@ class Update:
         return self.number == self.of - 1
 
 
+@dataclass(eq=False)
 class Prefetcher:
     """Iterator over updates without end, from a given position on, loaded ahead by a thread.
 
@@ -44,28 +45,19 @@ class Prefetcher:
     `waited` counts the seconds that training has waited for data.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        epoch: int,
-        number: int,
-        rank: int = 0,
-        world_size: int = 1,
-        device: torch.device = CPU,
-    ) -> None:
-        """Start at update `number` of `epoch`, with the share of `rank` of `world_size` ranks.
+    plan: Plan
+    epoch: int  # the first update: its epoch, and its number in that
+    number: int
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = CPU  # where the batches will be copied to
+    waited: float = field(default=0.0, init=False)
 
-        `device` is where the batches will be copied to.
-        """
-        self.plan = plan
-        self.rank = rank
-        self.world_size = world_size
-        self.device = device
-        self.waited = 0.0
+    def __post_init__(self) -> None:
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=PREFETCH)
         self._stop = threading.Event()
         self._next: Update | BaseException | None = None  # taken from the queue by `ready`
-        self._thread = threading.Thread(target=self._load, args=(epoch, number), daemon=True)
+        self._thread = threading.Thread(target=self._load, daemon=True)
 
     def __enter__(self) -> Prefetcher:
         self._thread.start()
@@ -103,8 +95,9 @@ class Prefetcher:
             assert item is not None
             yield item
 
-    def _load(self, epoch: int, number: int) -> None:
+    def _load(self) -> None:
         """Put updates, or what went wrong, into the queue until `_stop` is set."""
+        epoch, number = self.epoch, self.number
         try:
             pin = self.device.type == "cuda"
             if pin:
