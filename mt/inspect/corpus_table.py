@@ -11,6 +11,7 @@ import numpy as np
 
 from mt.data.cleaning.characters import OTHER_LETTER, SCRIPTS
 from mt.data.cleaning.leaks import LeakCount
+from mt.data.cleaning.report import share_of
 from mt.data.tokens.tokenizer import BYTE, EOS, UNK
 from mt.evaluation.table import aligned
 from mt.inspect.corpus_statistics import RATIOS, ChunkMeter, Counts, added
@@ -147,10 +148,10 @@ def table_rows(values: Values) -> Iterator[list[str]]:
         ("a side nearly in it", "nearly_leaking"),
     ):
         if corpora[-1][key] is not None:
-            yield [title, *(_share(corpus[key], corpus["pairs"]) for corpus in corpora)]
+            yield [title, *(share_of(corpus[key], corpus["pairs"]) for corpus in corpora)]
     for title, key in (("words", "word_ratio"), ("characters", "char_ratio")):
         for limit in ("2", "3", "5"):
-            cells = [_share(corpus[key][limit], corpus["pairs"]) for corpus in corpora]
+            cells = [share_of(corpus[key][limit], corpus["pairs"]) for corpus in corpora]
             yield [f"ratio in {title} above {limit}", *cells]
     for side in ("source", "target"):
         for title, own in _side_rows([corpus[side] for corpus in corpora]):
@@ -168,7 +169,7 @@ def _side_rows(sides: list[Values]) -> Iterator[tuple[str, list[str]]]:
         own = [side if side["tokens"] else None for side in sides]
         yield "tokens per word", [f"{one['tokens_per_word']:.3f}" if one else "–" for one in own]
         for title, key in (("unknown tokens", "unknown_tokens"), ("byte tokens", "byte_tokens")):
-            yield title, [_share(one[key], one["tokens"]["total"]) if one else "–" for one in own]
+            yield title, [share_of(one[key], one["tokens"]["total"]) if one else "–" for one in own]
         yield "unused pieces", [f"{one['unused_pieces']:,}" if one else "–" for one in own]
     for key in ("scripts", "languages"):
         if sides[-1][key] is not None:
@@ -180,10 +181,6 @@ def _spread(lengths: Values | None) -> str:
         return "–"
     shown = [*(lengths["quantiles"][q] for q in ("0.05", "0.5", "0.95")), lengths["longest"]]
     return " / ".join(f"{one:,}" for one in shown)
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count:,} {100 * count / max(total, 1):6.2f} %"
 
 
 def _largest(shares: dict[str, float]) -> str:

@@ -86,14 +86,14 @@ def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[dict[str, str]], str]:
     return pictures, thinned if most > 2 * INTERVALS else ""
 
 
-def thin(x: Floats, y: Floats, intervals: int = INTERVALS) -> tuple[Floats, Floats]:
-    """Keep the lowest and highest y in each of so many equal intervals of x, in the order of x.
+def thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Keep the lowest and highest y in each of `INTERVALS` equal intervals of x, in its order.
 
     An interval of NaN only keeps one, so that the gap stays. x must ascend.
     """
-    if len(x) <= 2 * intervals:
+    if len(x) <= 2 * INTERVALS:
         return x, y
-    edges = np.linspace(x[0], x[-1], intervals + 1)[1:-1]
+    edges = np.linspace(x[0], x[-1], INTERVALS + 1)[1:-1]
     kept = [0, len(x) - 1]
     start = 0
     for end in [*np.searchsorted(x, edges, side="right").tolist(), len(x)]:

@@ -177,9 +177,9 @@ def _table(report: CleaningReport) -> Iterator[str]:
         ["read", *(f"{own.read:,}" for own in columns)],
     ]
     for reason in filter(report.rejected, REASONS):
-        rows.append([reason, *(_share(own.rejected[reason], own.read) for own in columns)])
-    rows.append(["kept", *(_share(own.kept, own.read) for own in columns)])
-    rows.append(["of these repaired", *(_share(own.repaired, own.read) for own in corpora), ""])
+        rows.append([reason, *(share_of(own.rejected[reason], own.read) for own in columns)])
+    rows.append(["kept", *(share_of(own.kept, own.read) for own in columns)])
+    rows.append(["of these repaired", *(share_of(own.repaired, own.read) for own in corpora), ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *cells in rows:
         right = map(str.rjust, cells, widths[1:])
@@ -189,7 +189,8 @@ def _table(report: CleaningReport) -> Iterator[str]:
         yield f"expected number of pairs taken for duplicates by chance: {chance:.1g}"
 
 
-def _share(count: int, total: int) -> str:
+def share_of(count: int, total: int) -> str:
+    """A count and its share of all, as a cell of a table."""
     return f"{count:,} {100 * count / max(total, 1):6.2f} %"
 
 
