@@ -402,13 +402,8 @@ class Trainer:
             f"valid | step {step:,} | {result} | {seconds:.1f} s | {decision}"
             + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
         )
-        self.log.progress(
-            step,
-            {
-                "left": format_duration(self._seconds_left()),
-                "BLEU": f"{result.scores['bleu'].value:.2f}",
-            },
-        )
+        bleu = f"{result.scores['bleu'].value:.2f}"
+        self.log.progress(step, {"left": format_duration(self._seconds_left()), "BLEU": bleu})
         if self.world.is_main:
             self.validation.write_samples(step, result.outputs)
             if step == self.state.best_step:
