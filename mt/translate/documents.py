@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from xml.parsers import expat
 
+from mt.data.reading import formats
 from mt.data.reading.compression import suffix_of
 from mt.errors import DataError
 from mt.translate.html_tokens import html_tokens
@@ -29,7 +30,7 @@ Protect: TypeAlias = Callable[[list[MarkupToken]], list[MarkupToken]]
 # Ending of a file name -> format.
 SUFFIXES = {
     ".srt": "srt",
-    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mxliff", ".mqxliff"), "xliff"),
+    **{ending: form for ending, form in formats.SUFFIXES.items() if form == "xliff"},
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
 }
 

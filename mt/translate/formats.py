@@ -12,24 +12,21 @@ import csv
 import io
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mt.data.reading.columns import SURROGATES
+from mt.data.reading.table_files import DELIMITERS
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
 
 DOCUMENTS = ("html", "srt", "xliff")
 FORMATS = ("text", "tsv", "csv", "jsonl", *DOCUMENTS)
-# Format of lines with columns -> delimiter between cells.
-DELIMITERS = {"tsv": "\t", "csv": ","}
 # White space between the tokens of JSON.
 JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
 SHOWN = 40
-# Halves of a UTF-16 pair: JSON can spell them as escapes, UTF-8 cannot hold them.
-SURROGATES = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True)

@@ -84,11 +84,10 @@ def load_torch(
         # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
         reads_ahead=large and bool(searches),
     )
-    hashes = [str(each.meta["sha256"]["model.safetensors"]) for each in models]
     translator.settings = {
         "--engine": "torch",
         "--precision": loaded.precision,
-        "--model": " ".join(hashes),
+        "--model": " ".join(each.weights_hash for each in models),
     }
     if reasons:
         several = f"{len(searches)} GPUs in {loaded.precision}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Row = tuple[str, Mapping[str, Any]]
 
 LEFT_OUT = "rows left out that cannot be read"
+# Halves of a UTF-16 pair: JSON can spell them as escapes, UTF-8 cannot hold them.
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mt.data.reading.columns import Row
 
 # Format of a table file -> delimiter between its cells.
-DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITERS = {"tsv": "\t", "csv": ","}
 # Suffixes of what `read_table` reads.
 TABLE_SUFFIXES = tuple(
     suffix for suffix, kind in SUFFIXES.items() if kind in ("json", "jsonl", *DELIMITERS)
