@@ -263,8 +263,6 @@ def view(
 
 @app.command("prepare", cls=PanelCommand)
 @described("""
-    Output:
-    --run-dir FOLDER: run directory (default: runs/NAME, by the config's name)
     Execution:
     --shard K/N: encode part K of N, as job K of an array; the last job joins the parts
 """)

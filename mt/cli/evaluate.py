@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     --tokenize NAME: sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; auto
         follows the target language
     --tgt-lang CODE: target language, such as ja, for BLEU and TER; default: the model's
-    as_json = --json: print JSON
     as_tsv = --tsv: print tab-separated values
     --width -w N in 0..14: decimal places, as in sacrebleu; JSON and TSV are not rounded
     --perturb KINDS: scores of a --model on the test set as people write it, and their drop: any of

@@ -42,6 +42,8 @@ SHARED = read_rows("""
         config ({path: a.jsonl, src: translation.de, tgt: translation.en})
     --langs SRC-TGT: languages of the corpora, such as de-en (default: the endings of text files)
     Output:
+    --run-dir FOLDER: run directory (default: runs/NAME, by the config's name)
+    as_json = --json: print JSON
     --output -o FILE: output file, written completely or not at all; - is stdout
     corpus = --output -o FILE.tsv: corpus of two columns, source and target; written completely or
         not at all

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 @described("""
     Output:
-    --run-dir FOLDER: run directory (default: runs/NAME, by the config's name)
     --fresh: start over: rename an existing run directory to NAME.old-N first
     Execution:
     --dry-run: prepare the data, run the largest batch and one translation, estimate time and

@@ -9,7 +9,6 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
 
 @described("""
     Input:
-    source = IN: text file, also compressed; - is stdin
     form = --format NAME: lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default:
         a document as IN ends, .html, .srt or .xlf; else text)
     --column N in 1..: column to translate in TSV or CSV lines; 1 is the first, and the default

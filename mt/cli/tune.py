@@ -17,7 +17,6 @@ from mt.errors import DataError
     --shortlist FILE: vmap.txt to try (default: one is learned from the run's training data; none:
         no shortlist)
     Output:
-    as_json = --json: print JSON
     --reset: remove what mt tune has chosen, and try nothing
     Search:
     --max-loss BLEU in 0..: a faster setting may lose so much, if that may be chance
