@@ -83,9 +83,20 @@ def chosen_executor(
 
 
 def cleaning_files(
-    prefix: str, rejected: Path | None, work: Path | None, data: DataConfig, overwrite: bool
+    prefix: str,
+    rejected: Path | None,
+    work: Path | None,
+    data: DataConfig,
+    overwrite: bool,
+    where: str,
 ) -> tuple[CleanedFiles, OutputForm]:
-    """What -o names, and how it is written. Raises ConfigError, also where a file would be lost."""
+    """What -o names, and how it is written. Raises ConfigError, also where a file would be lost.
+
+    `where`: what named the texts of `data.train`, for messages.
+    """
+    for option, name in (("--output", prefix), ("--rejected", str(rejected))):
+        if name == "-":
+            raise ConfigError(f"{option} -: must be a file, stdout is not written to; name one")
     packing = _packing(prefix)
     is_table = prefix.removesuffix(packing).endswith(".tsv")
     if packing and not is_table:
@@ -108,7 +119,7 @@ def cleaning_files(
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
     read_cleaned_record(record_path(prefix))  # that of another program is not replaced
     form = OutputForm(is_table, packing, _packing(str(rejected)))
-    _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite)
+    _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite, where)
     for own in (record_path(prefix), work or Path(f"{prefix}.work")) if rejected else ():
         place, taken = os.path.realpath(rejected or ""), os.path.realpath(own)
         # Without --work the folder is removed at the end, with all that is in it.
@@ -147,17 +158,17 @@ def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: F
         ) from None
 
 
-def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) -> None:
+def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool, where: str) -> None:
     from mt.translate.streaming import refuse_overwrite
 
     root = data_root(data)
     read = [
-        (f"{name} {path}", path)
+        (name.replace("data.train", where, 1), path)
         for name, source in named_sources(data)
         for path in local_files(source, root)
     ]
     for name in data.clean.against if data.clean else []:
-        read += [(f"--against {path}", path) for path in matching_files(name, root)]
+        read += [("--against", path) for path in matching_files(name, root)]
     for number, path in enumerate(written):
         refuse_overwrite(str(path), read)
         if path.exists() and not overwrite:

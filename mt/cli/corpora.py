@@ -54,9 +54,15 @@ def paired(names: list[str]) -> list[list[str]]:
             if not rest or not is_side_of_text(Path(rest[0])):
                 if rest:
                     require_side(rest[0])
+                remedy = "name source and target files in turn"
+                if rest and suffix_of(Path(rest[0])) == ".txt":
+                    remedy = (
+                        "its first line has a tab, so it is taken for a table; if it is text, "
+                        f"write '{{src: {name}, tgt: {rest[0]}}}'"
+                    )
                 raise ConfigError(
                     f"{name}: is a text file, after which its translation is required, found "
-                    f"{rest[0] if rest else 'nothing'}; name source and target files in turn"
+                    f"{rest[0] if rest else 'nothing'}; {remedy}"
                 )
             found.append([name, rest.pop(0)])
             continue

@@ -120,8 +120,9 @@ def clean(
     run = chosen_executor(executor, workers, sbatch or [])
     data = data_to_clean(corpora.value(), against or [], limits or [])
     folder = work or Path(f"{prefix}.work")
-    output, form = cleaning_files(prefix, rejected, work, data, overwrite)
-    plan = plan_of(data, folder, form, "data.train" if corpora.config else "IN")
+    where = "data.train" if corpora.config else "IN"
+    output, form = cleaning_files(prefix, rejected, work, data, overwrite, where)
+    plan = plan_of(data, folder, form, where)
     files: FileRecords = {}
     with stage_progress() as progress:
 
@@ -206,7 +207,7 @@ def stats(
     --match REGEX: one side has a match
     --rule NAME: this rule of data.clean rejects it, such as copied or language
     --longer N in 1..: one side has more than N words
-    --min-ratio R: one side has more than R times the characters, as max_char_ratio counts
+    --min-ratio R in 1..: one side has more than R times the characters, as max_char_ratio counts
     Output:
     --sample N in 1..: N of the pairs, drawn at random, always the same ones
 """)

@@ -64,7 +64,9 @@ def check_replaceable(output: Path, generator: str, option: str = "-o") -> None:
     """
     folder = output.parent
     problem = ""
-    if output.is_dir():
+    if str(output) == "-":
+        problem = "must be a file, stdout is not written to; name one"
+    elif output.is_dir():
         problem = "is a folder; name a file in it"
     elif output.is_file() and not _is_made_by(output, generator):
         problem = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mt.data.reading.columns import SURROGATES
+from mt.data.reading.columns import SURROGATES, lookup
 from mt.data.reading.table_files import DELIMITERS
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
@@ -65,6 +65,13 @@ class LineFormat:
         if self.quoting not in (None, "csv", "none"):
             raise ConfigError(f"--quoting: must be csv or none, found {self.quoting!r}")
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """What an output depends on, by the name of its option; the search has `n_best`."""
+        values = {"format": self.name, "column": self.column, "field": self.field}
+        values |= {"scores": self.scores, "quoting": self.quoting}
+        return {f"--{name}": str(value) for name, value in values.items()}
+
     def extract(self, line: str, where: str) -> str:
         """Return the text to translate in a line; a blank line is returned as is.
 
@@ -91,11 +98,12 @@ class LineFormat:
                 f"{where}: already has the field {taken[0]!r}, which the translation "
                 "would overwrite; rename it"
             )
-        if not isinstance(row.get(field), str):
+        text = row[field] if field in row else lookup(row, field)
+        if not isinstance(text, str):
             fields = f"its fields are {', '.join(row) or 'none'}"
-            found = f"found {row[field]!r}" if field in row else fields
+            found = f"found {text!r}" if field in row else fields
             raise DataError(f"{where}: --field {field} must hold a text, {found}")
-        return SURROGATES.sub("\ufffd", row[field])
+        return SURROGATES.sub("\ufffd", text)
 
     def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:
         """Yield the output for line `number` (from 1): one line, or one per n-best entry.
@@ -131,7 +139,7 @@ class LineFormat:
         delimiter = DELIMITERS[self.name]
         if not self._is_quoted:
             return line.split(delimiter)
-        csv.field_size_limit(max(csv.field_size_limit(), len(line)))  # else 131,072 characters
+        before = csv.field_size_limit(len(line) + 1)  # 131,072 characters, for all of the process
         try:
             return next(csv.reader([line], delimiter=delimiter, strict=True))
         except csv.Error as error:
@@ -140,6 +148,8 @@ class LineFormat:
                 f"{_shortened(line)!r}. A cell must end in its line, and a mark inside it is "
                 "doubled; where marks are text, give --quoting none"
             ) from None
+        finally:
+            csv.field_size_limit(before)
 
     def _cell(self, text: str) -> str:
         """Return the text as a cell."""

@@ -59,7 +59,7 @@ def translate_file(
         progress = Progress(number_of_lines(files.source), output.lines, can_show_bar(files.output))
         with translator, progress:
             translator.on_progress = progress.update
-            settings = translator.settings | protection.settings | {"--format": repr(line_format)}
+            settings = translator.settings | protection.settings | line_format.settings
             lines = output.remaining(lines, settings)
             if prefixes is not None:
                 prefixes = itertools.islice(prefixes, output.lines, None)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, refused, write_lines
+from faults import raising
 from messages import says
 from xopen import xopen
 
@@ -145,7 +146,9 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["-o", "a"], ["--output a.de", "a.de", "name another"]),
+        (["-o", "a"], ["--output a.de", "IN[0] (a.de)", "name another"]),
+        (["-o", "-"], ["--output -", "a file", "stdout"]),
+        (["-o", "o", "--rejected", "-"], ["--rejected -", "a file", "stdout"]),
         (["-o", "o", "--rejected", "test.en", "--against", "test.en"], ["test.en", "--against"]),
         (["-o", "o", "--rejected", "o.de"], ["--rejected o.de", "output too"]),
         (["-o", "o", "--rejected", "o.work"], ["--rejected o.work", "command itself"]),
@@ -204,6 +207,23 @@ def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) ->
     ended = mt("data", "clean", "--config", "c.yaml", "-o", "root/test", "--overwrite")
     assert says(refused(ended), "root/test.en", "--against", "name another")
     assert kept.read_text() == "kept\n"
+
+
+def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing done there is nothing to keep."""
+    for name in ("mt.cli.clean.run_here", "mt.data.cleaning.clean.sum_up"):
+        assert not Path("out.work").exists()
+        with monkeypatch.context() as patch:
+            patch.setattr(name, raising(KeyboardInterrupt))
+            ended = mt(*IN, "-o", "out")
+        assert (ended.code, ended.err.split("\n")[0]) == (130, "mt: interrupted")
+    assert says(ended.err, "out.work", "the same command continues")
+    Path("t.tmx").write_text("<tmx/>\n")
+    for names, is_kept in ((["t.tmx"], False), (["a.de", "a.en", "t.tmx"], True)):
+        message = refused(mt("data", "clean", *names, "--langs", "de-en", "-o", "o"))
+        assert says(message, "t.tmx", "no units")
+        assert ("o.work" in message) == is_kept
+        assert Path("o.work").exists() == is_kept
 
 
 def test_a_full_disk_is_one_message_and_the_same_command_continues(mt: Mt) -> None:

@@ -106,9 +106,12 @@ def test_rejected_pairs_by_rule(mt: Mt) -> None:
         (["--match", "(a"], ["--match", "regular expression", "(a"]),
         (["--match", "[[a]"], ["--match", "regular expression", "[[a]"]),
         (["--longer", "3", "none.tsv"], ["none.tsv", "no such file"]),
+        (["t.txt", "u.txt"], ["t.txt", "a tab", "'{src: t.txt, tgt: u.txt}'"]),
     ],
 )
 def test_what_cannot_be_shown(options: list[str], parts: list[str], mt: Mt) -> None:
+    Path("t.txt").write_text("eins\n")
+    Path("u.txt").write_text("one\t1\n")  # a table, by its tab
     assert says(refused(mt(*VIEW, *options)), *parts)
 
 

@@ -77,6 +77,7 @@ def test_jsonl() -> None:
     form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
     assert form.extract(line, "x") == "grün\u2028"
     assert form.extract(" ", "x") == " "
+    assert LineFormat("jsonl", field="a.de").extract('{"a": {"de": "ja"}}', "x") == "ja"
     assert rendered(form, " ", BLANK) == [" "]
     (found,) = rendered(form, line, TWO)
     assert json.loads(found) == {**json.loads(line), "translation": "one"}

@@ -14,7 +14,7 @@ from mt.data.cleaning.rejected import HEADER, write_packed
 from mt.data.cleaning.report import CleaningReport, sum_up
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
-from mt.errors import DataError
+from mt.errors import DataError, MtError, add_note
 from mt.files import exclusive, whole_file
 from mt.terminal import say
 
@@ -51,7 +51,11 @@ def clean_corpora(
         claim_work(plan.kept.parent)  # its name depends on all files, which must be there
         with exclusive(plan.work / LOCK, lambda: say(waiting)):
             claim_work(plan.work)  # the other process may have removed it
-            report = _run_and_sum_up(plan, run, notes)
+            try:
+                report = _run_and_sum_up(plan, run, notes)
+            except (MtError, KeyboardInterrupt, SystemExit) as error:
+                _keep_or_remove(plan, error, keep_work)
+                raise
             if rejected is not None:
                 header = plan.work / "header"
                 write_packed(header, HEADER, plan.form.rejected_packing)
@@ -86,6 +90,14 @@ def clean_corpora(
             "change the limits in data.clean."
         )
     return report
+
+
+def _keep_or_remove(plan: CleaningPlan, error: BaseException, keep_work: bool) -> None:
+    """After an error or a signal, say where what is done lies; remove the folder of nothing."""
+    if any(plan.work.glob("*/*/*")):
+        add_note(error, f"what is done is in {plan.work}; the same command continues with it")
+    elif not keep_work:
+        shutil.rmtree(plan.work, ignore_errors=True)
 
 
 def _run_and_sum_up(plan: CleaningPlan, run: Run, notes: list[str]) -> CleaningReport:
