@@ -14,7 +14,7 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
     --column N in 1..: column to translate in TSV or CSV lines; 1 is the first, and the default
     --quoting HOW: csv: cells may be in quotation marks; none: the marks are text (default: csv
         for --format csv, none for tsv)
-    --field NAME: field to translate in JSON lines; text if not given
+    --field NAME: field to translate in JSON lines; a dot leads into a field; text if not given
     Output:
     --n-best N in 1..: outputs per input line, as `index ||| text ||| score`
     --scores: put the score and a tab before each output

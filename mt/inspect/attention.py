@@ -44,11 +44,11 @@ class AttentionOfSentence:
 
 
 def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
-    """A sentence as `mt translate` gives it to the model: in its usual case, with a final stop."""
+    """A sentence as `mt translate` gives it to the model: in its usual case, with a stop."""
     styles = loaded.tokenizer.styles
     direction = direction_of(loaded.config.data, None, to)
     writing = styles.between(*direction) if styles and direction else None
-    return writing.usual(sentence, keep_words=True)[0] if writing else sentence
+    return writing.usual(sentence)[0] if writing else sentence
 
 
 def read_attentions(

@@ -94,19 +94,29 @@ def explain_write_errors(run_dir: Path) -> Iterator[None]:
         ) from error
 
 
+def _holds_run(run_dir: Path) -> bool:
+    return any((run_dir / name).exists() for name in (LOCK, CONFIG, CHECKPOINTS))
+
+
+def check_can_be_renamed(run_dir: Path) -> None:
+    """Raise DataError if this process is in a run to set aside: paths would mean the old one."""
+    place = Path(os.path.abspath(run_dir))
+    if _holds_run(run_dir) and Path.cwd().is_relative_to(place.parent.resolve() / place.name):
+        raise DataError(
+            f"run directory {run_dir}: --fresh renames it, but the current folder is in it; run "
+            "the command from another folder"
+        )
+
+
 def set_aside(run_dir: Path) -> Path | None:
     """Rename a used run directory to `NAME.old-N` (`--fresh`) and return its new path.
 
     Returns None if the folder holds no run; other files are left alone. Raises DataError if another
     process trains in it, if it cannot be renamed, or if this process is in it.
     """
-    if not any((run_dir / name).exists() for name in (LOCK, CONFIG, CHECKPOINTS)):
+    check_can_be_renamed(run_dir)
+    if not _holds_run(run_dir):
         return None
-    if Path.cwd().is_relative_to(run_dir.resolve()):
-        raise DataError(  # relative paths would go on to mean the old run
-            f"run directory {run_dir}: --fresh renames it, but the current folder is in it; run "
-            "the command from another folder"
-        )
     run_dir = run_dir.absolute()
     number = 1
     while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():

@@ -250,7 +250,8 @@ def _ended_by_signals() -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():  # only it may change handlers
         numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+        handled = [one for one in numbers if signal.getsignal(one) != signal.SIG_IGN]
+        before = {number: signal.signal(number, signal.SIG_DFL) for number in handled}
     try:
         yield
     finally:

@@ -24,6 +24,7 @@ from mt.runs.run_dir import (
     CONFIG,
     LOCK,
     STORE,
+    check_can_be_renamed,
     check_is_free,
     check_is_run,
     check_same_run,
@@ -201,6 +202,8 @@ def _claim(
     is drawn from the data in the same pass.
     """
     check_is_free(run_dir)  # before minutes of reading
+    if fresh:
+        check_can_be_renamed(run_dir)
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed
     warnings, read = _check_corpora(config, run_dir, fresh, base, log)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mt.data.reading.columns import SURROGATES, lookup
+from mt.data.reading.columns import SURROGATES
 from mt.data.reading.table_files import DELIMITERS
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
@@ -98,10 +98,12 @@ class LineFormat:
                 f"{where}: already has the field {taken[0]!r}, which the translation "
                 "would overwrite; rename it"
             )
-        text = row[field] if field in row else lookup(row, field)
+        text: Any = row
+        for part in [field] if field in row else field.split("."):
+            text = text.get(part) if isinstance(text, dict) else None
         if not isinstance(text, str):
             fields = f"its fields are {', '.join(row) or 'none'}"
-            found = f"found {text!r}" if field in row else fields
+            found = f"found {text!r}" if text is not None or field in row else fields
             raise DataError(f"{where}: --field {field} must hold a text, {found}")
         return SURROGATES.sub("\ufffd", text)
 

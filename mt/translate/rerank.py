@@ -43,8 +43,8 @@ class Reranker:
 
     @property
     def settings(self) -> str:
-        """Everything of the reverse model that an output depends on."""
-        return f"{self.weights_hash} x {self.weight:g}"
+        """Everything that an output depends on; the search keeps all hypotheses, not `n_best`."""
+        return f"{self.weights_hash} x {self.weight:g}, {self.n_best} best"
 
     def rerank(self, segments: Sequence[Segment]) -> None:
         """Sort the outputs of each segment by the new score, best first; of ties the first.

@@ -126,6 +126,10 @@ def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
         ),
         (["in", "."], "0", ".: is a folder; name a file"),
         (
+            ["in", "./in"], "0",
+            "./in: is the same file as IN, which would be lost; name another file",
+        ),
+        (
             ["in", "out.gz"], "0",
             "out.gz: would be plain text under the name of a compressed file; name it out",
         ),

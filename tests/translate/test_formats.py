@@ -77,7 +77,11 @@ def test_jsonl() -> None:
     form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
     assert form.extract(line, "x") == "grün\u2028"
     assert form.extract(" ", "x") == " "
-    assert LineFormat("jsonl", field="a.de").extract('{"a": {"de": "ja"}}', "x") == "ja"
+    nested = LineFormat("jsonl", field="a.de")
+    assert nested.extract('{"a": {"de": "ja"}}', "x") == "ja"
+    for value, found in (('{"de": 5}', "found 5"), ('{"de": null}', "are a"), ("1", "are a")):
+        with raises_saying(DataError, "--field a.de", found):
+            nested.extract(f'{{"a": {value}}}', "x")
     assert rendered(form, " ", BLANK) == [" "]
     (found,) = rendered(form, line, TWO)
     assert json.loads(found) == {**json.loads(line), "translation": "one"}

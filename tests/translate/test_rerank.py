@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,9 +108,11 @@ def test_a_pair_that_is_too_long_leaves_the_order(loaded: Any) -> None:
     ]
     segments = [Segment(source, [], row) for row in outputs]
     forced: Any = SimpleNamespace(score=score)
-    Reranker(forced, tokenizer, tokenizer, 0.6, "null", frozenset({"zwei"}), 2, "").rerank(segments)
-    assert [one.text for one in segments[0].outputs] == ["three", "two"]
-    assert [one.score for one in segments[0].outputs] == pytest.approx([-2.6, -2.8])
+    one = Reranker(forced, tokenizer, tokenizer, 0.6, "null", frozenset({"zwei"}), 2, "")
+    one.rerank(segments)
+    assert replace(one, n_best=3).settings != one.settings  # --resume refuses another n-best list
+    assert [found.text for found in segments[0].outputs] == ["three", "two"]
+    assert [found.score for found in segments[0].outputs] == pytest.approx([-2.6, -2.8])
     assert segments[1].outputs == outputs[1]
     # The tag of the reverse model comes before its source; that of the source is no target.
     assert asked[0] == (tokenizer.src.encode(["null two"])[0], tokenizer.tgt.encode(["drei"])[0])

@@ -94,9 +94,9 @@ def clean_corpora(
 
 def _keep_or_remove(plan: CleaningPlan, error: BaseException, keep_work: bool) -> None:
     """After an error or a signal, say where what is done lies; remove the folder of nothing."""
-    if any(plan.work.glob("*/*/*")):
+    if any(plan.texts.glob("*/index.json")):
         add_note(error, f"what is done is in {plan.work}; the same command continues with it")
-    elif not keep_work:
+    elif not keep_work and not any(plan.work.glob("*/*/*")):  # nor of other files or settings
         shutil.rmtree(plan.work, ignore_errors=True)
 
 
