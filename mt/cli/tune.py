@@ -37,7 +37,7 @@ def tune(
     device: str = "auto",
     workers: int | None = None,
 ) -> None:
-    """Find the fastest decoding that loses nothing on the validation set.
+    """Find the fastest decoding that scores as well.
 
     Tries length penalties, int8, a lexical shortlist and smaller beams on the validation set. A
     faster setting is taken if the paired bootstrap finds it no worse in BLEU and chrF, and it loses
