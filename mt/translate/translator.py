@@ -240,7 +240,7 @@ class Translator:
         for number, (text, source, prefix, how) in enumerate(
             zip(texts, sources, begins, written, strict=True), first
         ):
-            if source and not has_visible(text):  # tokens of bytes, of which a model makes anything
+            if not has_visible(text):  # its tokens are bytes, of which a model makes anything
                 source = []
             parts = [SourcePart(source, False)] if source else []
             n_sentences = len(self.cut(text)) if self.cut and source else 1
