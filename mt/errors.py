@@ -3,6 +3,11 @@
 The command line prints the message of an `MtError` without a traceback and exits with its code.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class MtError(Exception):
     """Base class; the message names what, where, required, found, and the remedy."""
@@ -64,3 +69,20 @@ def add_note(error: BaseException, note: str) -> None:
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or the name of its type."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def leaf_for(wanted: str) -> Iterator[None]:
+    """Import a leaf in the block: a part of `mt` that an installation can do without.
+
+    Raises ConfigError, which says that what is `wanted` needs it, where it is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("mt."):
+            raise
+        raise ConfigError(
+            f"{wanted}: needs {error.name}, which this installation does not have; install the "
+            "whole of mt, or do without"
+        ) from error

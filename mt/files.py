@@ -6,6 +6,8 @@ import hashlib
 import json
 import math
 import os
+import shutil
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -117,3 +119,21 @@ def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
         except OSError:
             pass
         yield
+
+
+@contextmanager
+def new_result(folder: Path) -> Iterator[Path]:
+    """A folder that becomes `folder` if the block succeeds, unless another process was faster."""
+    partial = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        sync_files(partial)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

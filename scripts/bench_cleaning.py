@@ -30,9 +30,9 @@ from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
 
+from mt.cleaning.rules import RULES, PairScorer, decide
 from mt.config.schema import Clean
-from mt.data.cleaning.duplicates import normalised
-from mt.data.cleaning.rules import RULES, PairScorer, decide
+from mt.data.tokens.duplicates import normalised
 
 Pair = tuple[str, str]
 SHORT = 25  # characters

@@ -7,7 +7,7 @@ from pathlib import Path
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
-from mt.errors import DataError
+from mt.errors import DataError, leaf_for
 from mt.files import require_new
 
 app = command_group("config", "Check, show and describe configs.")
@@ -36,7 +36,8 @@ def check(config: str, settings: list[str] | None = None) -> None:
         except DataError as error:
             data.faults.append(str(error))
     if loaded.config.data.clean is not None:
-        from mt.data.cleaning.plan import files_against
+        with leaf_for("data.clean"):
+            from mt.cleaning.plan import files_against
 
         try:
             files_against(loaded.config.data.clean, data_root(loaded.config.data))

@@ -30,7 +30,7 @@ REFUSED_NAMES = {
 }
 
 
-class Commands(TyperGroup):
+class MainCommands(TyperGroup):
     """All commands of `mt`; errors of the user and signals become a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:

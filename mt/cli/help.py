@@ -1,18 +1,20 @@
-"""Help texts: options grouped in panels, in plain text for terminals and pipes alike."""
+"""Groups of commands, each imported when it is asked for; help texts with options in panels."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from mt.errors import ConfigError
+from mt.errors import ConfigError, leaf_for
 
 OTHER = "Options"  # the panel of an option without a panel
 # Metavars of what is only opened, so that its name may be any bytes.
@@ -25,9 +27,55 @@ _ROW = re.compile(
 )
 
 
-def command_group(name: str, help_text: str) -> typer.Typer:
+class LazyGroup(TyperGroup):
+    """Commands that are imported when they are asked for."""
+
+    places: ClassVar[Mapping[str, str]] = {}  # `module:name` of each command or group
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(self.places)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; None for an unknown one.
+
+        Running one whose leaf of `mt` is missing raises ConfigError.
+        """
+        if cmd_name not in self.places:
+            return None
+        module, name = self.places[cmd_name].split(":")
+        try:
+            with leaf_for(cmd_name):
+                command = getattr(import_module(module), name)
+        except ConfigError as error:
+            return _missing(cmd_name, error)
+        if isinstance(command, typer.Typer):
+            return typer.main.get_group(command)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name, cls=PanelCommand)(command)
+        return typer.main.get_command(single)
+
+
+def lazy_group(places: Mapping[str, str], *bases: type[TyperGroup]) -> type[TyperGroup]:
+    """A class of groups with commands at these places, `module:name` by the command's name."""
+    return type("Group", (*bases, LazyGroup), {"places": places})
+
+
+def _missing(name: str, error: ConfigError) -> TyperCommand:
+    """A command whose leaf is missing: running it raises the error, which says so."""
+
+    def raise_it(**_: object) -> None:
+        raise error
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    return TyperCommand(name, callback=raise_it, help="Missing.", context_settings=settings)
+
+
+def command_group(name: str, help_text: str, cls: type[TyperGroup] | None = None) -> typer.Typer:
     """Commands below one name, such as those of `mt export`."""
-    return typer.Typer(name=name, no_args_is_help=True, help=help_text, rich_markup_mode=None)
+    return typer.Typer(
+        name=name, cls=cls, no_args_is_help=True, help=help_text, rich_markup_mode=None
+    )
 
 
 def read_rows(table: str) -> dict[str, Any]:

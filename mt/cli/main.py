@@ -16,36 +16,49 @@ from typing import Annotated, NoReturn
 import typer
 
 from mt import __version__
-from mt.cli import config, data, export, import_, inspect, tokenizer
-from mt.cli.average import average
-from mt.cli.backtranslate import backtranslate
-from mt.cli.console import Commands, print_result, terminate
-from mt.cli.distill import distill, diversify
-from mt.cli.doctor import doctor
-from mt.cli.evaluate import evaluate
-from mt.cli.help import PanelCommand
-from mt.cli.report import report
-from mt.cli.score import score
-from mt.cli.train import train
-from mt.cli.translate import translate
-from mt.cli.tune import tune
+from mt.cli.console import MainCommands, print_result, terminate
+from mt.cli.help import command_group, lazy_group
 from mt.runtime.machine import limit_spinning
 
+# Where each command is, in the order of `mt --help`. What is in a leaf, such as mt.report, may be
+# missing: the command then says so.
+COMMANDS = {
+    "train": "mt.cli.train:train",
+    "translate": "mt.cli.translate:translate",
+    "score": "mt.cli.score:score",
+    "evaluate": "mt.cli.evaluate:evaluate",
+    "tune": "mt.cli.tune:tune",
+    "average": "mt.cli.average:average",
+    "backtranslate": "mt.cli.backtranslate:backtranslate",
+    "distill": "mt.cli.distill:distill",
+    "diversify": "mt.cli.distill:diversify",
+    "doctor": "mt.cli.doctor:doctor",
+    "report": "mt.report.commands:report",
+    "config": "mt.cli.config:app",
+    "data": "mt.cli.main:data",
+    "import": "mt.interop.commands:import_app",
+    "export": "mt.interop.commands:export_app",
+    "inspect": "mt.inspect.commands:app",
+    "tokenizer": "mt.cli.tokenizer:app",
+}
+DATA_COMMANDS = {
+    "get": "mt.cli.data:get",
+    "clean": "mt.cleaning.commands:clean",
+    "stats": "mt.inspect.commands:stats",
+    "view": "mt.cli.data:view",
+    "prepare": "mt.cli.data:prepare",
+}
+
 app = typer.Typer(
-    cls=Commands,
+    cls=lazy_group(COMMANDS, MainCommands),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
 )
-# In the order of `mt --help`.
-for command in (
-    train, translate, score, evaluate, tune, average, backtranslate, distill, diversify, doctor,
-    report,
-):  # fmt: skip
-    app.command(cls=PanelCommand)(command)
-for group in (config, data, import_, export, inspect, tokenizer):
-    app.add_typer(group.app)
+data = command_group(
+    "data", "Fetch, count, show and clean corpora; prepare training.", lazy_group(DATA_COMMANDS)
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.duplicates import (
+from mt.cleaning.executors import process_pool, with_shared
+from mt.cleaning.languages import LEAST_IDENTIFIED, Language, can_identify, line_identifier
+from mt.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
+from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.text_files import Damage
+from mt.data.reading.words import has_visible
+from mt.data.tokens.duplicates import (
     DuplicateFinder,
     Hashes,
     hashes,
@@ -28,17 +35,10 @@ from mt.data.cleaning.duplicates import (
     normalised,
     pair_keys,
 )
-from mt.data.cleaning.executors import process_pool, with_shared
-from mt.data.cleaning.languages import LEAST_IDENTIFIED, Language, can_identify, line_identifier
-from mt.data.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
-from mt.data.cleaning.rules import PairBlock, character_ratio, word_ratio
-from mt.data.reading.corpus import read_pairs
-from mt.data.reading.text_files import Damage
-from mt.data.reading.words import has_visible
 from mt.errors import DataError, MtError
 
 if TYPE_CHECKING:
-    from mt.data.cleaning.plan import CleaningPlan
+    from mt.cleaning.plan import CleaningPlan
     from mt.data.tokens.tokenizer import Tokenizer
 
 Task: TypeAlias = tuple[int, int, Sequence[tuple[str, str]]]  # corpus, number of the chunk, pairs

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mt.data.cleaning.characters import OTHER_LETTER, SCRIPTS
-from mt.data.cleaning.leaks import LeakCount
-from mt.data.cleaning.report import share_of
+from mt.cleaning.characters import OTHER_LETTER, SCRIPTS
+from mt.cleaning.leaks import LeakCount
+from mt.cleaning.report import share_of
 from mt.data.tokens.tokenizer import BYTE, EOS, UNK
 from mt.evaluation.table import aligned
 from mt.inspect.corpus_statistics import RATIOS, ChunkMeter, Counts, added
 
 if TYPE_CHECKING:
-    from mt.data.cleaning.plan import CleaningPlan
+    from mt.cleaning.plan import CleaningPlan
 
 # What `mt data stats --json` prints, and parts of it.
 Values: TypeAlias = dict[str, Any]

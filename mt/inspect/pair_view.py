@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mt.cleaning.rejected import HEADER, REASONS, tab_free
+from mt.cleaning.rules import RULES, PairScorer, Rule
 from mt.config.load import config_from_mapping
-from mt.data.cleaning.rejected import HEADER, REASONS, tab_free
-from mt.data.cleaning.rules import RULES, PairScorer, Rule
 from mt.data.reading.text_files import Damage, read_lines
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError, DataError
@@ -24,8 +24,8 @@ from mt.terminal import printable
 from mt.translate.protect import compile_pattern
 
 if TYPE_CHECKING:
+    from mt.cleaning.plan import CleaningPlan
     from mt.config.schema import Clean
-    from mt.data.cleaning.plan import CleaningPlan
 
 PAIRS_AT_A_TIME = 1_000
 SEED = 1

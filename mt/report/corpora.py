@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from mt.cleaning.leaks import LeakIndex
+from mt.cleaning.training_text import cleaned_data
 from mt.config.schema import Config, DataConfig, named_sources
-from mt.data.cleaning.duplicates import is_among
-from mt.data.cleaning.leaks import LeakIndex
 from mt.data.reading.corpus import data_root, local_files, read_pairs, translated_pairs
+from mt.data.tokens.duplicates import is_among
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.run_summary import RunSummary, scored_sources
 from mt.runs.manifest import recorded_corpora
-from mt.training.clean_text import cleaned_data
 
 # Training pairs that are read to count leaks.
 MAX_PAIRS = 5_000_000

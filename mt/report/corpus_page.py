@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.data.cleaning.rejected import REASONS
-from mt.data.cleaning.report import CleaningReport
+from mt.cleaning.rejected import REASONS
+from mt.cleaning.report import CleaningReport
 from mt.errors import DataError
 from mt.inspect.corpus_table import QUANTILES, WIDTHS, Values, table_rows
 from mt.inspect.pictures import LINE_STYLES, N_SERIES, inline_svg, series_colour

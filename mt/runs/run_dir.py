@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
 from mt.config.load import load_config
 from mt.config.schema import Config
-from mt.data.cleaning.languages import base_code
+from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
@@ -29,6 +29,7 @@ LOCK = ".lock"
 LOG = "train.log"
 REPORT = "report.html"
 STORE = "store"  # token ids, in a folder for each of train and valid
+CLEANED = f"{STORE}/cleaned"  # text
 TENSORBOARD = "tensorboard"
 
 

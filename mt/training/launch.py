@@ -21,6 +21,7 @@ from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints, step_of
 from mt.runs.run_dir import (
+    CLEANED,
     CONFIG,
     LOCK,
     STORE,
@@ -42,11 +43,17 @@ from mt.runtime.failures import explain_failures
 from mt.terminal import say
 from mt.training.advice import recipe_note, standstill_note
 from mt.training.checkpoints import tidy
-from mt.training.clean_text import clean_training_text, original_records
 from mt.training.finetune import kept_size, resolve_init_from
 from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
-from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare, prepare_tokenizer
+from mt.training.prepare import (
+    CorpusRead,
+    Prepared,
+    learns_vocabulary,
+    prepare,
+    prepare_tokenizer,
+    with_cleaned_text,
+)
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Trainer
 from mt.training.validation import check_metric, metric_names, names_of, score_tests
@@ -230,7 +237,7 @@ def _check_corpora(
 
     Where a tokenizer is to be trained, its sample is drawn from the data in the same pass.
     """
-    known = {**known_records(run_dir / STORE / "train"), **original_records(run_dir)}
+    known = {**known_records(run_dir / STORE / "train"), **known_records(run_dir / CLEANED)}
     sample = None
     learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
     if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
@@ -269,7 +276,7 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
                 log.say(told)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
-            cleaned = clean_training_text(config, log, World())
+            cleaned = with_cleaned_text(config, log, World())
             tokenizer = prepare_tokenizer(cleaned, log, World(), base, read.sample)
     data = cleaned.data
     folder = run_dir / STORE / "train"
@@ -318,9 +325,7 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     data = prepared.config.data
     store = trainer.run_dir / STORE
     is_cleaned = data.clean is not None
-    training_files = (
-        original_records(trainer.run_dir) if is_cleaned else known_records(store / "train")
-    )
+    training_files = known_records(trainer.run_dir / CLEANED if is_cleaned else store / "train")
     files = {**training_files, **known_records(store / "valid")}
     return {
         "cwd": str(Path.cwd()),

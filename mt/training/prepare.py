@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.data.cleaning.languages import base_code
 from mt.data.reading.corpus import data_root, read_pairs
+from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import in_directions
@@ -35,12 +35,11 @@ from mt.data.tokens.store import known_records, open_built, open_or_build, other
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import Styles
-from mt.errors import ConfigError
+from mt.errors import ConfigError, leaf_for
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
-from mt.training.clean_text import clean_training_text
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -141,7 +140,7 @@ def prepare(
     started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
-    cleaned = clean_training_text(config, log, world)
+    cleaned = with_cleaned_text(config, log, world)
     tokenizer = prepare_tokenizer(cleaned, log, world, base, read.sample)
     store = prepare_store(cleaned, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
@@ -256,6 +255,15 @@ def with_ends_in_numbers(config: Config) -> DataConfig:
             until = until.model_copy(update={"share": None, **end})
         stages.append(stage.model_copy(update={"until": until}))
     return data.model_copy(update={"stages": stages}) if stages else data
+
+
+def with_cleaned_text(config: Config, log: RunLog, world: World) -> Config:
+    """The config with `data.train` cleaned, as `data.clean` says; as it is without that."""
+    if config.data.clean is None:
+        return config
+    with leaf_for("data.clean"):
+        from mt.cleaning.training_text import clean_training_text
+    return clean_training_text(config, log, world)
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
-from mt.data.cleaning.languages import base_code
+from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError, MtError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mt.config.schema import Config
-from mt.data.cleaning.languages import base_code
+from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError

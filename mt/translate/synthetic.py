@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.schema import DataConfig
-from mt.data.cleaning.duplicates import pair_keys
-from mt.data.cleaning.filters import Counts, keeps_length
 from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.duplicates import pair_keys
+from mt.data.tokens.filters import Counts, keeps_length
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions

@@ -27,8 +27,8 @@ def commands(
     below = getattr(command, "commands", None)
     if below is None:
         yield path, command
-    for name, child in (below or {}).items():
-        yield from commands(child, (*path, name))
+    for name in below or ():
+        yield from commands(command.get_command(None, name), (*path, name))
 
 
 COMMANDS = {" ".join(path): command for path, command in commands()}

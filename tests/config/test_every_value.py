@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from token_stores import tokenizer_of
 from torch import nn
 
+from mt.cleaning.stages import keys_of, leaks_go
 from mt.config import schema
 from mt.config.auto import Sizes, replace_auto
 from mt.config.schema import (
@@ -28,7 +29,6 @@ from mt.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
-from mt.data.cleaning.stages import keys_of, leaks_go
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
 from mt.data.tokens.sentencepiece_model import model_info

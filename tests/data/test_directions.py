@@ -12,9 +12,10 @@ import torch
 from messages import raises_saying
 from token_stores import trained, write
 
+from mt.cleaning.plan import plan_of
+from mt.cleaning.training_text import cleaned_data
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DataConfig
-from mt.data.cleaning.plan import plan_of
 from mt.data.reading import check
 from mt.data.reading.corpus import read_pairs, training_pairs, translated_pairs
 from mt.data.tokens import noise
@@ -27,7 +28,6 @@ from mt.data.tokens.store import Store, open_or_build
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
-from mt.training.clean_text import cleaned_data
 
 TAGS = {"user_defined_symbols": ["<2de>", "<2en>"]}
 PAIRS = [("eins zwei", "one two"), ("drei", "three"), ("vier fünf eins", "four five one")]

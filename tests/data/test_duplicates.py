@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.data.cleaning import duplicates
-from mt.data.cleaning.duplicates import DuplicateFinder, expected_false_drops, pair_keys
+from mt.data.tokens import duplicates
+from mt.data.tokens.duplicates import DuplicateFinder, expected_false_drops, pair_keys
 
 Pairs = list[tuple[str, str]]
 WORDS = st.sampled_from(["a", "b", "A", "a b", "ä", ""])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mt.config.schema import DataConfig
-from mt.data.cleaning.filters import Counts, keeps_length, with_text
+from mt.data.tokens.filters import Counts, keeps_length, with_text
 
 
 def test_pairs_with_a_blank_side_are_dropped_and_counted_one_at_a_time() -> None:

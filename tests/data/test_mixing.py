@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from messages import raises_saying, says
 from token_stores import store_of_lengths, trained, write
 
+from mt.cleaning.training_text import cleaned_data
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, DataConfig
 from mt.data.tokens.mixing import describe_mixture, sampling_weights, sentences_of_epoch
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store, open_or_build
 from mt.errors import ConfigError, DataError
-from mt.training.clean_text import cleaned_data
 
 
 def mapping_of(sources: Sequence[dict[str, Any]], **values: Any) -> dict[str, Any]:

@@ -114,8 +114,8 @@ def parse(arguments: list[str]) -> None:
     context = command.make_context("mt", list(arguments))
     while hasattr(command, "commands"):
         words = [*context._protected_args, *context.args]
-        command = command.commands[words[0]]
-        context = command.make_context(words[0], words[1:], parent=context)
+        name, command, rest = command.resolve_command(context, words)
+        context = command.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("arguments", [["train", "--confg", "a"], ["trian"], ["config", "chek"]])

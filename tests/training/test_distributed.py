@@ -185,7 +185,7 @@ def test_two_torchrun_agents_as_on_two_machines(
 
 def test_only_rank_0_reads_the_corpus(together: Path) -> None:
     text = (together / "store" / "train" / "meta.json").read_text(encoding="utf-8")
-    record = json.loads(text)["facts"][str(Path("corpus", "train.src"))]
+    record = json.loads(text)["records"][str(Path("corpus", "train.src"))]
     read = together.parent / "0" / "corpus" / "train.src"
     assert record["mtime_ns"] == read.stat().st_mtime_ns
 

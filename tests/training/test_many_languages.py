@@ -17,9 +17,9 @@ from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
 from messages import raises_saying, says
 from sentencepiece import SentencePieceProcessor
 
+from mt.cleaning.plan import plan_of
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, Config, DataConfig
-from mt.data.cleaning.plan import plan_of
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.directions import in_directions
 from mt.data.tokens.store import corpus_records, fingerprint_of, open_or_build

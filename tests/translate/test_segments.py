@@ -19,7 +19,7 @@ from model_files import changed_meta, copy_model
 from odd_lines import odd_lines
 
 from mt.config.load import config_from_mapping
-from mt.data.cleaning.languages import base_code
+from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import join_sentences, split_sentences
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError

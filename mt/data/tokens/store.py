@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.filters import Counts
 from mt.data.reading.corpus import data_root, local_files
 from mt.data.reading.text_files import FileRecords, file_record
+from mt.data.tokens.filters import Counts
 from mt.data.tokens.store_parts import (
     ALONE,
     Shard,
@@ -173,7 +173,7 @@ def corpus_records(sources: list[Source], data: DataConfig, known: FileRecords) 
 
 def known_records(folder: Path) -> FileRecords:
     """Records of the files that the store in `folder` was built from; empty without a store."""
-    records = meta_of(folder).get("facts")
+    records = meta_of(folder).get("records")
     return records if isinstance(records, dict) else {}
 
 
@@ -225,7 +225,7 @@ def build_shard(
         if store is None:
             return None
         if texts.records != known_records(folder):  # the same texts in another place
-            meta = meta_of(folder) | {"facts": texts.records}
+            meta = meta_of(folder) | {"records": texts.records}
             write_whole(folder / "meta.json", json.dumps(meta, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
@@ -299,7 +299,7 @@ def _merge(
     meta = {
         "format": FORMAT,
         "fingerprint": fingerprint,
-        "facts": texts.records,
+        "records": texts.records,
         "dtype": texts.id_type.str,
         "kept": [counts.kept for counts in corpora],
         "counts": total.summary(texts.data),

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.duplicates import DuplicateFinder, pair_keys
-from mt.data.cleaning.filters import LENGTH_FAULTS, Counts, length_fault, with_text
-from mt.data.cleaning.plan import new_result
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import format_of
+from mt.data.tokens.duplicates import DuplicateFinder, pair_keys
+from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault, with_text
 from mt.errors import DataError
-from mt.files import read_json
+from mt.files import new_result, read_json
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:

@@ -21,16 +21,16 @@ import pytest
 import token_stores
 from messages import raises_saying, says
 
+from mt.cleaning.clean import CleanedFiles, clean_corpora
+from mt.cleaning.executors import run_here, run_rank
+from mt.cleaning.leaks import LeakCount, LeakIndex
+from mt.cleaning.plan import CleaningPlan, Corpus, plan_of
+from mt.cleaning.rejected import REASONS
+from mt.cleaning.report import CleaningReport, report_text
+from mt.cleaning.rules import RULES, PairScorer, decide
+from mt.cleaning.stages import STAGES, Stage, all_decisions
 from mt.config.schema import Clean, DataConfig, Source
-from mt.data.cleaning.clean import CleanedFiles, clean_corpora
-from mt.data.cleaning.duplicates import hashes, normalised
-from mt.data.cleaning.executors import run_here, run_rank
-from mt.data.cleaning.leaks import LeakCount, LeakIndex
-from mt.data.cleaning.plan import CleaningPlan, Corpus, plan_of
-from mt.data.cleaning.rejected import REASONS
-from mt.data.cleaning.report import CleaningReport, report_text
-from mt.data.cleaning.rules import RULES, PairScorer, decide
-from mt.data.cleaning.stages import STAGES, Stage, all_decisions
+from mt.data.tokens.duplicates import hashes, normalised
 from mt.errors import DataError
 from mt.inspect.corpus_statistics import count_corpora, meter_of
 
@@ -228,7 +228,7 @@ def test_what_a_stopped_machine_has_damaged_is_made_again(
 def test_a_disk_that_damages_each_result_is_named(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mt.data.cleaning.clean.MOST_DAMAGED", 1)
+    monkeypatch.setattr("mt.cleaning.clean.MOST_DAMAGED", 1)
 
     def run(plan: CleaningPlan) -> None:
         in_one_process(plan)
@@ -244,7 +244,7 @@ def test_a_work_folder_that_cannot_be_made_is_named(
     def refuse(path: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr("mt.data.cleaning.clean.claim_work", refuse)
+    monkeypatch.setattr("mt.cleaning.clean.claim_work", refuse)
     plan = folder.plan()
     with raises_saying(DataError, str(plan.work), "cannot be written", "Read-only", "--work"):
         folder.clean(plan)
@@ -278,7 +278,7 @@ def test_scores_of_another_version_are_made_again(
 ) -> None:
     now = folder.plan()
     assert now.scores.name.startswith("scores-")
-    monkeypatch.setattr("mt.data.cleaning.plan.SCORES_VERSION", 0)
+    monkeypatch.setattr("mt.cleaning.plan.SCORES_VERSION", 0)
     older = folder.plan()
     assert older.texts == now.texts
     assert older.scores != now.scores
@@ -291,7 +291,7 @@ def test_a_changed_threshold_does_not_score_again(
     again = replace(folder.plan(max_word_ratio=2.0), work=folder.path / "fresh")
     folder.clean(again)
     wanted = folder.bytes
-    monkeypatch.setattr("mt.data.cleaning.stages._shard_texts", None)  # would be called
+    monkeypatch.setattr("mt.cleaning.stages._shard_texts", None)  # would be called
     monkeypatch.setattr(PairScorer, "scores", None)
     report = folder.clean(folder.plan(max_word_ratio=2.0))
     assert folder.bytes == wanted
@@ -355,7 +355,7 @@ def test_two_cleanings_in_one_work_folder_take_turns(
 
 def test_the_processes_end_when_the_main_one_is_killed() -> None:
     code = (
-        "import os\nfrom mt.data.cleaning.executors import process_pool\n"
+        "import os\nfrom mt.cleaning.executors import process_pool\n"
         "if __name__ == '__main__':\n with process_pool(1, None) as pool:\n"
         "  print(pool.submit(os.getpid).result(), flush=True)\n  os.kill(os.getpid(), 9)"
     )

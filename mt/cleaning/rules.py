@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning import contents
-from mt.data.cleaning.characters import (
+from mt.cleaning import contents
+from mt.cleaning.characters import (
     DIGIT,
     OTHER_LETTER,
     SCRIPTS,
@@ -20,8 +20,8 @@ from mt.data.cleaning.characters import (
     CharacterCounts,
     count_characters,
 )
-from mt.data.cleaning.languages import LEAST_IDENTIFIED, Language
-from mt.data.cleaning.repair import repairer
+from mt.cleaning.languages import LEAST_IDENTIFIED, Language
+from mt.cleaning.repair import repairer
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean

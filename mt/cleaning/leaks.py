@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.duplicates import Hashes, hashes, is_among, normalised
+from mt.data.tokens.duplicates import Hashes, hashes, is_among, normalised
 
 # Bits of the flags of a pair.
 SOURCE, TARGET, PAIR = 1, 2, 4

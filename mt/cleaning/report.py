@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from mt.data.cleaning.duplicates import expected_false_drops
-from mt.data.cleaning.leaks import Found, LeakCount
-from mt.data.cleaning.plan import CleaningPlan, read_result
-from mt.data.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
+from mt.cleaning.leaks import Found, LeakCount
+from mt.cleaning.plan import CleaningPlan, read_result
+from mt.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
+from mt.data.tokens.duplicates import expected_false_drops
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pytest
 from conftest import QuickConfig, log_of
 from messages import raises_saying, says
 
+from mt.cleaning import executors
+from mt.cleaning.report import CleaningReport
 from mt.config.schema import Clean, Config
-from mt.data.cleaning import executors
-from mt.data.cleaning.report import CleaningReport
 from mt.errors import DataError
 from mt.files import sha256_of
 from mt.report.corpora import read_corpora

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from mt.data.cleaning.plan import CleaningPlan
-from mt.data.cleaning.stages import STAGES
+from mt.cleaning.plan import CleaningPlan
+from mt.cleaning.stages import STAGES
 from mt.errors import ConfigError, MtError
 
 T = TypeVar("T")

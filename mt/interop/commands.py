@@ -1,17 +1,59 @@
-"""`mt export`: write a model in the format of another program."""
+"""`mt import` and `mt export`: models from and for other programs."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+from mt.errors import ConfigError
 
-app = command_group("export", "Convert a model for another program.")
+import_app = command_group("import", "Make a model of one of another program.")
+export_app = command_group("export", "Convert a model for another program.")
 
 
-@app.command("ctranslate2", cls=PanelCommand)
+@import_app.command("huggingface", cls=PanelCommand)
+@described("""
+    folder = DIR: folder with config.json, weights, source.spm, target.spm
+""")
+def import_huggingface(folder: Path, new_folder: Path) -> None:
+    """Import a Marian model (OPUS-MT) of transformers.
+
+    The folder is as Hugging Face transformers, or mt export huggingface, writes it. The new
+    folder's config.yaml is a config to fine-tune the model; see mt/interop/README.md.
+
+    \b
+    hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en
+    mt import huggingface opus-mt-de-en -o opus
+    mt translate --model opus input.de -o output.en
+    mt train --config opus/config.yaml --run-dir runs/tuned \\
+        --set "data.train={src: train.de, tgt: train.en}"
+    """
+    from mt.interop.huggingface_import import import_model
+
+    say(f"{new_folder}: {import_model(folder, new_folder)}")
+
+
+@import_app.command("marian", cls=PanelCommand, hidden=True)
+def marian(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder with model.npz")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
+) -> None:
+    """Say how a model that Marian itself wrote is converted first.
+
+    \b
+    mt import marian FOLDER -o OUT
+    """
+    from mt.interop.huggingface_folder import MARIAN
+
+    raise ConfigError(f"import marian {folder}: {MARIAN} -o {output or 'FOLDER'}")
+
+
+@export_app.command("ctranslate2", cls=PanelCommand)
 @described("""
     Output:
     --quantization NAME: precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune
@@ -46,7 +88,7 @@ def ctranslate2(
     export(loaded, new_folder, quantization, say, store, to)
 
 
-@app.command("argos", cls=PanelCommand)
+@export_app.command("argos", cls=PanelCommand)
 @described("""
     Output:
     --output -o FILE.argosmodel: new package to write
@@ -76,13 +118,13 @@ def argos(
     export_package(load_model(model), output, names, quantization, say)
 
 
-@app.command("huggingface", cls=PanelCommand)
+@export_app.command("huggingface", cls=PanelCommand)
 @described("""
     Output:
     license_name = --license ID: licence for the model card, such as apache-2.0; none is stated if
         not given
 """)
-def huggingface(model: Path, new_folder: Path, license_name: str | None = None) -> None:
+def export_huggingface(model: Path, new_folder: Path, license_name: str | None = None) -> None:
     """Convert a model for Hugging Face transformers.
 
     transformers opens it without custom code. It is written only if both programs give the same

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.cleaning.clean import CleanedFiles, clean_corpora, records_of
+from mt.cleaning.executors import run_here
+from mt.cleaning.plan import plan_of
 from mt.config.schema import Source
-from mt.data.cleaning.clean import CleanedFiles, clean_corpora, records_of
-from mt.data.cleaning.executors import run_here
-from mt.data.cleaning.plan import new_result, plan_of
-from mt.data.reading.text_files import FileRecords
 from mt.data.tokens.store import meta_of
-from mt.runs.run_dir import STORE
+from mt.files import new_result
+from mt.runs.run_dir import CLEANED
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -21,20 +21,17 @@ if TYPE_CHECKING:
     from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
 
-FOLDER = f"{STORE}/cleaned"
 META, REPORT = "meta.json", "report.json"
 # Tasks of a stage from which on it is logged that the stage begins: of a million pairs.
 LOGGED_TASKS = 4
 
 
 def clean_training_text(config: Config, log: RunLog, world: World) -> Config:
-    """The config with `data.train` cleaned; as it is without `data.clean`.
+    """The config with `data.train` cleaned.
 
     The main process cleans, unless the run directory holds the cleaned text of these files and
     settings already. Raises DataError where a corpus cannot be read, or nothing of it is left.
     """
-    if config.data.clean is None:
-        return config
     data = config.data
     world.main_first(lambda: _clean(data, log), lambda: None)
     return config.model_copy(update={"data": cleaned_data(data, log.run_dir)})
@@ -42,7 +39,7 @@ def clean_training_text(config: Config, log: RunLog, world: World) -> Config:
 
 def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
     """The `data` section of a run with the cleaned corpora, at their weights, for the original."""
-    folder = (run_dir / FOLDER).absolute()
+    folder = (run_dir / CLEANED).absolute()
     kept = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang"}
     train = [
         Source(
@@ -55,14 +52,8 @@ def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
     return data.model_copy(update={"train": train, "clean": None})
 
 
-def original_records(run_dir: Path) -> FileRecords:
-    """The records of the files that were cleaned; empty for a run without cleaned text."""
-    records = meta_of(run_dir / FOLDER).get("records")
-    return records if isinstance(records, dict) else {}
-
-
 def _clean(data: DataConfig, log: RunLog) -> None:
-    folder = log.run_dir / FOLDER
+    folder = log.run_dir / CLEANED
     plan = plan_of(data, folder.with_name("cleaning"))
     if meta_of(folder).get("fingerprint") == plan.kept.name:
         return

@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.cleaning.clean import CleanedFiles
+from mt.cleaning.executors import run_here, run_on_slurm
+from mt.cleaning.plan import OutputForm, Packing
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.schema import named_sources
-from mt.data.cleaning.clean import CleanedFiles
-from mt.data.cleaning.executors import run_here, run_on_slurm
-from mt.data.cleaning.plan import OutputForm, Packing
 from mt.data.reading.corpus import data_root, local_files
 from mt.data.reading.corpus_record import (
     RECORD,
@@ -30,9 +30,9 @@ from mt.runtime.machine import usable_cores
 from mt.terminal import say
 
 if TYPE_CHECKING:
+    from mt.cleaning.executors import Progress
+    from mt.cleaning.plan import CleaningPlan
     from mt.config.schema import DataConfig
-    from mt.data.cleaning.executors import Progress
-    from mt.data.cleaning.plan import CleaningPlan
     from mt.data.reading.text_files import FileRecords
 
 # Ranks of a stage on a cluster without --workers.

@@ -90,7 +90,7 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
 
     # The same from two processes, many chunks and a sorting on disk.
     monkeypatch.setattr(corpus_statistics, "PAIRS_PER_CHUNK", 1)
-    monkeypatch.setattr("mt.data.cleaning.duplicates.ROWS_IN_MEMORY", 2)
+    monkeypatch.setattr("mt.data.tokens.duplicates.ROWS_IN_MEMORY", 2)
     assert stats(mt, *options, "--workers", "2") == values
 
 

@@ -1,4 +1,4 @@
-"""`mt inspect`: look inside a model, a vocabulary or a config."""
+"""`mt inspect` and `mt data stats`: look inside a model, a vocabulary, a config or corpora."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import described
+from mt.cli.options import CorpusGroup, described
 from mt.errors import ConfigError
 
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
@@ -298,3 +298,67 @@ def _one_of(config: str | None, model: Path | None, settings: list[str] | None) 
         raise ConfigError(f"--config, --model: give one of the two, found {found}")
     if model is not None and settings:
         raise ConfigError("--set: changes a config; give --config, or leave it out")
+
+
+@described("""
+    Input:
+    against = --against FILE: text that should not be in the corpora, such as a test set; repeatable
+    --tokenizer PATH: count its tokens: SentencePiece .model file, run directory or model folder
+    every_line = --all: identify the language of all lines, not of 1,000 in 10,000
+    Output:
+    as_json = --json: print the statistics as JSON
+    html = --html FILE: also write them as a page, with histograms; completely or not at all
+    cleaning = --cleaning REPORT: what mt data clean --json printed: the page shows what each rule
+        rejected, with examples
+    Execution:
+    --workers N in 1..: processes (default: one per core)
+""")
+def stats(
+    corpora: CorpusGroup,
+    against: list[Path] | None = None,
+    tokenizer: Path | None = None,
+    every_line: bool = False,
+    as_json: bool = False,
+    html: Path | None = None,
+    cleaning: Path | None = None,
+    workers: int | None = None,
+) -> None:
+    """Count what corpora contain, each in a column.
+
+    Lengths, ratios, duplicates, scripts, languages, tokens, and leaks: sentences of --against, and
+    with --config of its data.valid and data.test. A duplicate equals another pair of any corpus.
+    Ratios are those of data.clean. Languages need the extra corpora.
+
+    \b
+    mt data stats web.de web.en news.tmx
+    mt data stats corpus/train --langs de-en --tokenizer runs/base
+    mt data stats --config base.yaml --html corpora.html
+    mt data clean web.de web.en -o clean --json > report.json
+    mt data stats web.de web.en --html web.html --cleaning report.json
+    """
+    import json
+
+    from mt.cleaning.files import data_to_clean, stage_progress
+    from mt.cleaning.plan import plan_of
+    from mt.inspect.corpus_statistics import count_corpora, meter_of
+    from mt.inspect.corpus_table import statistics_of, statistics_text
+    from mt.inspect.pictures import check_replaceable, save_file
+    from mt.report.corpus_page import GENERATOR, make_corpus_page, read_cleaning_report
+    from mt.runs.model_folder import open_tokenizer
+    from mt.runtime.machine import usable_cores
+
+    data = data_to_clean(corpora.value(), against or [], [])
+    if cleaning is not None and html is None:
+        raise ConfigError(f"--cleaning {cleaning}: is shown on a page only; give --html FILE")
+    if html is not None:
+        check_replaceable(html, GENERATOR, "--html")
+    report = read_cleaning_report(cleaning) if cleaning is not None else None
+    plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
+    opened = open_tokenizer(tokenizer, "--tokenizer") if tokenizer is not None else None
+    meter, notes = meter_of(plan, opened, every_line)
+    with stage_progress() as progress:
+        counts, damage = count_corpora(plan, meter, workers or usable_cores(), progress)
+    values = statistics_of(plan, meter, counts, [*notes, *damage])
+    if html is not None:
+        save_file(html, make_corpus_page(values, report), "--html")
+    print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))

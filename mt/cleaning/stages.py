@@ -17,17 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
-from mt.data.cleaning.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
-from mt.data.cleaning.leaks import PAIR, Found
-from mt.data.cleaning.plan import (
-    BYTES_PER_SHARD,
-    CleaningPlan,
-    Shard,
-    new_result,
-    read_result,
-    read_texts,
-)
-from mt.data.cleaning.rejected import (
+from mt.cleaning.leaks import PAIR, Found
+from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, read_result, read_texts
+from mt.cleaning.rejected import (
     DUPLICATE,
     LEAK,
     MANY_TARGETS,
@@ -35,8 +27,10 @@ from mt.data.cleaning.rejected import (
     tab_free,
     write_packed,
 )
-from mt.data.cleaning.rules import PairScorer, decide
+from mt.cleaning.rules import PairScorer, decide
 from mt.data.reading.text_files import Damage, FileRecords
+from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
+from mt.files import new_result
 
 Pairs: TypeAlias = list[tuple[str, str]]
 Duplicates: TypeAlias = Literal["exact", "normalised"] | None

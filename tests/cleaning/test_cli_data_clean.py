@@ -13,7 +13,7 @@ from faults import raising
 from messages import says
 from xopen import xopen
 
-from mt.data.cleaning.report import CleaningReport
+from mt.cleaning.report import CleaningReport
 from mt.data.reading.corpus_record import CorpusRecord, files_in
 from mt.files import sha256_of
 from mt.runs.manifest import fetched_corpora
@@ -211,7 +211,7 @@ def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) ->
 
 def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing done there is nothing to keep."""
-    for name in ("mt.cli.clean.run_here", "mt.data.cleaning.clean.sum_up"):
+    for name in ("mt.cleaning.files.run_here", "mt.cleaning.clean.sum_up"):
         assert not Path("out.work").exists()
         with monkeypatch.context() as patch:
             patch.setattr(name, raising(KeyboardInterrupt))

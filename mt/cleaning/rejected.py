@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
-from mt.data.cleaning.leaks import NEAR_SHARE, RUN_LETTERS, SOURCE, TARGET
-from mt.data.cleaning.plan import CleaningPlan, Packing, Shard
-from mt.data.cleaning.rules import RULES, reason
+from mt.cleaning.leaks import NEAR_SHARE, RUN_LETTERS, SOURCE, TARGET
+from mt.cleaning.plan import CleaningPlan, Packing, Shard
+from mt.cleaning.rules import RULES, reason
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 # Reasons that need more than the pair itself, numbered after the rules.

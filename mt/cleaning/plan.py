@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,17 +17,17 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from mt.cleaning.leaks import LeakIndex
+from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.config.schema import named_sources
-from mt.data.cleaning.duplicates import hashes
-from mt.data.cleaning.leaks import LeakIndex
-from mt.data.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.data.reading.columns import NoRowsError
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import SUFFIXES, aligned_files, format_of, require_one_format
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
+from mt.data.tokens.duplicates import hashes
 from mt.errors import DataError
-from mt.files import read_json, sync_files, write_whole
+from mt.files import read_json, write_whole
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean, DataConfig, Source
@@ -298,24 +296,6 @@ def claim_work(folder: Path) -> None:
             f"{folder}: is no work folder of a cleaning, because it has no {WORK_FILE}, and is not "
             "empty. Name another folder with --work."
         ) from None
-
-
-@contextmanager
-def new_result(folder: Path) -> Iterator[Path]:
-    """A folder that becomes `folder` if the block succeeds, unless another process was faster."""
-    partial = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        sync_files(partial)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 class DamagedResultError(DataError):

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
 
+from mt.cleaning.languages import Language, scripts_of
+from mt.cleaning.rules import RULES, PairScorer, decide, reason
 from mt.config.load import load_config
 from mt.config.schema import Clean
-from mt.data.cleaning.languages import Language, base_code, scripts_of
-from mt.data.cleaning.rules import RULES, PairScorer, decide, reason
+from mt.data.reading.language_codes import base_code
 from mt.errors import ConfigError, DataError
 
 KEYS = {rule.name: rule.key for rule in RULES}
