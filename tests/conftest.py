@@ -323,8 +323,8 @@ def interruptible(
     """
     changes = {
         "batch": {"tokens_per_update": 675, "tokens_per_batch": 175},
-        "model": {"attention_dropout": 0.1, "activation_dropout": 0.2, "source_word_dropout": 0.1},
-        "optim": {"simcut": 1.0},
+        "model": {"attention_dropout": 0.1, "activation_dropout": 0.2},
+        "optim": {"rdrop": 1.0},
         "train": {"max_steps": 12, "valid_every": 4, "log_every": 2, "ema": 0.9, "keep_last": 2},
         "data": {"train": [short_corpus], "test": []},
     }

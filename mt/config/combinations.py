@@ -314,17 +314,11 @@ def _kept_vocabulary(tokenizer: TokenizerConfig, train: TrainConfig) -> Iterator
 
 
 def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
-    if optim.schedule == "cosine" and optim.warmup_steps + optim.cycles > train.max_steps:
-        cycles = f" and {optim.cycles} cycles" if optim.cycles > 1 else ""
+    if optim.schedule == "cosine" and optim.warmup_steps >= train.max_steps:
         yield Fault(
             ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
-            f"must be below train.max_steps ({train.max_steps}) with schedule cosine{cycles}, "
+            f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
             f"found {optim.warmup_steps}",
-        )
-    if optim.schedule != "cosine" and optim.cycles > 1:
-        yield Fault(
-            ["optim.cycles", "optim.schedule"],
-            f"must be 1 with schedule {optim.schedule}, found {optim.cycles}; set it to cosine",
         )
 
 
@@ -342,15 +336,6 @@ def _peak(optim: OptimConfig) -> Iterator[Fault]:
             ["optim.peak_lr", "optim.schedule"],
             f"must be {'a number' if needs_peak else 'null'} with schedule {optim.schedule}, "
             f"found {optim.peak_lr or shown(None)}",
-        )
-
-
-def _two_passes(optim: OptimConfig) -> Iterator[Fault]:
-    if optim.simcut and optim.rdrop:
-        yield Fault(
-            ["optim.simcut", "optim.rdrop"],
-            f"must be 0 with optim.rdrop ({optim.rdrop:g}), found {optim.simcut:g}; both make two "
-            "passes agree: choose one",
         )
 
 
@@ -374,6 +359,6 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
 
 _CHECKS: tuple[Callable[..., Iterator[Fault]], ...] = (
     _heads, _positions, _longest_pair, _cases, _names, _shares, _stages, _languages, _tags,
-    _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _two_passes,
-    _new_vocabulary, _comet, _kept_vocabulary,
+    _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _new_vocabulary,
+    _comet, _kept_vocabulary,
 )  # fmt: skip

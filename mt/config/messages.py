@@ -46,6 +46,13 @@ _OTHER_NAMES = {
     "num_heads": "model.n_heads",
     "warmup": "optim.warmup_steps",
 }
+# Keys of earlier versions, without indices of lists: since which version, why, what to do instead.
+_REMOVED = {
+    "model.source_word_dropout": "0.3.0: it gained nothing; leave it out, or raise model.dropout",
+    "optim.cycles": "0.3.0: cosine has one cycle; leave it out, and train an ensemble of seeds",
+    "optim.simcut": "0.3.0: it gained nothing; optim.rdrop is the regulariser that does",
+    "optim.simcut_p": "0.3.0, with optim.simcut; leave it out",
+}
 
 
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
@@ -58,6 +65,9 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     if kind == "missing" or (found is None and field is not None and field.is_required()):
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":
+        path = ".".join(step for step in steps if isinstance(step, str))
+        if path in _REMOVED:
+            return f"was removed in {_REMOVED[path]}"
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
         keys = ", ".join(owner.model_fields)

@@ -148,9 +148,6 @@ class ModelConfig(_Strict):
     activation_dropout: Share | None = _key(
         None, "dropout after the feed-forward activation; null means model.dropout"
     )
-    source_word_dropout: Share = _key(
-        0.0, "probability that a source token's whole embedding is dropped in training"
-    )
     norm: Literal["pre", "post"] = _key(
         "pre", "layer norm before each block (pre), or after its residual sum as in 2017 (post)"
     )
@@ -207,9 +204,6 @@ class OptimConfig(_Strict):
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = _key(
         "inverse_sqrt", "learning rate after warm-up"
     )
-    cycles: Few = _key(
-        1, "with schedule cosine: equal parts, each from peak_lr to 0, whose last models are kept"
-    )
     betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = _key(1e-9, "Adam's epsilon, added to the denominator")
     weight_decay: Coefficient = _key(
@@ -218,12 +212,6 @@ class OptimConfig(_Strict):
     label_smoothing: Share = _key(0.1, "probability spread evenly over the vocabulary")
     rdrop: Coefficient = _key(
         0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"
-    )
-    simcut: Coefficient = _key(
-        0.0, "weight of the SimCut loss, which runs each batch twice, without rdrop; 0 means none"
-    )
-    simcut_p: Share = _key(
-        0.05, "probability that SimCut's second run does not see a token of source or target"
     )
     clip_norm: Positive | None = _key(1.0, "maximum norm of the gradient; null means no clipping")
 

@@ -45,7 +45,7 @@ def cost_of(
 
     `batch_tokens`: padded tokens of a training batch on each side; in decoding, source tokens times
     beam size. The batch has at least one sentence. `flops` and `memory_bytes` are as in JSON.
-    Training FLOPs are forward and backward; R-Drop and SimCut run both twice. Those of decoding are
+    Training FLOPs are forward and backward; R-Drop runs both twice. Those of decoding are
     of all hypotheses of the beam, with the encoder's share.
     """
     model = config.model
@@ -161,7 +161,7 @@ def cache_bytes(model: ModelConfig, src: int, tgt: int, rows: int, beam: int, si
 
 def _passes(config: Config) -> int:
     """How often training runs each batch."""
-    return 2 if config.optim.rdrop or config.optim.simcut else 1
+    return 2 if config.optim.rdrop else 1
 
 
 def _moments(summary: Summary, optimizer: str) -> int:

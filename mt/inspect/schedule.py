@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
 from mt.inspect.pictures import LINE_STYLES, save_figure
-from mt.training.optim import cycle_ends, learning_rate
+from mt.training.optim import learning_rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,16 +37,11 @@ def rate_of(config: Config, step: int) -> float:
 
 
 def steps_of(config: Config) -> list[int]:
-    """Updates worth a row: the first, quarters of the warm-up, eighths of what follows it.
-
-    Of several cycles the last update of each and the one after it, which is at the peak again.
-    """
+    """Updates worth a row: the first, quarters of the warm-up, eighths of what follows it."""
     last = config.train.max_steps
-    ends = cycle_ends(config.optim, last) if config.optim.cycles > 1 else []
     warm = min(config.optim.warmup_steps, last)
     steps = {1, *(warm * part // WARM_UP for part in range(1, WARM_UP + 1))}
     steps |= {warm + (last - warm) * part // AFTER for part in range(1, AFTER + 1)}
-    steps |= {step for end in ends for step in (end, min(end + 1, last))}
     return sorted(steps - {0})
 
 

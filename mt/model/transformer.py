@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from mt.data.tokens.tokenizer import EOS, PAD
 from mt.model.attention import attention_bias
 from mt.model.cpu_ops import attend, dropout, relu_dropout
 from mt.model.packed import Packed, attend_packed, pack
@@ -227,24 +226,13 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4).
+    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4)."""
 
-    `word_dropout` is the probability p that the whole embedding of a token is 0 in training. Other
-    embeddings are divided by 1 - p, positions are unchanged, and an eos is never dropped. This
-    drops single tokens of a sentence, like Sennrich et al. (2016, "Edinburgh Neural Machine
-    Translation Systems for WMT 16"); Gal and Ghahramani (2016) drop words of the vocabulary.
-
-    In training the embedding of PAD is 0: SimCut has it in the place of tokens that it cuts.
-    """
-
-    def __init__(
-        self, tokens: nn.Embedding, config: ModelConfig, word_dropout: float = 0.0
-    ) -> None:
+    def __init__(self, tokens: nn.Embedding, config: ModelConfig) -> None:
         super().__init__()
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model)
         self.dropout = Dropout(config.dropout_p)
-        self.word_dropout = Dropout(word_dropout)
         self.learned = config.learned_positions
         self.positions: Tensor
         if self.learned:
@@ -260,14 +248,7 @@ class Embedding(nn.Module):
         if positions is None:
             positions = slice(ids.shape[1])
         # In the parameters' dtype, because the gradient of a word is a sum over its occurrences.
-        words = self.tokens(ids)  # (B, T, D)
-        scale: Tensor | float = self.scale
-        if self.training:
-            scale = (ids != PAD)[..., None].to(words.dtype) * scale  # (B, T, 1)
-        words = words * scale
-        if self.training and self.word_dropout.p:
-            keep = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
-            words = words * keep.masked_fill(ids[..., None] == EOS, 1.0)
+        words = self.tokens(ids) * self.scale  # (B, T, D)
         return self.dropout((words + self.positions[positions]).to(dtype))
 
 
@@ -287,7 +268,7 @@ class Transformer(nn.Module):
         target = nn.Embedding(tgt_vocab_size, config.d_model)
         tied_source = config.tie_embeddings and joint
         source = target if tied_source else nn.Embedding(src_vocab_size, config.d_model)
-        self.src_embedding = Embedding(source, config, config.source_word_dropout)
+        self.src_embedding = Embedding(source, config)
         self.tgt_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_decoder_layers))

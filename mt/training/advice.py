@@ -93,11 +93,10 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     then, now = fmean(before), fmean(list(losses.values())[-LINES:])
     if not now < (1 - FALLEN) * then:
         return ""
-    is_consistent = config.optim.rdrop or config.optim.simcut
     return (
         f"note: validation has not improved since update {since:,} of {last:,} by more than "
         f"{Criterion(metric).describe(sign * still)}, while the training nll fell from {then:.2f} "
         f"to {now:.2f}: try more dropout, "
-        + ("" if is_consistent else "optim.rdrop or optim.simcut, ")
+        + ("" if config.optim.rdrop else "optim.rdrop, ")
         + "or fewer updates"
     )

@@ -9,7 +9,6 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ from mt.runs.model_folder import (
     step_name,
     step_of,
 )
-from mt.training.optim import cycle_ends
 from mt.training.selection import Criterion, Decision, Difference
 
 if TYPE_CHECKING:
@@ -189,8 +187,6 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
     newest = step_name(state.step)
     if state.best_step is not None and (best := folder / step_name(state.best_step)).exists():
         set_link(run_dir, BEST, best)
-    if newest in (snapshots := snapshots_of(config)):
-        set_link(run_dir, f"cycle-{snapshots.index(newest) + 1}", folder / newest)
     set_link(run_dir, LAST, folder / newest)  # the last one: `complete_saving` looks at it
     kept = _names_to_keep(run_dir, config, state)
     prune(run_dir, kept)
@@ -198,18 +194,8 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
     state.nlls = {name: nll for name, nll in state.nlls.items() if name in kept}
 
 
-def snapshots_of(config: Config) -> list[str]:
-    """Names of the checkpoints at the ends of several cycles: an ensemble of one training.
-
-    Huang et al. (2017), "Snapshot Ensembles: Train 1, Get M for Free".
-    """
-    optim = config.optim
-    ends = cycle_ends(optim, config.train.max_steps) if optim.cycles > 1 else []
-    return [step_name(end) for end in ends]
-
-
 def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
-    """The newest, `train.keep_last` regular ones, `train.keep_best` by score, and snapshots."""
+    """The newest, `train.keep_last` regular ones, `train.keep_best` by score, and links."""
     newest = step_name(state.step)
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
@@ -222,8 +208,7 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     by_score.sort(key=lambda name: name != best)
     n_best = max(1, config.train.keep_best)
     last = regular[-config.train.keep_last :]
-    # Those of a run that goes on for longer, whose cycles end elsewhere, too; see `keep_best`.
-    links = chain(*map((run_dir / CHECKPOINTS).glob, ("cycle-*", f"{BEST}-until-*")))
+    links = (run_dir / CHECKPOINTS).glob(f"{BEST}-until-*")  # see `keep_best`
     return {newest, *last, *by_score[:n_best], *(link.resolve().name for link in links)}
 
 

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mt.data.tokens.tokenizer import BOS, EOS, PAD
-
 if TYPE_CHECKING:
     from mt.data.tokens.batches import Batch
     from mt.model.transformer import Linear
@@ -32,13 +30,6 @@ class Loss(NamedTuple):
 
     smoothed: Tensor  # (), differentiable
     nll: Tensor  # (), -sum of ln p(correct token)
-
-
-class Consistency(NamedTuple):
-    """What makes two passes over a batch agree: R-Drop, or SimCut if there is a `cutoff`."""
-
-    weight: float
-    cutoff: float | None = None  # probability that the second pass does not see a token
 
 
 def _chunk(device: torch.device, vocab_size: int) -> int:
@@ -93,23 +84,6 @@ def _add_divergence(z: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor
     return half * mean.sum(), z
 
 
-def _add_cut_divergence(z: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """SimCut's divergence of row 2i + 1 of p = softmax(z) from row 2i, times `weight`.
-
-    z and p (C, V) -> the sum over all pairs (), and its gradient with respect to z plus p in the
-    first row of each pair (C, V), written over z. With distributions p and q of a pair:
-        J = KL(p||q) = sum_v p (ln p - ln q)
-        dJ/dz_p = p (ln p - ln q - J),  dJ/dz_q = q - p
-    """
-    highest, place = z.max(-1, keepdim=True)  # (C, 1)
-    z -= highest - p.gather(1, place).log()  # ln p: cheaper than another sum over the vocabulary
-    gap = z[::2].sub_(z[1::2])  # (C/2, V), in z
-    apart = (p[::2] * gap).sum(-1, keepdim=True)  # (C/2, 1), J
-    gap.sub_(apart).mul_(weight).add_(1).mul_(p[::2])
-    torch.sub(p[1::2], p[::2], out=z[1::2]).mul_(weight)
-    return weight * apart.sum(), z
-
-
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """Output projection and loss fused; the forward pass computes the gradients as well.
 
@@ -131,13 +105,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         smoothing: float,
-        consistency: Consistency | None,
+        rdrop: float,
         gradient: LogitsGradient,
     ) -> tuple[Tensor, Tensor]:
         vocab_size, _ = weight.shape
-        is_cut = consistency is not None and consistency.cutoff is not None
-        counted = slice(None, None, 2 if is_cut else 1)  # rows whose cross-entropy counts
-        add_divergence = _add_cut_divergence if is_cut else _add_divergence
         low = weight.to(hidden.dtype)  # (V, D)
         low_bias = None if bias is None else bias.to(hidden.dtype)
         weight_mean = weight.mean(0).to(hidden.dtype)  # (D,)
@@ -152,14 +123,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(hidden), chunk):
             h = hidden[start : start + chunk]  # (C, D)
             y = target[start : start + chunk, None]  # (C, 1)
-            if consistency:
-                y = y[counted]
+            if rdrop:
                 z = F.linear(h, low, low_bias).to(weight.dtype)  # (C, V)
                 p = z.softmax(-1)
-                log_p = log_sum(p[counted].gather(1, y))
-                part, p = add_divergence(z, p, consistency.weight)
+                log_p = log_sum(p.gather(1, y))
+                part, p = _add_divergence(z, p, rdrop)
                 divergence += part
-                p[counted].scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
+                p.scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
                 grad_z = p.to(h.dtype)
                 del z, p  # frees their memory for what follows
             else:
@@ -175,9 +145,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 else:
                     grad_weight += grad_z.t() @ h
             del grad_z
-        hidden, target = hidden[counted], target[counted]
         if grad_hidden is not None:
-            grad_hidden[counted] -= smoothing * weight_mean
+            grad_hidden -= smoothing * weight_mean
         if grad_weight is not None:
             grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
         if grad_bias is not None:
@@ -207,7 +176,7 @@ def smoothed_cross_entropy(
     bias: Tensor | None,
     target: Tensor,
     smoothing: float,
-    consistency: Consistency | None = None,
+    rdrop: float = 0.0,
     gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
     """`F.cross_entropy(hidden @ weight.T + bias, target, label_smoothing=..., reduction="sum")`.
@@ -215,15 +184,14 @@ def smoothed_cross_entropy(
     hidden (N, D) decoder outputs without padding, weight (V, D), bias (V,) or None, target (N,).
     The smoothing mass is spread over all V tokens (Szegedy et al., 2016, as in torch).
 
-    With `consistency` rows 2i and 2i + 1 are one token in two passes, with distributions p and q.
-    R-Drop adds its weight times (KL(p||q) + KL(q||p)) / 2. SimCut adds its weight times KL(p||q),
-    and the cross-entropy is that of the rows 2i alone. Both send gradients through p and q.
+    With `rdrop` rows 2i and 2i + 1 are one token in two passes, with distributions p and q. R-Drop
+    adds `rdrop` times (KL(p||q) + KL(q||p)) / 2, and sends gradients through p and q.
 
-    `gradient` is `logits_gradient`, as it is or compiled; with `consistency` it is not used.
+    `gradient` is `logits_gradient`, as it is or compiled; with `rdrop` it is not used.
     """
-    if consistency or torch.is_grad_enabled():
+    if rdrop or torch.is_grad_enabled():
         apply: Any = _SmoothedCrossEntropy.apply
-        return Loss(*apply(hidden, weight, bias, target, smoothing, consistency, gradient))
+        return Loss(*apply(hidden, weight, bias, target, smoothing, rdrop, gradient))
     smoothed = weight.new_zeros(())
     nll = weight.new_zeros(())
     chunk = _chunk(hidden.device, len(weight))
@@ -242,21 +210,18 @@ def batch_loss(
     output: Linear,
     batch: Batch,
     smoothing: float,
-    consistency: Consistency | None = None,
+    rdrop: float = 0.0,
     gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
     """The loss of a model on the target tokens of a batch.
 
     `forward`, which is the model, and `gradient` may be compiled.
 
-    With R-Drop (Wu et al., 2021, equation 4, halved) the batch is read twice with another dropout.
-    The loss is the mean of both readings plus half the weight times their divergence.
-
-    With SimCut (Gao et al., 2022, "Bi-SimCut", section 3) the second reading, with another dropout
-    too, has zeros for the embeddings of some source and target tokens. The loss is that of the
-    first reading plus the weight times the divergence of the second one from it.
+    With `rdrop`, the weight of R-Drop (Wu et al., 2021, equation 4, halved), the batch is read
+    twice with another dropout. The loss is the mean of both readings plus half the weight times
+    their divergence.
     """
-    if consistency is None:
+    if not rdrop:
         given = batch.src, batch.tgt_in, batch.src_mask
         if batch.src_positions is not None:
             hidden = forward(*given, batch.src_positions, batch.tgt_positions)[0]  # (N, D)
@@ -266,23 +231,11 @@ def batch_loss(
             hidden, output.weight, output.bias, batch.tgt_out, smoothing, gradient=gradient
         )
     # In one call, because DistributedDataParallel exchanges gradients once per forward call.
-    sides = batch.src, batch.tgt_in
-    cutoff = consistency.cutoff
-    again = sides if cutoff is None else tuple(_cut_tokens(ids, cutoff) for ids in sides)
-    twice = map(torch.cat, zip((*sides, batch.src_mask), (*again, batch.src_mask), strict=True))
+    twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
     rows = torch.stack(
         [batch.tgt_positions, batch.tgt_positions + batch.tgt_in.numel()], dim=1
     ).flatten()  # (2 N,) each token's two
     pairs = forward(*twice).flatten(0, 1)[rows]  # (2 N, D)
     targets = batch.tgt_out.repeat_interleave(2)
-    loss = smoothed_cross_entropy(
-        pairs, output.weight, output.bias, targets, smoothing, consistency
-    )
-    n_counted = 2 if cutoff is None else 1
-    return Loss(loss.smoothed / n_counted, loss.nll / n_counted)
-
-
-def _cut_tokens(ids: Tensor, probability: float) -> Tensor:
-    """Token cutoff: replace tokens by PAD, whose embedding is 0 in training; never bos and eos."""
-    drawn = torch.rand(ids.shape, device=ids.device) < probability
-    return ids.masked_fill(drawn & (ids != BOS) & (ids != EOS), PAD)
+    loss = smoothed_cross_entropy(pairs, output.weight, output.bias, targets, smoothing, rdrop)
+    return Loss(loss.smoothed / 2, loss.nll / 2)

@@ -25,8 +25,7 @@ def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -
     """The learning rate of update `step`, counted from 1.
 
     Linear warm-up, then `schedule`. `noam` is equation 3 of Vaswani et al. (2017): d_model^-0.5
-    times an inverse square root that peaks at `warmup_steps`. `cosine` starts again at the peak in
-    each of `cycles` equal cycles (Loshchilov and Hutter, 2017, "SGDR", with T_mult 1).
+    times an inverse square root that peaks at `warmup_steps`. `cosine` falls to 0 at `max_steps`.
     """
     warmup = optim.warmup_steps
     if optim.schedule == "noam":
@@ -39,21 +38,12 @@ def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -
         case "inverse_sqrt":
             return peak * math.sqrt(warmup / step)
         case "cosine":
-            ends = [warmup, *cycle_ends(optim, max_steps)]
-            end = next((number for number, last in enumerate(ends) if step <= last), len(ends) - 1)
-            first = ends[max(0, end - 1)]
-            done = min(1.0, (step - first) / max(1, ends[end] - first))
+            done = min(1.0, (step - warmup) / max(1, max_steps - warmup))
             return peak * 0.5 * (1 + math.cos(math.pi * done))
         case "constant":
             return peak
         case _:
             assert_never(optim.schedule)
-
-
-def cycle_ends(optim: OptimConfig, max_steps: int) -> list[int]:
-    """The last update of each cycle of a cosine."""
-    warmup, cycles = optim.warmup_steps, optim.cycles
-    return [warmup + (max_steps - warmup) * n // cycles for n in range(1, cycles + 1)]
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

@@ -229,7 +229,7 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     )
     log.total = min(most, wanted)
     warmup = config.optim.warmup_steps
-    if config.optim.schedule == "cosine" and warmup + config.optim.cycles > log.total:
+    if config.optim.schedule == "cosine" and warmup >= log.total:
         raise ConfigError(
             f"optim.warmup_steps: must be below the {log.total:,} updates of train.max_epochs with "
             f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs"

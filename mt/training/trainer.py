@@ -31,7 +31,6 @@ from mt.training.checkpoints import (
     load_checkpoint,
     prune,
     save_checkpoint,
-    snapshots_of,
 )
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
@@ -311,8 +310,7 @@ class Trainer:
         step = self.state.step
         config = self.config.train
         is_regular = step % config.updates_between_validations == 0
-        is_snapshot = step_name(step) in snapshots_of(self.config)
-        return step > 0 and (is_regular or is_snapshot or step == config.max_steps)
+        return step > 0 and (is_regular or step == config.max_steps)
 
     def _is_out_of_patience(self) -> bool:
         patience = self.patience if self.until is None else None

@@ -30,11 +30,11 @@ from mt.training.compilation import (
     probe_batch,
 )
 from mt.training.finetune import freeze
-from mt.training.loss import Consistency, LogitsGradient, Loss, batch_loss, logits_gradient
+from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
 from mt.training.optim import build_optimizer, learning_rate, n_moments, restore_optimizer
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, OptimConfig
+    from mt.config.schema import Config
     from mt.data.tokens.batches import Batch
     from mt.data.tokens.loader import Update
     from mt.data.tokens.store import Store
@@ -45,13 +45,6 @@ if TYPE_CHECKING:
 UPDATES_BETWEEN_RELEASES = 12
 
 T = TypeVar("T")
-
-
-def _consistency(optim: OptimConfig) -> Consistency | None:
-    """R-Drop or SimCut, None for neither."""
-    if optim.simcut:
-        return Consistency(optim.simcut, optim.simcut_p)
-    return Consistency(optim.rdrop) if optim.rdrop else None
 
 
 class Updater:
@@ -77,7 +70,6 @@ class Updater:
         self.model.compute_dtype = device.dtype
         freeze(self.model, config.train.freeze, say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
-        self.consistency = _consistency(config.optim)
         self.optimizer = build_optimizer(self.model, config.optim, device.dtype)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.replica = world.wrap(self.model)
@@ -271,9 +263,9 @@ class Updater:
         forward = self.replica if self.packed and batch.src_positions is None else self.forward
         try:
             batch = batch.to(self.device.device)
-            smoothing, consistency = self.config.optim.label_smoothing, self.consistency
+            smoothing, rdrop = self.config.optim.label_smoothing, self.config.optim.rdrop
             loss = batch_loss(
-                forward, self.model.output, batch, smoothing, consistency, self.loss_gradient
+                forward, self.model.output, batch, smoothing, rdrop, self.loss_gradient
             )
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:

@@ -311,7 +311,6 @@ def refined_config(config: Config, corpus: str, model: Path, models: str, update
         "peak_lr": float(f"{peak_lr / 3:.2g}"),
         "schedule": "inverse_sqrt" if optim.schedule == "noam" else optim.schedule,
         "warmup_steps": min(max(1, optim.warmup_steps // 5), max_steps - 1),
-        "cycles": 1,
     }
     length = {
         "max_epochs": epochs and epochs / 5,

@@ -157,7 +157,6 @@ def started(run_dir: Path, tiny_mapping: Mapping[str, Any]) -> Path:
 
 
 DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0}
-DROPOUTS |= {"source_word_dropout": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,6 @@ DROPOUTS |= {"source_word_dropout": 0.1}
                 "model.dropout: was 0.1, now 0.3",
                 "model.attention_dropout: was 0.0, now 0.2",
                 "model.activation_dropout: was None, now 0.0",
-                "model.source_word_dropout: was 0.0, now 0.1",
             ],
         ),
     ],

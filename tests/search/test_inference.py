@@ -298,7 +298,7 @@ def test_a_model_in_training_decodes_in_the_precision_of_the_device(
     precision: str, compute: torch.dtype | None
 ) -> None:
     """Without its dropouts, whatever it computes in itself; bf16 differs by its rounding."""
-    kinds = ("dropout", "attention_dropout", "activation_dropout", "source_word_dropout")
+    kinds = ("dropout", "attention_dropout", "activation_dropout")
     dropouts: dict[str, Any] = dict.fromkeys(kinds, 0.5)
     model, (src, src_mask) = build(**dropouts).train(), sentences()
     model.compute_dtype = compute

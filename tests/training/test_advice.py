@@ -110,12 +110,6 @@ def test_a_validation_that_stands_still_while_training_goes_on_is_named(
     assert says(found, *words, "dropout", "optim.rdrop", "fewer") if words else found == ""
 
 
-def test_a_consistency_loss_is_not_advised_twice() -> None:
-    config = config_from_mapping({"optim": {"simcut": 3.0}}, "test")
-    found = standstill_note(lines_of(STILL, FALLING), config)
-    assert "try more dropout, or fewer updates" in found
-
-
 def test_both_notes_are_in_the_log_and_in_the_report(
     quick_config: QuickConfig,
     scripted_validations: Callable[..., None],

@@ -83,7 +83,7 @@ def test_twenty_shapes_of_batches_are_one_graph(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("optim", "n_graphs"), [({}, 2), ({"simcut": 1.0}, 1)])
+@pytest.mark.parametrize(("optim", "n_graphs"), [({}, 2), ({"rdrop": 1.0}, 1)])
 def test_a_run_compiles_once_before_it_measures_batches(
     optim: dict[str, float],
     n_graphs: int,
@@ -100,7 +100,7 @@ def test_a_run_compiles_once_before_it_measures_batches(
         optim=optim,
         train={"compile": "auto", "max_steps": 12},
         batch={"tokens_per_update": 300, "tokens_per_batch": "auto"},
-        model={"attention_dropout": 0.1, "source_word_dropout": 0.1},
+        model={"attention_dropout": 0.1},
     )
     log = run(config, tmp_path / "run")
     assert graphs.frame_count == n_graphs

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_TEST, Mt, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
+from conftest import NO_TEST, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
 from messages import says
 from run_comparison import kept_steps
 from torch import Tensor
@@ -16,7 +16,6 @@ from torch import Tensor
 from mt.config.schema import Config
 from mt.model import checkpoint
 from mt.runs import model_folder
-from mt.runs.model_folder import step_of
 from mt.training import launch
 from mt.training.launch import train
 from mt.training.selection import Criterion
@@ -147,27 +146,3 @@ def test_scores_on_another_validation_set_do_not_count(
     assert log_of(tmp_path).count(message) == 1
     assert says(log_of(tmp_path), message, "stays as checkpoints/best-until-1")
     assert (tmp_path / "checkpoints" / "best-until-1").resolve(strict=True).name == "step-00000001"
-
-
-def test_the_model_of_each_cycle_is_kept_for_an_ensemble(
-    quick_config: QuickConfig, tmp_path: Path, mt: Mt
-) -> None:
-    """2 updates of warm-up and three cycles to 4, 6 and 9; validations are every 5 updates."""
-    settings = {"max_steps": 9, "valid_every": 5, "keep_last": 1, "keep_best": 1}
-    cosine = {"schedule": "cosine", "cycles": 3, "warmup_steps": 2}
-    train(quick_config(NO_TEST, optim=cosine, train=settings), tmp_path, "cpu")
-    folder = tmp_path / "checkpoints"
-    cycles = [folder / f"cycle-{number}" for number in (1, 2, 3)]
-    steps = [step_of(os.readlink(link)) for link in cycles]
-    assert steps == [4, 6, 9]
-    assert [line["step"] for line in metrics_of(tmp_path, "valid")] == [4, 5, 6, 9]
-    assert {*kept_steps(tmp_path)} >= {4, 6, 9}
-    (tmp_path / "in").write_text("eins zwei\n", encoding="utf-8")
-    models = [option for link in cycles for option in ("--model", link)]
-    ended = mt("translate", *models, tmp_path / "in", "--engine", "torch", "--device", "cpu")
-    assert ended.code == 0, ended.err
-    assert len(ended.lines) == 1
-    # The cycles of a longer training end elsewhere: at 5 and 8, which are over, and at 12.
-    longer = {**settings, "max_steps": 12}
-    train(quick_config(NO_TEST, optim=cosine, train=longer), tmp_path, "cpu")
-    assert [step_of(link.resolve(strict=True).name) for link in cycles] == [4, 6, 12]

@@ -17,12 +17,11 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import ModelConfig
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
-from mt.data.tokens.tokenizer import BOS, EOS, PAD
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device, seed_everything
 from mt.runtime.distributed import World
 from mt.training import loss
-from mt.training.loss import Consistency, _chunk, _cut_tokens, batch_loss, smoothed_cross_entropy
+from mt.training.loss import _chunk, batch_loss, smoothed_cross_entropy
 from mt.training.update import Updater
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
@@ -168,7 +167,7 @@ def test_large_scores_stay_finite() -> None:
     with torch.no_grad():  # exact where no gradient is asked for, as in validation
         exact = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
     torch.testing.assert_close(exact.smoothed, expected.detach(), rtol=1e-5, atol=0)
-    apart = smoothed_cross_entropy(hidden, weight, b, target, 0.1, Consistency(5.0)).smoothed
+    apart = smoothed_cross_entropy(hidden, weight, b, target, 0.1, 5.0).smoothed
     for value in (apart, *torch.autograd.grad(apart, (hidden, weight, b))):
         assert torch.isfinite(value).all()
 
@@ -260,13 +259,12 @@ def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool, smoothi
         forth, back = (F.kl_div(x, y, reduction="sum", log_target=True) for x, y in pairs)
         return torch_loss(hidden, weight, b, target, smoothing) + 3 * (forth + back) / 2
 
-    rdrop = Consistency(3.0)
-    ours = smoothed_cross_entropy(hidden, weight, b, target, smoothing, rdrop).smoothed
+    ours = smoothed_cross_entropy(hidden, weight, b, target, smoothing, 3.0).smoothed
     theirs = plain()
     torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
         torch.testing.assert_close(
-            ours, smoothed_cross_entropy(hidden, weight, b, target, smoothing, rdrop).smoothed
+            ours, smoothed_cross_entropy(hidden, weight, b, target, smoothing, 3.0).smoothed
         )
     made, expected = (torch.autograd.grad(2 * value, leaves) for value in (ours, theirs))
     for one, two in zip(made, expected, strict=True):
@@ -281,7 +279,7 @@ def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: flo
     model = Transformer(ModelConfig(**SIZES, dropout=dropout), VOCAB, VOCAB, True).double().train()
 
     torch.manual_seed(2)
-    found = batch_loss(model, model.output, batch, 0.1, Consistency(4.0))
+    found = batch_loss(model, model.output, batch, 0.1, 4.0)
     torch.manual_seed(2)
     twice = model(*(torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask)))
     scores = [
@@ -303,133 +301,12 @@ def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: flo
     torch.testing.assert_close(ours, theirs)
 
 
-# --- SimCut -----------------------------------------------------------------------------------
-
-
-def numpy_simcut(leaves: list[Any], target: Any, smoothing: float) -> tuple[float, float]:
-    """Loss with weight 3 and nll, from the definitions: KL(p||q), cross-entropy of even rows."""
-    hidden, weight, bias = leaves
-    z = hidden @ weight.T + (0 if bias is None else bias)
-    log = z - np.log(np.exp(z).sum(-1, keepdims=True))
-    log_p, log_q = log[::2], log[1::2]
-    nll = -log_p[np.arange(len(log_p)), target[::2]].sum()
-    apart = (np.exp(log_p) * (log_p - log_q)).sum()
-    return (1 - smoothing) * nll - smoothing * log_p.mean(-1).sum() + 3 * apart, nll
-
-
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("bias", [True, False])
-def test_simcut_equals_numpy_in_value_and_every_gradient(bias: bool, smoothing: float) -> None:
-    """Each gradient along a random direction against a central difference of the restatement."""
-    *leaves, target = inputs(bias)
-    cut = Consistency(3.0, 0.05)
-    found = cross_entropy(*leaves, target, smoothing, cut)
-    arrays = [None if x is None else x.detach().numpy() for x in leaves]
-    expected = numpy_simcut(arrays, target.numpy(), smoothing)
-    assert (found.smoothed.item(), found.nll.item()) == pytest.approx(expected, rel=1e-12)
-    with torch.no_grad():
-        assert cross_entropy(*leaves, target, smoothing, cut).smoothed == found.smoothed
-    grads = torch.autograd.grad(2 * found.smoothed, [x for x in leaves if x is not None])
-    for number, grad in enumerate(grads):
-        for seed in range(3):
-            direction = np.random.default_rng(seed).normal(size=grad.shape)
-            ahead, behind = (
-                [x if i != number else x + e * direction for i, x in enumerate(arrays)]
-                for e in (1e-6, -1e-6)
-            )
-            rise = sum(
-                sign * numpy_simcut(place, target.numpy(), smoothing)[0]
-                for sign, place in ((1e6, ahead), (-1e6, behind))
-            )
-            assert (grad.numpy() * direction).sum() == pytest.approx(rise, rel=1e-6, abs=1e-5)
-
-
-def test_simcut_in_bf16_is_that_of_the_rounded_inputs() -> None:
-    """Logits are bf16, their softmax and divergence float32."""
-    hidden, weight, _, target = inputs(False)
-    low = hidden.detach().bfloat16().requires_grad_()
-    wide = low.detach().double().requires_grad_()
-    weight = weight.detach().float().bfloat16().float()
-    cut = Consistency(3.0, 0.05)
-    found = smoothed_cross_entropy(low, weight, None, target, 0.1, cut)
-    exact = smoothed_cross_entropy(wide, weight.double(), None, target, 0.1, cut)
-    assert found.smoothed.item() == pytest.approx(exact.smoothed.item(), rel=0.01)
-    (ours,), (theirs,) = (
-        torch.autograd.grad(one.smoothed, [x]) for one, x in ((found, low), (exact, wide))
-    )
-    assert (ours.double() - theirs).norm() < 0.02 * theirs.norm()
-
-
-def test_simcut_reads_a_batch_again_without_some_embeddings() -> None:
-    """The second reading is made here by hooks, which set embeddings to 0 where the draws say so.
-
-    Without dropout the first reading is the plain one.
-    """
-    batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
-    torch.manual_seed(1)
-    sizes = {**SIZES, "dropout": 0.0, "tie_embeddings": False}
-    model = Transformer(ModelConfig(**sizes), VOCAB, VOCAB, False).double().train()
-    torch.manual_seed(2)
-    found = batch_loss(model, model.output, batch, 0.1, Consistency(4.0, 0.5))
-
-    plain = batch_loss(model, model.output, batch, 0.1)
-    torch.manual_seed(2)
-    hooks = []
-    seen: list[bool] = []
-    for ids, side in ((batch.src, model.src_embedding), (batch.tgt_in, model.tgt_embedding)):
-        keep = (torch.rand(ids.shape) >= 0.5) | (ids == EOS) | (ids == BOS)
-        seen.append(bool(keep.logical_not().any()))
-        hook = side.tokens.register_forward_hook(
-            lambda _, __, out, keep=keep: out * keep[..., None]
-        )
-        hooks.append(hook)
-    assert seen == [True, True]
-    sides = batch.src, batch.tgt_in, batch.src_mask
-    cut = model(*sides).flatten(0, 1)[batch.tgt_positions]
-    for hook in hooks:
-        hook.remove()
-    first = model(*sides).flatten(0, 1)[batch.tgt_positions]
-    log_p, log_q = (model.output(reading).log_softmax(-1) for reading in (first, cut))
-    apart = (log_p.exp() * (log_p - log_q)).sum()
-    assert apart > 0.01
-    torch.testing.assert_close(found.smoothed, plain.smoothed + 4 * apart)
-    torch.testing.assert_close(found.nll, plain.nll)
-    weights = list(model.parameters())
-    ours, theirs = (
-        torch.autograd.grad(loss, weights) for loss in (found.smoothed, plain.smoothed + 4 * apart)
-    )
-    torch.testing.assert_close(ours, theirs)
-
-
-def test_tokens_are_cut_one_by_one_but_never_bos_and_eos() -> None:
-    """Of n = 40,000 tokens a share of 0.3 within 5 standard errors, 0.0115."""
-    torch.manual_seed(3)
-    ids = torch.randint(BOS, 9, (200, 300))
-    cut = _cut_tokens(ids, 0.3)
-    assert torch.equal(cut[cut != PAD], ids[cut != PAD])
-    words = (ids != BOS) & (ids != EOS)
-    assert (cut[~words] == ids[~words]).all()
-    assert (cut[words] == PAD).double().mean() == pytest.approx(0.3, abs=0.0115)
-    assert torch.equal(_cut_tokens(ids, 0.0), ids)
-
-
-@pytest.mark.parametrize(
-    ("keys", "consistency"),
-    [
-        ({"rdrop": 4.0}, Consistency(4.0)),
-        ({"simcut": 2.0}, Consistency(2.0, 0.05)),
-        ({"simcut": 2.0, "simcut_p": 0.5}, Consistency(2.0, 0.5)),
-    ],
-)
-def test_the_settings_of_a_run_reach_its_loss(
-    keys: dict[str, float], consistency: Consistency
-) -> None:
+def test_the_settings_of_a_run_reach_its_loss() -> None:
     """`label_smoothing` and others in an update of two batches: the loss of both is summed."""
     sections = {
         "data": {"src_lang": "de", "tgt_lang": "en"},
         "model": {**SIZES, "dropout": 0.5},
-        "optim": {"label_smoothing": 0.2, **keys},
+        "optim": {"label_smoothing": 0.2, "rdrop": 4.0},
     }
     side = SimpleNamespace(size=VOCAB)
     vocabulary: Any = SimpleNamespace(src=side, tgt=side, joint=True)
@@ -445,7 +322,7 @@ def test_the_settings_of_a_run_reach_its_loss(
     updater.model.zero_grad()
     seed_everything(config.run.seed, 3, 0)  # of update 3 and rank 0
     model = updater.model
-    parts = [batch_loss(model, model.output, batch, 0.2, consistency) for batch in batches]
+    parts = [batch_loss(model, model.output, batch, 0.2, 4.0) for batch in batches]
     expected = (parts[0].smoothed + parts[1].smoothed) / 11
     torch.testing.assert_close(smoothed, expected.detach())
     torch.testing.assert_close(nll, (parts[0].nll + parts[1].nll) / 11)

@@ -47,12 +47,6 @@ def settings(**values: Any) -> OptimConfig:
             (5, 10, 35, 60, 85, 110, 111, 500),
             (1.0, 2.0, 1 + math.sqrt(0.5), 1.0, 1 - math.sqrt(0.5), 0.0, 0.0, 0.0),
         ),
-        # Three cycles from step 10 to 43, 76 and 110; the first update of each is next to the peak.
-        (
-            {"schedule": "cosine", "peak_lr": 2.0, "warmup_steps": 10, "cycles": 3},
-            (5, 10, 43, 44, 76, 77, 93, 110),
-            (1.0, 2.0, 0.0, 1 + math.cos(math.pi / 33), 0.0, 1 + math.cos(math.pi / 34), 1.0, 0.0),
-        ),
         # d_model 16 gives 1/4; min(1/sqrt(step), step/8) with warm-up 4.
         (
             {"schedule": "noam", "peak_lr": None, "warmup_steps": 4},

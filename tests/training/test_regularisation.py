@@ -30,7 +30,6 @@ ALL_ON = {
     "dropout": 0.5,
     "attention_dropout": 0.5,
     "activation_dropout": 0.3,
-    "source_word_dropout": 0.5,
 }
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 
@@ -209,71 +208,6 @@ def test_feed_forward_drops_between_its_products(own: float | None, expected: fl
     out = block(x)
     torch.manual_seed(8)
     assert torch.equal(out, block.outer(Dropout(expected)(block.inner(x).relu())))
-
-
-# --- source words -----------------------------------------------------------------------------
-
-
-def embedded(p: float, positions: str = "sinusoidal") -> tuple[Tensor, Tensor, Tensor]:
-    """Source ids (50, 40); their embeddings without positions, with and without word dropout."""
-    model = build(
-        source_word_dropout=p, positions=positions, max_positions=40, d_model=32, n_heads=4
-    ).train()
-    embedding = model.src_embedding
-    torch.manual_seed(9)
-    ids = torch.randint(EOS, 13, (50, 40))
-    positions_alone = embedding.positions[:40]
-    dropped = embedding(ids, torch.float32) - positions_alone
-    return ids, dropped, embedding.eval()(ids, torch.float32) - positions_alone
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("p", [0.1, 0.25, 0.7])
-def test_source_words_are_dropped_whole_but_never_eos(p: float, positions: str) -> None:
-    """Each token is dropped independently: the share of zeros is q = round(256 p) / 256 within 5
-    standard errors, for every position and sentence. The rest is divided by 1 - q; eos stays.
-    """
-    ids, dropped, plain = embedded(p, positions)
-    q, words = round(256 * p) / 256, ids != EOS
-    largest = dropped.abs().amax(-1)  # (50, 40)
-    gone = largest < 1e-6  # what is left by rounding, of entries of deviation 1
-    assert not gone[~words].any()
-    torch.testing.assert_close(dropped[~words], plain[~words], rtol=0, atol=1e-6)
-    torch.testing.assert_close(
-        dropped[words & ~gone], plain[words & ~gone] / (1 - q), rtol=1e-5, atol=1e-5
-    )
-    error = 5 * math.sqrt(q * (1 - q))
-    assert (gone[words].double().mean() - q).abs() < error / math.sqrt(int(words.sum()))
-    for dim in (0, 1):
-        counts = words.sum(dim)
-        assert ((gone.sum(dim) / counts - q).abs() < error / counts.sqrt()).all()
-    kinds = ids[words & gone].unique()
-    assert torch.equal(
-        kinds, ids[words & ~gone].unique()
-    )  # tokens are dropped, not words of the vocabulary
-
-
-def test_a_dropped_word_keeps_its_position_and_learns_nothing() -> None:
-    model = build(source_word_dropout=0.5).train()
-    embedding, ids = model.src_embedding, torch.arange(4, 13)[None]
-    torch.manual_seed(10)
-    out = embedding(ids, torch.float32)
-    gone = (out == embedding.positions[:9]).all(-1)[0]
-    assert 0 < gone.sum() < 9
-    out.sum().backward()
-    gradient = embedding.tokens.weight.grad
-    assert gradient is not None
-    assert (gradient[4:][gone] == 0).all()
-    torch.testing.assert_close(
-        gradient[4:][~gone], torch.full((int((~gone).sum()), 12), 2 * math.sqrt(12))
-    )
-
-
-def test_target_words_are_never_dropped() -> None:
-    model = build(source_word_dropout=0.9).train()
-    ids = torch.randint(4, 11, (20, 10))
-    out = model.tgt_embedding(ids, torch.float32)
-    assert torch.equal(out, model.eval().tgt_embedding(ids, torch.float32))
 
 
 # --- all of them ------------------------------------------------------------------------------

@@ -338,7 +338,7 @@ class Waits(TorchDispatchMode):
         {},
         {"optim": {"optimizer": "muon"}},
         {"train": {"precision": "bf16", "ema": 0.9}, "optim": {"rdrop": 1.0}},
-        {"model": {"attention_dropout": 0.1, "source_word_dropout": 0.1}, "optim": {"simcut": 1.0}},
+        {"model": {"attention_dropout": 0.1}},
         {"batch": {"tokens_per_update": 400, "tokens_per_batch": 100}},
     ],
 )

@@ -38,7 +38,7 @@ TOKENS_TO_SHARE = 8192
 TOKENS_PER_LAUNCH = 200
 # Most sentences of a batch. Attention on CUDA has them in a dimension of its grid, which ends here;
 # its error for more, "invalid configuration argument", does not look like too little memory.
-# R-Drop and SimCut compute two rows for each.
+# R-Drop computes two rows for each.
 MOST_ROWS = 65_535 // 2
 
 
