@@ -10,7 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from mt.errors import ConfigError
 
@@ -27,7 +27,9 @@ _ROW = re.compile(
 
 def command_group(name: str, help_text: str) -> typer.Typer:
     """Commands below one name, such as those of `mt export`."""
-    return typer.Typer(name=name, no_args_is_help=True, help=help_text, rich_markup_mode=None)
+    return typer.Typer(
+        cls=Group, name=name, no_args_is_help=True, help=help_text, rich_markup_mode=None
+    )
 
 
 def read_rows(table: str) -> dict[str, Any]:
@@ -70,6 +72,29 @@ def _config_names() -> list[str]:
     return shipped_configs()
 
 
+# Commands and options that have left, and what to do instead.
+REMOVED = {
+    "mt config import": "write data.stages by hand: data/README.md has an example",
+}
+
+
+def refuse_removed(ctx: Any, words: list[str]) -> None:
+    """Raise ConfigError for a word of the command line that `REMOVED` names."""
+    for word in words:
+        name = f"{ctx.command_path} {word.partition('=')[0]}"
+        if name in REMOVED:
+            raise ConfigError(f"{name}: was removed in 0.3.0; {REMOVED[name]}")
+
+
+class Group(TyperGroup):
+    """Commands below one name, some of which may have left."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, unless it was removed."""
+        refuse_removed(ctx, args[:1])
+        return super().resolve_command(ctx, args)
+
+
 class PanelCommand(TyperCommand):
     """A command that lists its options by `rich_help_panel`.
 
@@ -78,7 +103,8 @@ class PanelCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse a second file or folder for an option that takes one: which one counts?"""
+        """Refuse options that have left, and a second file or folder for an option of one."""
+        refuse_removed(ctx, args)
         given = self.make_parser(ctx).parse_args(list(args))[2]
         for option in {id(one): one for one in given}.values():
             times = sum(one is option for one in given)
