@@ -74,16 +74,19 @@ def _config_names() -> list[str]:
 
 # Commands and options that have left, and what to do instead.
 REMOVED = {
+    "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
+    "mt distill --student same": "configs/README.md says how to train a model further",
     "mt config import": "write data.stages by hand: data/README.md has an example",
 }
 
 
 def refuse_removed(ctx: Any, words: list[str]) -> None:
-    """Raise ConfigError for a word of the command line that `REMOVED` names."""
-    for word in words:
-        name = f"{ctx.command_path} {word.partition('=')[0]}"
-        if name in REMOVED:
-            raise ConfigError(f"{name}: was removed in 0.3.0; {REMOVED[name]}")
+    """Raise ConfigError for words of the command line that `REMOVED` names."""
+    given = f"{ctx.command_path} {' '.join(words)} ".replace("=", " ")
+    for name, instead in REMOVED.items():
+        command, rest = name[: len(ctx.command_path)], name[len(ctx.command_path) :]
+        if command == ctx.command_path and f"{rest} " in given.removeprefix(command):
+            raise ConfigError(f"{name}: was removed in 0.3.0; {instead}")
 
 
 class Group(TyperGroup):

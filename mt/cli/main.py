@@ -20,7 +20,7 @@ from mt.cli import config, data, export, import_, inspect, tokenizer
 from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
-from mt.cli.distill import distill, diversify
+from mt.cli.distill import distill
 from mt.cli.doctor import doctor
 from mt.cli.evaluate import evaluate
 from mt.cli.help import PanelCommand
@@ -40,7 +40,7 @@ app = typer.Typer(
 )
 # In the order of `mt --help`.
 for command in (
-    train, translate, score, evaluate, tune, average, backtranslate, distill, diversify, doctor,
+    train, translate, score, evaluate, tune, average, backtranslate, distill, doctor,
     report,
 ):  # fmt: skip
     app.command(cls=PanelCommand)(command)
