@@ -76,6 +76,7 @@ def _config_names() -> list[str]:
 REMOVED = {
     "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
     "mt distill --student same": "configs/README.md says how to train a model further",
+    "mt score --contrastive": "score both translations and compare: see mt/evaluation/README.md",
     "mt config import": "write data.stages by hand: data/README.md has an example",
 }
 
