@@ -41,6 +41,8 @@ from mt.translate.load_ctranslate2 import available_cores, convert
 BATCH_SIZES = (16, 32, 64, 128)
 TUNING_LINES = 600
 ENGINES = ("torch", "ctranslate2")  # of mt
+# CTranslate2 has no bf16 on most CPUs.
+NOT_THERE = {("ctranslate2", "bf16"), ("torch", "int8")}
 Translate = Callable[[list[str]], list[str]]
 
 
@@ -203,8 +205,8 @@ def start_engines(args: argparse.Namespace, folder: Path, stack: ExitStack) -> l
     for beam in args.beam_size:
         for name in args.engine:
             for precision in args.precision:
-                if name == "ctranslate2" and precision == "bf16":
-                    continue  # it has none on most CPUs
+                if (name, precision) in NOT_THERE:
+                    continue
                 shortlists = {f"mt {name}": None}
                 if args.shortlist and name == "ctranslate2":
                     shortlists["mt shortlist"] = args.shortlist
@@ -321,7 +323,11 @@ def bench_start_up(args: argparse.Namespace, lines: list[str]) -> list[dict[str,
             for precision, theirs in (("fp32", "float32"), ("int8", "int8")):
                 ours = ["-m", "mt", "translate", "-m", str(args.model), str(source)]
                 ours += ["--beam-size", "1", "--precision", precision, "--workers", threads]
-                commands = {f"mt {one}": [*ours, "--engine", one] for one in ENGINES}
+                commands = {
+                    f"mt {name}": [*ours, "--engine", name]
+                    for name in ENGINES
+                    if (name, precision) not in NOT_THERE
+                }
                 alone = ["-c", SCRIPT, str(folder), tokenizer, theirs, "1", threads, str(source)]
                 for name, seconds in time_in_turns(commands | {"CTranslate2": alone}, args.repeats):
                     row = {"engine": name, "precision": precision, "lines": count}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 from mt.errors import DataError, leaf_for
-from mt.files import require_new
 
 app = command_group("config", "Check, show and describe configs.")
 
@@ -79,31 +76,3 @@ def schema() -> None:
     from mt.config.schema import json_schema
 
     print_result(json.dumps(json_schema(), indent=2))
-
-
-@app.command("import", cls=PanelCommand)
-@described("""
-    curriculum = FILE: config of OpusTrainer, YAML
-""")
-def import_(curriculum: Path, output: str) -> None:
-    """Make a config of a curriculum of OpusTrainer, with its stages.
-
-    What cannot be taken over is named on stderr.
-
-    \b
-    mt config import opustrainer.yaml -o curriculum.yaml
-    mt config check --config curriculum.yaml
-    """
-    from mt.interop.opustrainer import read_curriculum
-    from mt.translate.streaming import open_output, refuse_overwrite
-
-    refuse_overwrite(output, [("FILE", curriculum)])
-    if output != "-" and Path(output).is_file():  # which its first lines ask to complete
-        require_new(Path(output))
-    text, lost = read_curriculum(curriculum)
-    for line in lost:
-        say(f"not taken over: {line}")
-    with open_output(output) as file:
-        file.write(text.encode())
-    if output != "-":
-        say(f"{output}: written; see its first lines")

@@ -17,8 +17,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from typer.core import TyperGroup
-
+from mt.cli.help import Group
 from mt.errors import MtError
 from mt.terminal import printable
 from mt.terminal import say as say
@@ -30,7 +29,7 @@ REFUSED_NAMES = {
 }
 
 
-class MainCommands(TyperGroup):
+class Commands(Group):
     """All commands of `mt`; errors of the user and signals become a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:

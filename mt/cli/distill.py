@@ -1,4 +1,4 @@
-"""`mt distill` and `mt diversify`: a corpus that a model writes of its training data."""
+"""`mt distill`: a corpus that a teacher writes of its training data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from mt.cli.options import ANY_ENGINE, EngineGroup, described
     --src FILE: text for the teacher to translate (default: its training data)
     --ref FILE: translations of --src, to choose among the --n-best
     Output:
-    --student N-M: layers of the student's encoder and decoder; same: the model itself, trained
-        further on its text and the corpus
+    --student N-M: layers of the student's encoder and decoder
     Search:
     --n-best N in 1..: of N outputs, keep the most similar to the reference; 1 keeps the best by
         score
@@ -39,14 +38,13 @@ def distill(
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
     Each row of the output is a source line, a tab and the teacher's translation. The student's
-    config is written beside it, with the suffix .yaml. An ensemble's output, with --student same,
-    makes its first model better.
+    config is written beside it, with the suffix .yaml.
 
     \b
     mt distill --model runs/base -o distilled.tsv
     mt train --config distilled.yaml
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
-    mt distill -m runs/1 -m runs/2 --n-best 5 --student same -o distilled.tsv
+    mt distill -m runs/1 -m runs/2 --n-best 5 -o distilled.tsv
     """
     from mt.search.options import SearchOptions
     from mt.translate import distill
@@ -63,40 +61,3 @@ def distill(
     )
     config = distill.distill(files, text, student, search, engine.value(models))
     say(f"student's config: {config}; run: mt train --config {config}")
-
-
-@described()
-def diversify(
-    models: list[Path],
-    corpus: str,
-    resume: bool = False,
-    overwrite: bool = False,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    engine: EngineGroup = ANY_ENGINE,
-) -> None:
-    """Translate the training data both ways, to train on it.
-
-    See Nguyen et al., 2020. A model of both directions, as data.stages=[{both_directions: true}]
-    makes it, translates the sources and the targets of its training data. Each row of the output is
-    a source, a tab and a target, of which the model wrote one. The config of a training on the text
-    and these pairs, from the model's weights on, is written beside it, with the suffix .yaml.
-
-    \b
-    mt diversify --model runs/both -o own.tsv
-    mt train --config own.yaml
-    """
-    from mt.search.options import SearchOptions
-    from mt.translate import distill
-    from mt.translate.streaming import TextFiles
-
-    files = TextFiles(output=corpus, resume=resume, overwrite=overwrite)
-    search = SearchOptions(
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        with_scores=False,
-        split_sentences="never",  # the lines are of two languages
-        as_written=True,
-    )
-    config = distill.diversify(files, search, engine.value(models))
-    say(f"config of the next training: {config}; run: mt train --config {config}")

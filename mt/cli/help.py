@@ -27,14 +27,14 @@ _ROW = re.compile(
 )
 
 
-class LazyGroup(TyperGroup):
-    """Commands that are imported when they are asked for."""
+class Group(TyperGroup):
+    """Commands that are imported when they are asked for, some of which may have left."""
 
     places: ClassVar[Mapping[str, str]] = {}  # `module:name` of each command or group
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(self.places)  # type: ignore[assignment]
+        self.commands.update(dict.fromkeys(self.places))  # type: ignore[arg-type]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name; None for an unknown one.
@@ -42,7 +42,7 @@ class LazyGroup(TyperGroup):
         Running one whose leaf of `mt` is missing raises ConfigError.
         """
         if cmd_name not in self.places:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, name = self.places[cmd_name].split(":")
         try:
             with leaf_for(cmd_name):
@@ -55,10 +55,10 @@ class LazyGroup(TyperGroup):
         single.command(cmd_name, cls=PanelCommand)(command)
         return typer.main.get_command(single)
 
-
-def lazy_group(places: Mapping[str, str], *bases: type[TyperGroup]) -> type[TyperGroup]:
-    """A class of groups with commands at these places, `module:name` by the command's name."""
-    return type("Group", (*bases, LazyGroup), {"places": places})
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, unless it was removed."""
+        refuse_removed(ctx, args[:1])
+        return super().resolve_command(ctx, args)
 
 
 def _missing(name: str, error: ConfigError) -> TyperCommand:
@@ -71,10 +71,21 @@ def _missing(name: str, error: ConfigError) -> TyperCommand:
     return TyperCommand(name, callback=raise_it, help="Missing.", context_settings=settings)
 
 
-def command_group(name: str, help_text: str, cls: type[TyperGroup] | None = None) -> typer.Typer:
-    """Commands below one name, such as those of `mt export`."""
+def command_group(
+    name: str, help_text: str, places: Mapping[str, str] | None = None, base: type[Group] = Group
+) -> typer.Typer:
+    """Commands below one name, such as those of `mt export`.
+
+    Those at `places` (`module:name`, by the command's name) are imported when they are asked for.
+    """
     return typer.Typer(
-        name=name, cls=cls, no_args_is_help=True, help=help_text, rich_markup_mode=None
+        name=name,
+        cls=type("Group", (base,), {"places": places or {}}),
+        help=help_text or None,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,
     )
 
 
@@ -118,6 +129,24 @@ def _config_names() -> list[str]:
     return shipped_configs()
 
 
+# Commands and options that have left, and what to do instead.
+REMOVED = {
+    "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
+    "mt distill --student same": "configs/README.md says how to train a model further",
+    "mt score --contrastive": "score both translations and compare: see mt/evaluation/README.md",
+    "mt config import": "write data.stages by hand: data/README.md has an example",
+}
+
+
+def refuse_removed(ctx: Any, words: list[str]) -> None:
+    """Raise ConfigError for words of the command line that `REMOVED` names."""
+    given = f"{ctx.command_path} {' '.join(words)} ".replace("=", " ")
+    for name, instead in REMOVED.items():
+        command, rest = name[: len(ctx.command_path)], name[len(ctx.command_path) :]
+        if command == ctx.command_path and f"{rest} " in given.removeprefix(command):
+            raise ConfigError(f"{name}: was removed in 0.3.0; {instead}")
+
+
 class PanelCommand(TyperCommand):
     """A command that lists its options by `rich_help_panel`.
 
@@ -126,7 +155,8 @@ class PanelCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse a second file or folder for an option that takes one: which one counts?"""
+        """Refuse options that have left, and a second file or folder for an option of one."""
+        refuse_removed(ctx, args)
         given = self.make_parser(ctx).parse_args(list(args))[2]
         for option in {id(one): one for one in given}.values():
             times = sum(one is option for one in given)

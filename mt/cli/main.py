@@ -16,8 +16,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from mt import __version__
-from mt.cli.console import MainCommands, print_result, terminate
-from mt.cli.help import command_group, lazy_group
+from mt.cli.console import Commands, print_result, terminate
+from mt.cli.help import command_group
 from mt.runtime.machine import limit_spinning
 
 # Where each command is, in the order of `mt --help`. What is in a leaf, such as mt.report, may be
@@ -31,7 +31,6 @@ COMMANDS = {
     "average": "mt.cli.average:average",
     "backtranslate": "mt.cli.backtranslate:backtranslate",
     "distill": "mt.cli.distill:distill",
-    "diversify": "mt.cli.distill:diversify",
     "doctor": "mt.cli.doctor:doctor",
     "report": "mt.report.commands:report",
     "config": "mt.cli.config:app",
@@ -49,15 +48,9 @@ DATA_COMMANDS = {
     "prepare": "mt.cli.data:prepare",
 }
 
-app = typer.Typer(
-    cls=lazy_group(COMMANDS, MainCommands),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-)
+app = command_group("mt", "", COMMANDS, Commands)
 data = command_group(
-    "data", "Fetch, count, show and clean corpora; prepare training.", lazy_group(DATA_COMMANDS)
+    "data", "Fetch, count, show and clean corpora; prepare training.", DATA_COMMANDS
 )
 
 

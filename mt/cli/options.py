@@ -74,7 +74,7 @@ SHARED = read_rows("""
     Execution:
     --batch-tokens N in 1..: batch size: source tokens, padding included, times beam size (default:
         chosen for the device)
-    --precision NAME: auto, fp32, bf16, fp16 (GPU only) or int8 (CPU only)
+    --precision NAME: auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)
     --engine NAME: torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed
         and supports all options
     --device NAME: auto, cpu, cuda or cuda:N

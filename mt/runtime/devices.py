@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,14 +19,8 @@ from mt.runtime.machine import c_compiler, python_header, usable_cores
 # What computes float32 products on a CPU: oneDNN where `fp32_precision` is "bf16", which permits it
 # to round, else MKL; see `prepare_cpu`.
 MATMUL: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined] # set by importing torch
-# torch's type for each precision. int8 is for decoding on a CPU: its linear layers multiply int8
-# weights, and everything else stays in float32.
-DTYPES = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "int8": torch.float32,
-}
+# torch's type for each precision.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -54,17 +48,13 @@ class Device:
 
 
 def choose_device(
-    name: str = "auto",
-    precision: str = "auto",
-    say: Callable[[str], None] = lambda _: None,
-    local_rank: int | None = None,
+    name: str = "auto", precision: str = "auto", local_rank: int | None = None
 ) -> Device:
     """Choose the device `name` (auto, cpu, cuda, cuda:1) and prepare it to compute in `precision`.
 
     `cuda` is GPU 0, or with several processes on a machine the GPU number `local_rank`; the device
-    of a GPU always has its index. int8 becomes fp32, reported through `say`, on a CPU that is no
-    faster at int8. Raises ConfigError if the device does not exist or does not support the
-    precision.
+    of a GPU always has its index. Raises ConfigError if the device does not exist or does not
+    support the precision.
     """
     device = find_device(name, local_rank)
     if device.type == "cpu":
@@ -74,13 +64,7 @@ def choose_device(
         torch.cuda.set_device(device)
         # cuDNN's attention plans again for each shape, about a second each, and batches have many.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    chosen = _find_precision(precision, device)
-    if precision == "int8" != chosen:
-        say(
-            f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): "
-            f"computing in {chosen} instead"
-        )
-    return Device(device, chosen)
+    return Device(device, _find_precision(precision, device))
 
 
 def find_device(name: str, local_rank: int | None = None) -> torch.device:
@@ -121,14 +105,14 @@ def gpu_uuid(device: Device) -> str | None:
 
 
 def _find_precision(name: str, device: torch.device) -> str:
+    if name == "int8":
+        raise ConfigError(
+            "precision: torch has no int8 here, only CTranslate2 has it; leave out --precision int8"
+        )
     if name not in ("auto", *DTYPES):
         raise ConfigError(f"precision: must be auto, {', '.join(DTYPES)}, found {name!r}")
     if device.type == "cuda":
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        if name == "int8":
-            raise ConfigError(
-                "precision: int8 is for decoding on a CPU; a GPU takes bf16, fp16 or fp32"
-            )
         if name == "bf16" and not bf16:
             raise ConfigError("precision: this GPU has no bf16 arithmetic; use fp16 or fp32")
         fastest = "bf16" if bf16 else "fp16"
@@ -137,8 +121,6 @@ def _find_precision(name: str, device: torch.device) -> str:
             raise ConfigError(
                 "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
             )
-        if name == "int8" and not has_int8():
-            return "fp32"
         fastest = "bf16" if cpu_has("avx512_bf16") or cpu_has("amx_tile") else "fp32"
     return fastest if name == "auto" else name
 
@@ -146,15 +128,6 @@ def _find_precision(name: str, device: torch.device) -> str:
 def cpu_has(unit: str) -> bool:
     """Whether torch knows that this CPU has an instruction set, such as avx2, vnni or amx_tile."""
     return bool(getattr(torch.cpu, f"_is_{unit}_supported", bool)())
-
-
-def has_int8() -> bool:
-    """Whether torch and this CPU have fast int8 products with exact int32 sums (VNNI, AMX)."""
-    return (
-        (cpu_has("vnni") or cpu_has("amx_tile"))
-        and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    )
 
 
 def prepare_cpu() -> None:

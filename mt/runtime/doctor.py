@@ -268,11 +268,7 @@ def _compiler(compiler: Section, torch: Section) -> str:
 
 
 def _precision(torch: Section) -> str:
-    int8 = "int8" if torch["int8"] else "fp32, because this CPU and torch have no fast int8"
-    return (
-        f"auto is {torch['auto']['precision']} on {torch['auto']['device'].split(' in ')[0]}; "
-        f"--precision int8 on the CPU computes in {int8}"
-    )
+    return f"auto is {torch['auto']['precision']} on {torch['auto']['device'].split(' in ')[0]}"
 
 
 def _speeds(unit: str, rows: Mapping[str, Section]) -> str:

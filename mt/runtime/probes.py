@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils import benchmark
 
-from mt.runtime.devices import choose_device, cpu_has, has_int8, missing_for_compile
+from mt.runtime.devices import choose_device, cpu_has, missing_for_compile
 from mt.runtime.doctor import UNITS
 from mt.runtime.memory import available_memory_mb
 
@@ -50,7 +50,6 @@ def probe_torch() -> dict[str, Any]:
             for gpu in [torch.cuda.get_device_properties(index)]
         ],
         "auto": {"device": str(device), "precision": device.precision},
-        "int8": has_int8(),
         "compile": not (missing := missing_for_compile(device)),
         "missing_for_compile": missing,
         "triton": importlib.util.find_spec("triton") is not None,
@@ -78,11 +77,10 @@ def probe_cpu() -> dict[str, Any]:
     products = {
         "fp32": float_product(torch.float32, CPU_SHAPE, cpu),
         "bf16": float_product(torch.bfloat16, CPU_SHAPE, cpu),
-        "int8": int8_product(CPU_SHAPE) if has_int8() else None,
     }
     rows = []
     for n in sorted({1, torch.get_num_threads()}):
-        speeds = {key: each and gflops(each, CPU_SHAPE, n) for key, each in products.items()}
+        speeds = {key: gflops(each, CPU_SHAPE, n) for key, each in products.items()}
         rows.append({"threads": n, "gflops": speeds})
     return {"products": rows}
 
@@ -105,18 +103,6 @@ def float_product(dtype: torch.dtype, shape: Shape, device: torch.device) -> Cal
     rows, n_in, n_out = shape
     x, weight = (torch.randn(n, n_in, dtype=dtype, device=device) for n in (rows, n_out))
     return lambda: nn.functional.linear(x, weight)
-
-
-def int8_product(shape: Shape) -> Callable[[], object]:
-    """The product of `--precision int8` on a CPU, without the conversion of its inputs."""
-    rows, n_in, n_out = shape
-    x = torch.randint(0, 256, (rows, n_in), dtype=torch.uint8)
-    weight = torch.randint(-127, 128, (n_out, n_in), dtype=torch.int8)
-    packed = torch.ops.onednn.qlinear_prepack(weight, [rows, n_in])
-    scale, zero_points = torch.ones(n_out), torch.zeros(n_out, dtype=torch.int32)
-    return lambda: torch.ops.onednn.qlinear_pointwise(
-        x, 1.0, 128, packed, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
-    )
 
 
 def gflops(product: Callable[[], object], shape: Shape, threads: int = 1) -> float:

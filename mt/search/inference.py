@@ -54,7 +54,7 @@ class Inference:
             self.model.src_embedding = source.to(device.device).eval().requires_grad_(False)
             self.model.tgt_embedding = target.to(device.device).eval().requires_grad_(False)
         if device.device.type == "cpu":
-            pack(self.model, device.precision)
+            pack(self.model)
         self.device = device.device
 
     @property

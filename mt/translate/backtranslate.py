@@ -12,7 +12,7 @@ from mt.config.yaml_text import dump
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import TextFiles
-from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
+from mt.translate.synthetic import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
 
@@ -28,14 +28,14 @@ def backtranslate(
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
     check_output(files, [("the input", files.source)], engine.models)
     before = f"{tag} " if tag else ""
-    recipe = Recipe(
+    spec = CorpusSpec(
         (line.replace("\t", " ") for line in files.read()),  # a tab would begin a reference
         number_of_lines(files.source),
-        lambda target, source, _: (f"{before}{source}", target),
+        lambda target, source: (f"{before}{source}", target),
         {"--tag": tag or ""},
         files.is_large,
     )
-    make_corpus(recipe, files, search, engine)
+    make_corpus(spec, files, search, engine)
     entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}
     languages = {"src_lang": search.to, "tgt_lang": search.from_}
     entry |= {name: code for name, code in languages.items() if code}

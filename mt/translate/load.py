@@ -187,13 +187,18 @@ def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> Translat
                     if engine.shortlist_file is not None:  # which torch does not take
                         raise
                     reasons = [str(error)]
-            if engine.shortlist_file is not None:
-                raise ConfigError(
-                    f"--shortlist: only CTranslate2 can use one ({'; '.join(reasons)}); "
-                    "leave it out"
-                )
         case unknown:
             assert_never(unknown)
+    needed = {
+        "--shortlist": engine.shortlist_file is not None,
+        "--precision int8": engine.precision == "int8",
+    }
+    if options := " and ".join(name for name, given in needed.items() if given):
+        why = "; ".join(reasons) or "--engine torch was asked for"
+        raise ConfigError(
+            f"{options}: only CTranslate2 can do this, and cannot be used here: {why}; leave it "
+            "out, or what CTranslate2 cannot do"
+        )
     from mt.translate.load_torch import load_torch
 
     return load_torch(search, engine, say, large, "; ".join(reasons))
@@ -216,7 +221,7 @@ def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]
     reasons = [f"CTranslate2 has no {', '.join(missing)} with the same meaning"] if missing else []
     if engine.device not in ("auto", "cpu"):
         reasons.append(f"it decodes on a CPU here, not on --device {engine.device}")
-    elif engine.device == "auto" and engine.engine == "auto" and has_gpu():
+    elif engine.device == engine.engine == "auto" and engine.precision != "int8" and has_gpu():
         reasons.append("there is a GPU")
     if find_spec("ctranslate2") is None:
         reasons.append("faster with CTranslate2: pip install ctranslate2")

@@ -48,7 +48,7 @@ def load_torch(
     if searches and search.alignments is None:
         device = ELSEWHERE
     else:
-        device = choose_device(options.device, options.precision, report)
+        device = choose_device(options.device, options.precision)
     if not on_gpu:
         keep_freed_memory()
     models = _load_models(options, device)

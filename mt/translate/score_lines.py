@@ -18,7 +18,6 @@ from mt.search.alignment import word_links
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.scoring import ForcedDecoder, ForcedScores
-from mt.terminal import say
 from mt.translate.progress import LineNumbers
 
 # Pairs read before they are sorted by length and scored.
@@ -122,7 +121,7 @@ def load_scorer(search: SearchOptions, options: EngineOptions) -> Scorer:
 
     ConfigError if it lacks the heads that `search.alignments` names.
     """
-    device = choose_device(options.device, options.precision, say)
+    device = choose_device(options.device, options.precision)
     loaded = load_model(options.models[0])
     forced = ForcedDecoder(Inference(loaded.model, device), search.alignments, options.batch_tokens)
     first_ids = loaded.tokenizer.before_source(search.to, loaded.config.data)

@@ -1,7 +1,6 @@
 """A training corpus made by a model: lines are translated, filtered, and written as TSV.
 
-`mt backtranslate`, `mt distill` and `mt diversify` do this; they differ in which side of a pair the
-model writes.
+`mt backtranslate` and `mt distill` do this; they differ in which side of a pair the model writes.
 """
 
 from __future__ import annotations
@@ -119,13 +118,12 @@ class PairFilter:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What `mt backtranslate`, `mt distill` and `mt diversify` do differently."""
+class CorpusSpec:
+    """Describes a corpus: where `mt backtranslate` and `mt distill` differ."""
 
-    lines: Iterable[str]  # a text to translate; or that, a tab and a note: its reference, say
+    lines: Iterable[str]  # a text to translate; or that, a tab and its reference
     total: int | None  # lines, if known
-    # A text, its translation and note → source, target.
-    row: Callable[[str, str, str], tuple[str, str]]
+    row: Callable[[str, str], tuple[str, str]]  # a text and its translation → source, target
     settings: Mapping[str, str]  # what else the corpus depends on, by the name of its option
     is_large: bool  # worth starting a process for each GPU
     # Chooses that of the n-best translations that is most like the reference; None: the best.
@@ -154,34 +152,34 @@ def check_output(
 
 
 def make_corpus(
-    recipe: Recipe, files: TextFiles, search: SearchOptions, engine: EngineOptions
+    spec: CorpusSpec, files: TextFiles, search: SearchOptions, engine: EngineOptions
 ) -> None:
-    """Translate the lines of a recipe; write the pairs that pass the filters to `files.output`.
+    """Translate the lines of `spec`; write the pairs that pass the filters to `files.output`.
 
     Raises MtError for what the user must correct.
     """
     output = ResumableOutput(files.resume)
-    output.settings |= recipe.settings
+    output.settings |= spec.settings
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, recipe.is_large)
+        translator = load_translator(search, engine, spec.is_large)
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
         pair_filter.counts = output.counts
         # What tokens do not see, as tabs, would not fit into TSV.
         normalized = (
-            "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in recipe.lines
+            "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in spec.lines
         )
         lines = pair_filter.keep_lines(normalized)
         with (
             translator,
-            Progress(recipe.total, output.lines, can_show_bar(files.output)) as progress,
+            Progress(spec.total, output.lines, can_show_bar(files.output)) as progress,
         ):
             translator.on_progress = progress.update
             left = output.remaining(lines, translator.settings)
             translator.tally.before = output.lines
             stream = translator.translate_stream(left, lambda line, _: line.partition("\t")[0])
             for window, translations in stream:
-                pairs = _pairs(recipe, pair_filter, window, translations)
+                pairs = _pairs(spec, pair_filter, window, translations)
                 write_lines(file, ("\t".join(pair) for pair in pairs))
                 output.counts = pair_filter.counts
                 output.finished(file, window)
@@ -196,16 +194,16 @@ def make_corpus(
 
 
 def _pairs(
-    recipe: Recipe,
+    spec: CorpusSpec,
     pair_filter: PairFilter,
     window: Sequence[str],
     translations: Sequence[Translation],
 ) -> list[tuple[str, str]]:
     """Return the pairs of a window that are kept, as (source, target)."""
-    texts, _, notes = zip(*(line.partition("\t") for line in window), strict=True)
+    texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
     outputs = [
-        most_similar(translation.texts, note, recipe.utility)
-        for note, translation in zip(notes, translations, strict=True)
+        most_similar(translation.texts, reference, spec.utility)
+        for reference, translation in zip(references, translations, strict=True)
     ]
     # Whether the search stopped at the length limit is known of the best output only.
     truncated = [
@@ -213,8 +211,8 @@ def _pairs(
         for output, translation in zip(outputs, translations, strict=True)
     ]
     kept = pair_filter.keep_pairs(texts, outputs, truncated)
-    rows = zip(texts, outputs, notes, strict=True)
-    return [recipe.row(*row) for row in itertools.compress(rows, kept)]
+    rows = zip(texts, outputs, strict=True)
+    return [spec.row(*row) for row in itertools.compress(rows, kept)]
 
 
 def most_similar(outputs: Sequence[str], reference: str, utility: BLEU | CHRF | None) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import Mt, mt_command
+from conftest import Mt, mt_command, refused
 from messages import says
 
 from mt import __version__
+from mt.cli.help import REMOVED
 from mt.cli.main import app
 
 
@@ -90,6 +91,12 @@ def test_message_about_wrong_usage(arguments: list[str], message: str, mt: Mt) -
     assert message in ended.err
     assert "Usage: mt" in ended.err
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_what_was_removed_says_what_to_do_instead(name: str, mt: Mt) -> None:
+    _, *words = name.split()
+    assert refused(mt(*words, "x")) == f"{name}: was removed in 0.3.0; {REMOVED[name]}"
 
 
 def test_options_are_listed_in_panels(mt: Mt) -> None:

@@ -142,7 +142,7 @@ def test_errors_replace_translates_input_that_is_not_utf8(
         ("--device tpu", "--device|auto, cpu, cuda or cuda:N|'tpu'"),
         ("--device cuda:99", "--device|cuda:99|does not exist|use cpu"),
         ("--precision fp16 --device cpu", "precision: fp16|GPU"),
-        ("--precision int3", "precision|auto, fp32, bf16, fp16, int8|'int3'"),
+        ("--precision int3", "precision|auto, fp32, bf16, fp16|'int3'"),
         ("--n-best 3", "--n-best|2|found 3|--beam-size 3"),
         ("--n-best 2 --beam-size 1", "--n-best|1|found 2|--beam-size 2"),
         ("-o /", "--output /|folder|name a file"),

@@ -148,13 +148,9 @@ def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def write_errors(folder: Path) -> None:
-    """Wrong translations for `mt score --contrastive`: the words in reverse order."""
-    source, correct = (lines_of(folder / "data" / "demo" / f"test.{side}") for side in ("de", "en"))
-    wrong = [" ".join(reversed(line.split())) for line in correct]
-    rows = map("\t".join, zip(source, correct, wrong, strict=True))
-    write_lines(folder / "errors.tsv", ["source\tcorrect\tcontrastive", *rows])
-    write_lines(folder / "wrong.en", wrong)
-    write_lines(folder / "labels.txt", ["word order"] * len(wrong))
+    """Wrong translations: the words in reverse order."""
+    correct = lines_of(folder / "data" / "demo" / "test.en")
+    write_lines(folder / "wrong.en", [" ".join(reversed(line.split())) for line in correct])
 
 
 @pytest.mark.parametrize(("page", "line"), MT_LINES, ids=name_of)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import BLIND, TrainerOf
-from messages import raises_saying, says
+from messages import raises_saying
 
 from mt.errors import ConfigError
 from mt.runtime import devices, machine
@@ -127,9 +127,9 @@ def test_auto_on_a_cpu_is_bf16_if_fast(
         ("no_gpu", "cuda", "auto", ["--device", "cuda", torch.__version__, "no CUDA", "use cpu"]),
         ("gpus", "cuda:2", "auto", ["--device", "cuda:2", "sees 2 CUDA devices", "use cpu"]),
         ("gpus", "cuda", "bf16", ["precision", "no bf16", "use fp16 or fp32"]),
-        ("gpus", "cuda", "int8", ["precision", "int8", "on a CPU", "bf16, fp16 or fp32"]),
+        ("gpus", "cpu", "int8", ["precision", "only CTranslate2", "leave out --precision int8"]),
         ("gpus", "cpu", "fp16", ["precision", "fp16 needs a GPU", "bf16 or fp32"]),
-        ("gpus", "cpu", "fp8", ["precision", "auto, fp32, bf16, fp16, int8", "'fp8'"]),
+        ("gpus", "cpu", "fp8", ["precision", "auto, fp32, bf16, fp16", "'fp8'"]),
     ],
 )
 def test_what_the_device_has_not_is_refused(
@@ -138,16 +138,6 @@ def test_what_the_device_has_not_is_refused(
     request.getfixturevalue(fixture)
     with raises_saying(ConfigError, *parts):
         choose_device(name, precision)
-
-
-def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(devices, "has_int8", lambda: False)
-    assert choose_device("cpu", "int8", said.append).precision == "fp32"
-    assert says(said.pop(), "this CPU and torch", "int8", "in fp32 instead")
-    monkeypatch.setattr(devices, "has_int8", lambda: True)
-    chosen = choose_device("cpu", "int8", said.append)
-    assert (chosen.precision, chosen.dtype, said) == ("int8", torch.float32, [])
 
 
 # --- float32 products -------------------------------------------------------------------------

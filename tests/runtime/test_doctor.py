@@ -81,7 +81,6 @@ def test_the_report_as_text_and_as_json(mt: Mt) -> None:
     assert report["torch"]["auto"]["precision"] == choose_device().precision
     (one, *_) = report["cpu"]["products"]
     assert one["gflops"]["fp32"] > 0
-    assert (one["gflops"]["int8"] is not None) == report["torch"]["int8"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -159,7 +158,7 @@ def test_the_gpu_lines() -> None:
     gpu = {"name": "NVIDIA H200", "capability": "9.0", "memory_mb": 140e3, "free_mb": 139e3}
     auto = {"device": "NVIDIA H200 in bf16", "precision": "bf16"}
     report: dict[str, Any] = {
-        "torch": {"gpus": [gpu], "cuda": "12.8", "auto": auto, "memory_mb": 1e3, "int8": False},
+        "torch": {"gpus": [gpu], "cuda": "12.8", "auto": auto, "memory_mb": 1e3},
         "driver": {"version": "570.1", "gpus": ["NVIDIA H200"]},
         "gpu": {"products": {"fp32": 50e3, "tf32": 400e3, "bf16": 700e3, "fp16": None}},
         "problems": [],

@@ -205,7 +205,7 @@ def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatc
     says(reasons(precision="fp16"), "fp16")
     monkeypatch.setattr(load, "has_gpu", lambda: True)
     assert "GPU" in reasons()
-    assert reasons(device="cpu") == ""
+    assert reasons(device="cpu") == reasons(precision="int8") == ""
     with monkeypatch.context() as broken:
         broken.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
         broken.setattr(load, "find_spec", lambda _: "installed")
@@ -229,6 +229,13 @@ def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) ->
     said = refused(mt(*arguments, "ctranslate2", "--sample", "--alignments"))
     says(said, "--engine ctranslate2", "--sample", "--alignments", "--engine torch")
     says(refused(mt(*arguments, "torch", "--shortlist", "vmap.txt")), "--shortlist", "ctranslate2")
+    for options, reason in (
+        (["auto", "--sample"], "CTranslate2 has no --sample"),
+        (["auto", "--device", "cuda"], "not on --device cuda"),
+        (["torch"], "--engine torch was asked for"),
+    ):
+        message = refused(mt(*arguments, *options, "--precision", "int8"))
+        assert says(message, "--precision int8: only CTranslate2", reason, "leave it out")
     ended = mt(*arguments, "auto", "--no-repeat-ngram", 3)
     assert ended.code == 0
     says(ended.err.splitlines()[-1], "engine: torch", "CTranslate2", "--no-repeat-ngram")

@@ -1,8 +1,7 @@
-"""`mt distill` and `mt diversify`: the corpora, the choice by references, the next config."""
+"""`mt distill`: the corpus, the choice by references, the student's config."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,13 @@ from model_files import changed_meta, copy_model
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
-from mt.config.schema import Config
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import DataError
-from mt.runs.model_folder import find_model
 from mt.translate import streaming, synthetic
 from mt.translate.distill import (
     DistillText,
     _read,
     _sources,
-    _sources_of_last_stage,
-    _texts_of_both_directions,
-    diversified_config,
-    refined_config,
     student_config,
 )
 from mt.translate.mbr import metric
@@ -74,80 +67,6 @@ def test_the_teacher_translates_its_training_data(
     assert config.data.valid == teacher.data.valid
     assert config.data.root == teacher.data.root
     assert (config.optim, config.batch) == (teacher.optim, teacher.batch)
-
-
-def test_a_model_is_trained_further_on_its_text_and_an_ensemble_s_translations(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
-    out, following = tmp_path / "d.tsv", tmp_path / "d.yaml"
-    ensemble = ("-m", tiny_run, "-m", find_model(tiny_run))
-    options = ("--student", "same", "--beam-size", 1, "--precision", "fp32")
-    assert mt("distill", *ensemble, *options, "-o", out).code == 0
-    teacher = load_config(str(tiny_run / "config.yaml")).config
-    config = load_config(str(following)).config
-    assert config.data.train[:-1] == teacher.data.train
-    assert len(rows_of(following)) > 1800
-    assert config.data.train[-1].path == str(out)
-    assert config.model == teacher.model
-    assert config.optim.peak_lr == pytest.approx(teacher.optim.peak_lr / 3, rel=0.05)
-    assert config.train.max_steps == teacher.train.max_steps * 3 // 10
-    trained = mt(
-        "train", "-c", following, "--run-dir", tmp_path / "run",
-        "--set", "train.max_steps=2", "--set", "optim.warmup_steps=1",
-    )  # fmt: skip
-    assert trained.code == 0
-    assert f"initial weights from {tiny_run}" in trained.err
-
-
-def refined(updates: int = 0, **values: Any) -> Config:
-    """The config of the further training of a model with this one."""
-    config = config_from_mapping({"data": {"train": [TEXT]}} | values, "test")
-    made = yaml_text.parse(refined_config(config, "o.tsv", Path("runs/a"), "a", updates))
-    return config_from_mapping(made, "made")
-
-
-def test_the_further_training_is_shorter_at_a_lower_rate() -> None:
-    cosine = {"warmup_steps": 500, "peak_lr": 2.1e-3, "schedule": "cosine"}
-    config = refined(5000, optim=cosine, train={"max_epochs": 19, "max_steps": 5000})
-    assert (config.train.max_epochs, config.train.max_steps) == (3.8, 1500)
-    assert config.train.valid_every == 375
-    assert (config.optim.warmup_steps, config.optim.peak_lr) == (100, 7e-4)
-    assert config.optim.schedule == "cosine"
-    short = refined(optim=cosine | {"warmup_steps": 100}, train={"max_steps": 104})
-    assert short.optim.warmup_steps == 20
-    # The peak of noam depends on its warm-up: with a fifth of that it would be twice as high.
-    noam = refined(optim={"schedule": "noam", "peak_lr": None, "warmup_steps": 4000})
-    assert noam.optim.schedule == "inverse_sqrt"
-    assert noam.optim.peak_lr == pytest.approx((512 * 4000) ** -0.5 / 3, rel=0.02)
-
-
-def test_the_further_training_has_the_texts_of_the_last_stage() -> None:
-    other = {"src": "b.src", "tgt": "b.tgt"}
-    known = {**TEXT, "src_lang": "de", "tgt_lang": "en", "tag": "<a>"}
-    tokenizer = {"model": "own.model"}
-    stages = [{"until": {"epochs": 1}}, {"weights": [0, 9]}]
-    data: dict[str, Any] = {"train": [other, known], "stages": stages}
-    config = config_from_mapping({"data": data, "tokenizer": tokenizer}, "test")
-    assert [*_sources_of_last_stage(config.data)] == ["data.train[1]"]
-    following = refined(data=data | {"clean": {"max_targets": 1}}, tokenizer=tokenizer).data
-    assert [(one.src, one.src_lang) for one in following.train] == [
-        ("train.src", "de"),
-        ("1", "de"),
-    ]
-    assert following.clean is not None
-    assert following.clean.max_targets is None  # each source has a translation besides
-
-    shares = [TEXT | {"share": 0.4}, other | {"share": 0.6}]
-    assert [one.share for one in refined(data={"train": shares}).data.train] == [0.2, 0.3, None]
-
-
-def test_a_model_without_a_text_of_its_own_is_not_trained_further(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
-    model = as_trained_with(tiny_run, tmp_path / "model", train=[], stages=None)
-    write_lines(tmp_path / "text", ["eins"])
-    ended = mt("distill", "-m", model, "--student", "same", "--src", tmp_path / "text", "-o", "o")
-    assert says(refused(ended), "--student same", "own text", "train.init_from")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +149,7 @@ def test_ties_and_lines_without_reference_take_the_most_probable_output() -> Non
         (["-o", "text.tsv", "--src", "text.tsv"], "--output text.tsv: is the same file as --src ("),
         (
             ["-o", "used.tsv"],
-            "--output used.tsv: the config of the next training would replace used.yaml; ",
+            "--output used.tsv: the student's config would replace used.yaml; ",
         ),
     ],
     ids=str,
@@ -262,62 +181,6 @@ def test_a_student_has_no_stages_of_its_teacher_s_texts() -> None:
     assert "stages" not in data
 
 
-def test_both_sides_of_the_training_data_are_translated_and_trained_on(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for side in ("src", "tgt"):
-        lines = [*lines_of(tiny_corpus / f"train.{side}")[:200], "", "x\ty"]
-        write_lines(corpus / f"train.{side}", lines)
-        shutil.copy(tiny_corpus / f"valid.{side}", corpus)
-    data = {"root": str(corpus), "train": [TEXT], "test": [], "stages": BOTH}
-    model = as_trained_with(tiny_run, tmp_path / "both", **data)
-    greedy = ("--beam-size", 1, "--precision", "fp32")
-    ended = mt("diversify", "-m", model, "-o", tmp_path / "own.tsv", *greedy)
-    assert ended.code == 0
-    assert f"run: mt train --config {tmp_path / 'own.yaml'}\n" in ended.err
-    of_lines = {
-        side: dict(
-            zip(
-                (lines := [one.replace("\t", " ") for one in lines_of(corpus / f"train.{side}")]),
-                mt("translate", "-m", model, "-", *greedy, stdin="\n".join(lines).encode()).lines,
-                strict=True,
-            )
-        )
-        for side in ("src", "tgt")
-    }
-    pairs = rows_of(tmp_path / "own.yaml")
-    forward = [(src, tgt) for src, tgt in pairs if of_lines["src"].get(src) == tgt]
-    backward = [(src, tgt) for src, tgt in pairs if of_lines["tgt"].get(tgt) == src]
-    assert sorted({*forward, *backward}) == sorted(pairs)
-    assert len(forward) > 180
-    assert len(backward) > 20  # of a model that has not learnt the direction
-
-    config = load_config(str(tmp_path / "own.yaml")).config
-    assert [one.src for one in config.data.train] == ["train.src", "1"]
-    assert config.data.stages is None
-    trained = mt(
-        "train", "--config", tmp_path / "own.yaml", "--run-dir", tmp_path / "run",
-        "--set", "train.max_steps=2", "--set", "train.valid_every=2",
-    )  # fmt: skip
-    assert trained.code == 0
-    assert "(train.src): 201 of 202 pairs kept" in trained.err
-    assert f"initial weights from {model}" in trained.err
-
-
-def test_no_language_need_be_told_to_diversify(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    """Lines in capitals stay, in both languages."""
-    write_lines(tmp_path / "train.src", ["EINS ZWEI", "drei"])
-    write_lines(tmp_path / "train.tgt", ["ONE TWO", "three"])
-    data = {"root": str(tmp_path), "train": [TEXT], "stages": BOTH}
-    model = as_trained_with(tiny_run, tmp_path / "both", **data)
-    shutil.copy(tiny_run / "writing.json", model)
-    ended = mt("diversify", "-m", model, "-o", tmp_path / "own.tsv")
-    assert ended.code == 0
-    assert "--from" not in ended.err
-
-
 @pytest.mark.parametrize("stages", [BOTH, [{"until": {"epochs": 1}, **BOTH[0]}, {}], None])
 def test_a_student_is_of_the_direction_of_the_teacher_s_config(
     mt: Mt, tiny_run: Path, tmp_path: Path, stages: list[dict[str, Any]] | None
@@ -328,43 +191,9 @@ def test_a_student_is_of_the_direction_of_the_teacher_s_config(
     assert sorted(tmp_path.iterdir()) == [model]
 
 
-def test_the_next_training_has_the_texts_of_the_last_stage(tiny_run: Path) -> None:
-    other = {"src": "b.src", "tgt": "b.tgt"}
-    known = {**TEXT, "src_lang": "de", "tgt_lang": "en"}
-    stages = [{"until": {"epochs": 1}}, {"weights": [0, 9], "augment": {"caps": 0.1}, **BOTH[0]}]
-    tokenizer = {"model": str(tiny_run / "tokenizer.model")}
-    data = {"train": [other, known], "stages": stages}
-    config = config_from_mapping({"data": data, "tokenizer": tokenizer}, "test")
-    texts = _texts_of_both_directions(config.data)
-    assert [*texts] == [1]
-    made = yaml_text.parse(
-        diversified_config(config, [*texts.values()], "o.tsv", Path("runs/a"), "a")
-    )
-    following = config_from_mapping(made, "made")
-    assert [(one.weight, one.src_lang) for one in following.data.train] == [(9, "de"), (1, "de")]
-    assert following.data.augment is not None
-    assert following.data.augment.caps == 0.1
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"train": [TEXT], "stages": None}, ["both directions", "data.train[0]", "data.stages"]),
-        (
-            {"train": [TEXT], "stages": [{"until": {"epochs": 1}, **BOTH[0]}, {}]},
-            ["both directions", "data.train[0]", "data.stages"],
-        ),
-        (
-            {"train": [{**TEXT, "tag": "<a>"}, {**TEXT, "reverse": True}]},
-            ["tags", "mt distill", "mt backtranslate"],
-        ),
-        ({"train": [TEXT], "language_tokens": True}, ["several languages", "--to"]),
-    ],
-    ids=str,
-)
-def test_models_that_cannot_diversify(
-    mt: Mt, tiny_run: Path, tmp_path: Path, data: dict[str, Any], words: list[str]
+def test_a_model_of_several_languages_does_not_distil(
+    mt: Mt, tiny_run: Path, tmp_path: Path
 ) -> None:
-    model = as_trained_with(tiny_run, tmp_path / "model", **data)
-    assert says(refused(mt("diversify", "-m", model, "-o", tmp_path / "o.tsv")), "--model", *words)
-    assert sorted(tmp_path.iterdir()) == [model]
+    model = as_trained_with(tiny_run, tmp_path / "model", train=[TEXT], language_tokens=True)
+    message = refused(mt("distill", "-m", model, "-o", tmp_path / "o.tsv"))
+    assert says(message, "--model", "several languages", "--to")

@@ -127,7 +127,7 @@ def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
             next(pool.imap_unordered([(1,)]))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
     """Workers that are not forked receive it as bytes."""
     constraints: dict[str, Any] = {"min_length": 2, "no_repeat_ngram": 3, "forbid": ("▁t",)}
