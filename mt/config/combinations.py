@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from typing_extensions import assert_never
 
 from mt.config.messages import shown
+from mt.config.plan import corpora_and_flows, texts_of
 from mt.config.schema import (
     BatchConfig,
     DataConfig,
@@ -19,8 +20,8 @@ from mt.config.schema import (
     OptimConfig,
     TokenizerConfig,
     TrainConfig,
+    Source,
     TrainingStage,
-    named_sources,
 )
 
 # Pieces with a meaning of their own in a SentencePiece model of mt.
@@ -86,6 +87,7 @@ def _cases(data: DataConfig) -> Iterator[Fault]:
 def _stages(data: DataConfig) -> Iterator[Fault]:
     """All stages but the last one end, and each has pairs."""
     stages = data.stages or []
+    n_texts = len(corpora_and_flows(data)[1])
     for number, stage in enumerate(stages):
         path = f"data.stages[{number}]"
         until = stage.until and stage.until.model_dump(exclude_none=True)
@@ -109,7 +111,7 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
                 f"{until['share']:g}; leave it out",
             )
         if until and "text" in until:
-            texts = range(len(data.train))
+            texts = range(n_texts)
             own = dict(enumerate(stage.shares or stage.weights or [1.0 for _ in texts]))
             if "epochs" not in until or until["text"] not in texts or not own.get(until["text"]):
                 yield Fault(
@@ -117,13 +119,28 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
                     "must be the number of a text of the stage, counted from 0, and stand with "
                     f"epochs, found {until['text']}",
                 )
-        if stage.both_directions and (shares := data.shares_in_both_directions):
+        if stage.both_directions and (shares := _first_share(data)):
             yield Fault(
                 [f"{path}.both_directions", shares],
                 f"must be false with {shares}, found true; write the reverse of each text into "
                 "data.train, and its share into each stage; or set data.stages to null",
             )
-        yield from _mixture(path, stage, len(data.train))
+        yield from _mixture(path, stage, n_texts)
+
+
+def _first_share(data: DataConfig) -> str:
+    """The path of the first share, which both directions cannot divide; "" for none."""
+    shares = [f"data.train[{n}].share" for n, text in enumerate(data.train) if text.share]
+    stages = data.stages or []
+    shares += [f"data.stages[{n}].shares" for n, stage in enumerate(stages) if stage.shares]
+    return next(iter(shares), "")
+
+
+def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
+    """Every entry of texts with its path, such as `data.train[0]`."""
+    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
+    named += [("data.valid", source) for source in [data.valid] if source is not None]
+    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]
 
 
 def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
@@ -142,6 +159,25 @@ def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
             yield Fault([place], "must be above 0 for one text at least, found none")
         elif place.endswith("shares") and abs(sum(values) - 1) > 1e-6:
             yield Fault([place], f"must add up to 1, found a sum of {sum(values):g}")
+
+
+def _sides(data: DataConfig) -> Iterator[Fault]:
+    """An entry has two files, or a path with sides; or a path with several directions."""
+    for path, source in named_sources(data):
+        for side in ("src", "tgt"):
+            if getattr(source, side) is None and source.path is None:
+                yield Fault(
+                    [f"{path}.{side}"],
+                    "required, but missing: a text file; or name what both files have in common, "
+                    "or a file of pairs, with path",
+                )
+        sides = (source.src, source.tgt, source.src_lang, source.tgt_lang, source.reverse)
+        if source.directions and (source.path is None or any(sides)):
+            yield Fault(
+                [f"{path}.directions", f"{path}.path"],
+                "stands with path, and without src, tgt, src_lang, tgt_lang and reverse, which it "
+                "says for each direction; name what the files have in common with path",
+            )
 
 
 def _names(data: DataConfig) -> Iterator[Fault]:
@@ -181,30 +217,25 @@ def _shares(data: DataConfig) -> Iterator[Fault]:
 
 def _languages(data: DataConfig) -> Iterator[Fault]:
     """What the languages of texts, and tokens for them, need."""
-    if (valid := data.valid) is not None and valid.directions is not None and not valid.path:
-        yield Fault(["data.valid.directions", "data.valid.path"], "stands with path; add path")
-    for path, source in named_sources(data):
-        if source.directions is not None:
-            yield Fault(
-                [f"{path}.directions", f"{path}.path"],
-                "stands with path, and without src, tgt, src_lang, tgt_lang and reverse, which it "
-                "says for each direction; name what the files have in common with path",
-            )
-        into = data.direction(source)[1]
-        if data.language_tokens and data.train and into not in data.target_languages:
-            yield Fault(
-                [f"{path}.tgt_lang", "data.language_tokens"],
-                f"must be a language that data.train translates into "
-                f"({', '.join(data.target_languages)}), found {into}",
-            )
+    flows = corpora_and_flows(data)[1]
+    languages = list(dict.fromkeys(flow.direction.tgt for flow in flows))
     if data.language_tokens:
+        for path, source in named_sources(data) if languages else ():
+            for text in texts_of(data, source, path):
+                into = text.direction.tgt
+                if not path.startswith("data.train") and into not in languages:
+                    yield Fault(
+                        [f"{path}.tgt_lang", "data.language_tokens"],
+                        f"must be a language that data.train translates into "
+                        f"({', '.join(languages)}), found {into}",
+                    )
         return
     targets: dict[tuple[str, str | None], str] = {}
-    for number, source in enumerate(data.train):
-        src, tgt = data.direction(source)
-        if (other := targets.setdefault((src, source.tag), tgt)) != tgt:
+    for flow in flows:
+        src, tgt = flow.direction
+        if (other := targets.setdefault((src, flow.tag), tgt)) != tgt:
             yield Fault(
-                ["data.language_tokens", f"data.train[{number}].tgt_lang"],
+                ["data.language_tokens", f"{flow.name}.tgt_lang"],
                 f"must be true where {src} is translated into {other} and {tgt}, or nothing would "
                 "tell the model which; set it, or give the texts a tag each",
             )
@@ -225,14 +256,19 @@ def _tags(data: DataConfig, tokenizer: TokenizerConfig, train: TrainConfig) -> I
 
 
 def _directions(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
-    for number, source in enumerate(data.train):
-        if source.reverse and not tokenizer.joint:
-            yield Fault(
-                [f"data.train[{number}].reverse", "tokenizer.joint"],
-                "must be false with tokenizer.joint: false, as either language is source and "
-                "target then, found true; set tokenizer.joint to true, or reverse to false (or "
-                "data.stages to null, if a recipe has both_directions)",
-            )
+    if tokenizer.joint:
+        return
+    flows = corpora_and_flows(data)[1]
+    turned = [f"{flow.name}.reverse" for flow in flows if flow.is_turned]
+    stages = enumerate(data.stages or [])
+    turned += [f"data.stages[{n}].both_directions" for n, stage in stages if stage.both_directions]
+    for path in turned:
+        yield Fault(
+            [path, "tokenizer.joint"],
+            "must be false with tokenizer.joint: false, as either language is source and target "
+            "then, found true; set tokenizer.joint to true, or this to false (or data.stages to "
+            "null, if a recipe has both_directions)",
+        )
 
 
 def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:
@@ -359,6 +395,6 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
 
 _CHECKS: tuple[Callable[..., Iterator[Fault]], ...] = (
     _heads, _positions, _longest_pair, _cases, _names, _shares, _stages, _languages, _tags,
-    _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _new_vocabulary,
+    _sides, _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _new_vocabulary,
     _comet, _kept_vocabulary,
 )  # fmt: skip

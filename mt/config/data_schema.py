@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from mt.config.values import (
     Coefficient,
     Count,
     Delimiter,
-    Direction,
+    DirectionCode,
     FileOrColumn,
     Flag,
     Length,
@@ -56,7 +54,7 @@ class Section(BaseModel):
 
 def _source_schema(schema: dict[str, Any]) -> None:
     """Let editors accept a source without src and tgt where it has a path."""
-    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["path"]}]
+    schema["anyOf"] = [{"required": ["src", "tgt"]}, {"required": ["path"]}]
 
 
 class Source(Section):
@@ -67,13 +65,15 @@ class Source(Section):
 
     model_config = ConfigDict(json_schema_extra=_source_schema)
 
-    src: FileOrColumn = Field(
-        description="source side: a text file; with path, a column of its rows (a dot: nested) or "
-        "its number (from 1) if there are no names, a language or an ending; null: data.src_lang"
+    src: FileOrColumn | None = key(
+        None,
+        "source side: a text file; with path, a column of its rows (a dot: nested) or its number "
+        "(from 1) if there are no names, a language or an ending; null: data.src_lang",
     )
-    tgt: FileOrColumn = Field(
-        description="target side: a file aligned line by line; with path, a column, a language or "
-        "an ending as src; null: data.tgt_lang"
+    tgt: FileOrColumn | None = key(
+        None,
+        "target side: a file aligned line by line; with path, a column, a language or an ending as "
+        "src; null: data.tgt_lang",
     )
     weight: Positive = key(1.0, "how often its pairs are sampled, relative to the other texts")
     share: Portion | None = key(None, "its share of an epoch's sentences, instead of weight")
@@ -86,7 +86,7 @@ class Source(Section):
     )
     src_lang: Text | None = key(None, "code of its source language; null: data.src_lang")
     tgt_lang: Text | None = key(None, "code of its target language; null: data.tgt_lang")
-    directions: Annotated[list[Direction], Field(min_length=1)] | None = key(
+    directions: Annotated[list[DirectionCode], Field(min_length=1)] | None = key(
         None,
         "with path: a text for each of these directions, such as [de-en, en-de, de-fr], whose "
         "sides are called by their codes",
@@ -273,167 +273,3 @@ class DataConfig(Section):
     stages: list[TrainingStage] | None = key(
         None, "stages of training, one after the other, each with its mixture; null: one"
     )
-
-    @property
-    def text_numbers(self) -> list[int]:
-        """For each entry of `train` the first one of its text: itself, or one the other way round.
-
-        A text that has an entry for each direction is read, cleaned and stored once.
-        """
-        texts = [
-            one.model_dump(exclude={"weight", "share", "tag", "reverse"}) for one in self.train
-        ]
-        numbers: list[int] = []
-        for number, (one, text) in enumerate(zip(self.train, texts, strict=True)):
-            others = (
-                other
-                for other in range(number)
-                if texts[other] == text
-                and self.train[other].reverse != one.reverse
-                and numbers.count(other) == 1
-            )
-            numbers.append(next(others, number))
-        return numbers
-
-    @property
-    def texts(self) -> dict[int, Source]:
-        """The texts to train on, each once: entries of `train` that are the first of theirs."""
-        return {number: self.train[number] for number in sorted(set(self.text_numbers))}
-
-    def tags_of(self, text: int) -> list[str | None]:
-        """The tags before source and target of a text: those of its entries, by direction."""
-        entries = zip(self.text_numbers, self.train, strict=True)
-        tags = {entry.reverse: entry.tag for number, entry in entries if number == text}
-        return [tags.get(False), tags.get(True)]
-
-    def direction(self, text: Source) -> tuple[str, str]:
-        """The languages that a text is translated from and into."""
-        languages = text.src_lang or self.src_lang, text.tgt_lang or self.tgt_lang
-        return (languages[1], languages[0]) if text.reverse else languages
-
-    def token_languages(self, text: int) -> list[str | None]:
-        """The languages whose tokens stand before source and target of a text, as `tags_of`."""
-        entries = zip(self.text_numbers, self.train, strict=True)
-        into = {one.reverse: self.direction(one)[1] for number, one in entries if number == text}
-        return [into.get(False), into.get(True)] if self.language_tokens else [None, None]
-
-    @property
-    def target_languages(self) -> list[str]:
-        """The languages that training translates into, each once."""
-        into = [self.direction(text)[1] for text in self.train] or [self.tgt_lang]
-        return list(dict.fromkeys(into))
-
-    @property
-    def valid_texts(self) -> list[Source]:
-        """The texts of `valid`: one for each of its directions."""
-        if self.valid is None or self.valid.directions is None:
-            return [] if self.valid is None else [self.valid]
-        return [Source(**one) for one in _by_direction(self.valid.model_dump())]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete(cls, values: Any) -> Any:
-        """Make an entry for each of a text's `directions`, and name the sides of a path.
-
-        Those are the languages, where src or tgt is missing. `valid` keeps its directions.
-        """
-        if not isinstance(values, dict):
-            return values
-        sides = {
-            side: values.get(f"{side}_lang", cls.model_fields[f"{side}_lang"].default)
-            for side in ("src", "tgt")
-        }
-
-        def completed(source: Any) -> Any:
-            if not isinstance(source, dict) or source.get("path") is None:
-                return source
-            own = {side: source.get(f"{side}_lang") or name for side, name in sides.items()}
-            return source | {side: name for side, name in own.items() if source.get(side) is None}
-
-        def entries(found: Any, twins: bool) -> Any:
-            if not isinstance(found, list):
-                return completed(found)
-            each = (_by_direction(one, twins) if _has_directions(one) else [one] for one in found)
-            return [completed(one) for group in each for one in group]
-
-        sources = {key: values[key] for key in {"train", "valid", "test"} & values.keys()}
-        return values | {key: entries(found, key == "train") for key, found in sources.items()}
-
-    @model_validator(mode="after")
-    def _with_reverses(self) -> DataConfig:
-        """Write `both_directions` of stages out: reverses of the texts that have none, and weights.
-
-        Where the config has shares or too few weights, that stays to be refused.
-        """
-        stages, numbers = self.stages or [], self.text_numbers
-        alone = [i for i, number in enumerate(numbers) if numbers.count(number) == 1]
-        own = [one.weights or [text.weight for text in self.train] for one in stages]
-        if self.shares_in_both_directions or any(len(one) != len(numbers) for one in own):
-            return self
-        if self.train and any(one.both_directions for one in stages):
-            texts = [self.train[i] for i in alone]
-            reverses = [one.model_copy(update={"reverse": not one.reverse}) for one in texts]
-            written_out = [
-                weights + [one.both_directions * weights[i] for i in alone]
-                for one, weights in zip(stages, own, strict=True)
-            ]
-            self.__dict__.update(  # a section is frozen; nobody has seen this one yet
-                train=self.train + reverses,
-                stages=[
-                    one.model_copy(update={"both_directions": False, "weights": weights})
-                    for one, weights in zip(stages, written_out, strict=True)
-                ],
-            )
-        return self
-
-    @property
-    def shares_in_both_directions(self) -> str:
-        """The path of a share that a stage with `both_directions` cannot divide; "" for none."""
-        stages = self.stages or []
-        if not any(one.both_directions for one in stages):
-            return ""
-        found = [f"data.train[{n}].share" for n, text in enumerate(self.train) if text.share]
-        found += [f"data.stages[{n}].shares" for n, stage in enumerate(stages) if stage.shares]
-        return next(iter(found), "")
-
-
-def _has_directions(source: Any) -> bool:
-    """Whether a source can become one for each of its directions; if not, loading says why."""
-    directions = source.get("directions") if isinstance(source, dict) else None
-    if not isinstance(directions, list) or not directions:
-        return False
-    sides = ("src", "tgt", "src_lang", "tgt_lang", "reverse")
-    is_plain = source.get("path") is not None and not any(map(source.get, sides))
-    share = source.get("share")
-    if not is_plain or isinstance(share, bool) or not isinstance(share, int | float | None):
-        return False
-    return all(isinstance(one, str) and re.fullmatch(r"[^\s-]+-[^\s-]+", one) for one in directions)
-
-
-def _by_direction(source: Mapping[str, Any], twins: bool = False) -> list[dict[str, Any]]:
-    """A source for each of the directions of one, in their order; a `share` is divided.
-
-    With `twins` the reverse of an earlier direction is its text with `reverse`, stored once.
-    """
-    entries: dict[str, dict[str, Any]] = {}
-    directions = dict.fromkeys(source["directions"])  # each once
-    common = {**source, "directions": None}
-    if source.get("share") is not None:
-        common["share"] = source["share"] / len(directions)
-    for direction in directions:
-        src, _, tgt = direction.partition("-")
-        is_twin = twins and f"{tgt}-{src}" in entries
-        if is_twin:
-            src, tgt = tgt, src
-        sides = {"src": src, "tgt": tgt, "src_lang": src, "tgt_lang": tgt, "reverse": is_twin}
-        entries[direction] = common | sides
-    return list(entries.values())
-
-
-def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
-    """Return every source with its path, such as `data.train[0]`."""
-    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
-    for one in data.valid_texts:
-        several = f" ({'-'.join(data.direction(one))})" if len(data.valid_texts) > 1 else ""
-        named.append((f"data.valid{several}", one))
-    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]

@@ -16,7 +16,6 @@ from mt.config.data_schema import Source as Source
 from mt.config.data_schema import TrainingStage as TrainingStage
 from mt.config.data_schema import Until as Until
 from mt.config.data_schema import key as _key
-from mt.config.data_schema import named_sources as named_sources
 from mt.config.values import (
     Coefficient,
     Count,

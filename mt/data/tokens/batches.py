@@ -19,7 +19,8 @@ from mt.data.tokens.plan import Indices, Plan, shard_batches
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
-    from mt.data.tokens.store import Ids, Store
+    from mt.data.tokens.directions import DirectedPairs
+    from mt.data.tokens.store import Ids
 
 
 @dataclass(frozen=True)
@@ -111,24 +112,25 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
     )
 
 
-def gather_batch(store: Store, indices: Indices, pin: bool = False) -> Batch:
-    """The batch that `collate` makes of these pairs of the store.
+def gather_batch(pairs: DirectedPairs, indices: Indices, pin: bool = False) -> Batch:
+    """The batch that `collate` makes of these pairs.
 
     Without a loop over sentences; NumPy releases the GIL meanwhile, so a thread can do it while
     training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
     training goes on; torch hands out that memory again only after such a copy has ended.
     """
-    src_lengths = store.src_lengths[indices].astype(np.int64)  # (B,)
-    tgt_lengths = store.tgt_lengths[indices].astype(np.int64)
-    src_starts, tgt_starts = store.starts(indices)
+    src_lengths = pairs.src_lengths[indices].astype(np.int64)  # (B,)
+    tgt_lengths = pairs.tgt_lengths[indices].astype(np.int64)
+    flows, src_starts, tgt_starts = pairs.locate(indices)
+    ids = pairs.store.ids
     rows = np.arange(len(indices))
     src, src_view = _empty((len(rows), int(src_lengths.max()) + 1), pin)  # (B, S)
-    _gather(store.src, src_starts, src_lengths, src_view[:, :-1])
+    _gather(ids, src_starts, src_lengths, src_view[:, :-1], pairs.before[flows])
     src_view[:, -1] = PAD
     src_view[rows, src_lengths] = EOS
     tgt_in, tgt_view = _empty((len(rows), int(tgt_lengths.max()) + 1), pin)  # (B, T)
     tgt_view[:, 0] = BOS
-    _gather(store.tgt, tgt_starts, tgt_lengths, tgt_view[:, 1:])
+    _gather(ids, tgt_starts, tgt_lengths, tgt_view[:, 1:], pairs.before[:0])
     n_tgt = int(tgt_lengths.sum()) + len(rows)
     positions, positions_view = _empty((n_tgt,), pin)
     inside = np.arange(tgt_view.shape[1]) <= tgt_lengths[:, None]  # (B, T)
@@ -155,12 +157,23 @@ def _empty(shape: tuple[int, ...], pin: bool) -> tuple[Tensor, Indices]:
     return tensor, tensor.numpy()
 
 
-def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices) -> None:
-    """Write the sentences that begin at `starts` into the rows of `out` (B, L), then padding."""
+def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices, before: Ids) -> None:
+    """Write the sentences that begin at `starts` into the rows of `out` (B, L), then padding.
+
+    The ids of `before` (B, P) come first, those of its padding left out; they count in `lengths`.
+    """
     columns = np.arange(out.shape[1])
     inside = columns < lengths[:, None]  # (B, L)
-    places = np.where(inside, starts[:, None] + columns, 0)
-    np.multiply(ids.take(places), inside, out=out)  # PAD is 0
+    if not before.size:
+        places = np.where(inside, starts[:, None] + columns, 0)
+        np.multiply(ids.take(places), inside, out=out)  # PAD is 0
+        return
+    n_before = (before > 0).sum(1)[:, None]
+    inside &= columns >= n_before
+    places = np.where(inside, starts[:, None] + columns - n_before, 0)
+    np.multiply(ids.take(places), inside, out=out)
+    width = min(before.shape[1], out.shape[1])
+    out[:, :width] += before[:, :width]
 
 
 def shard_of(
@@ -170,14 +183,14 @@ def shard_of(
 
     With `pin` they are in pinned memory, from which they are copied to a GPU.
     """
-    store = plan.store
-    lengths = store.src_lengths, store.tgt_lengths
+    pairs = plan.pairs
+    lengths = pairs.src_lengths, pairs.tgt_lengths
     shard = shard_batches(*lengths, update, world_size, plan.packed)[rank]
-    batches = [gather_batch(store, batch, pin) for batch in shard if len(batch)]
+    batches = [gather_batch(pairs, batch, pin) for batch in shard if len(batch)]
     if plan.packed:
         batches = [batch.packed() for batch in batches]
     if len(batches) < len(shard):
         # A rank without sentences runs a batch without targets: the other ranks wait for it.
-        placeholder = gather_batch(store, update[0][:1], pin).without_targets()
+        placeholder = gather_batch(pairs, update[0][:1], pin).without_targets()
         batches += [placeholder] * (len(shard) - len(batches))
-    return batches, int((store.tgt_lengths[np.concatenate(update)] + 1).sum())
+    return batches, int((pairs.tgt_lengths[np.concatenate(update)] + 1).sum())

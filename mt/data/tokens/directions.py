@@ -1,120 +1,154 @@
-"""The pairs of a store as `data.train` has them: one way round, the other, or both.
+"""The pairs of a store in the directions in which they are translated, with what stands before.
 
-The ids on disk are those of each text once, source before target. A pair the other way round has
-the same ids: only where its source and its target begin is exchanged.
+The ids on disk are those of each corpus once, source before target. A pair that is turned has the
+same ids: where its source and its target begin is exchanged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.tokens.store import Ids, Starts, Store
-from mt.errors import ConfigError
+from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.schema import DataConfig
+    from mt.config.plan import Flow
+    from mt.data.tokens.store import Ids, Starts, Store
     from mt.data.tokens.tokenizer import Tokenizer
 
-
-class TwoArrays:
-    """Two arrays of ids end to end, without a copy of them."""
-
-    def __init__(self, first: Ids, second: Ids) -> None:
-        self.parts = first, second
-        self.dtype = first.dtype
-
-    def take(self, places: Ids) -> Ids:
-        """The ids at these places."""
-        first, second = self.parts
-        is_second = places >= len(first)
-        taken = np.empty(places.shape, self.dtype)
-        taken[~is_second] = first.take(places[~is_second])
-        taken[is_second] = second.take(places[is_second] - len(first))
-        return taken
-
-    def __getitem__(self, rows: slice) -> Ids:
-        """Consecutive ids within one of the arrays."""
-        first, second = self.parts
-        if rows.start < len(first):
-            return first[rows]
-        return second[rows.start - len(first) : rows.stop - len(first)]
+SPACE = "\u2581"  # SentencePiece's piece for a space
 
 
-@dataclass(frozen=True, kw_only=True)
-class DirectedStore(Store):
-    """The entries of `data.train`, one after the other, over a store of their texts."""
+class Places(NamedTuple):
+    """Where B pairs are."""
 
-    stored: Store
-    ends: npt.NDArray[np.int64]  # (E,) of the entries
-    shifts: npt.NDArray[np.int64]  # (E,) from the number of a pair to that in the store
-    is_reversed: npt.NDArray[np.bool_]  # (E,)
-    skipped: npt.NDArray[np.int64]  # (2, E) tokens left out before the stored source and target
-
-    def starts(self, indices: Ids) -> list[Starts]:
-        """(B,) Where each of these sources begins in `src`, and its target in `tgt`."""
-        entry = np.searchsorted(self.ends, indices, side="right")
-        src, tgt = self.stored.starts(indices - self.shifts[entry])
-        src = src + self.skipped[0, entry]
-        tgt = tgt + self.skipped[1, entry] + len(self.stored.src)
-        turned = self.is_reversed[entry]
-        return [np.where(turned, tgt, src), np.where(turned, src, tgt)]
+    flows: Starts  # (B,) of the pairs
+    src: Starts  # (B,) where each source begins in the ids of the store
+    tgt: Starts
 
 
-def in_directions(stored: Store, data: DataConfig, tokenizer: Tokenizer) -> Store:
-    """The store of the entries of `data.train`, given that of their texts.
+@dataclass(frozen=True)
+class DirectedPairs:
+    """The n pairs of F flows, one flow after the other, over a store of their corpora."""
 
-    The same one where no entry is reversed; else without entries of weight 0. Raises ConfigError
-    for two vocabularies.
+    store: Store
+    src_lengths: Ids  # (n,) tokens without eos, with those before the source
+    tgt_lengths: Ids  # (n,)
+    kept: tuple[int, ...]  # pairs of each flow
+    shifts: npt.NDArray[np.int64]  # (F,) from the number of a pair to its number in the store
+    is_turned: npt.NDArray[np.bool_]  # (F,)
+    before: Ids  # (F, P) tokens before each source, then padding
+
+    @classmethod
+    def of(
+        cls, store: Store, flows: Sequence[Flow] | None = None, before: Sequence[list[int]] = ()
+    ) -> DirectedPairs:
+        """The pairs of these flows; None: those of the store as they are.
+
+        `before`: the tokens before each source of a flow; see `tokens_before`.
+        """
+        corpora = np.arange(len(store.kept))
+        turned = np.zeros(len(corpora), np.bool_)
+        if flows is not None:
+            corpora = np.array([flow.corpus for flow in flows], np.int64)
+            turned = np.array([flow.is_turned for flow in flows], np.bool_)
+        table = np.zeros((len(corpora), max(map(len, before), default=0)), store.ids.dtype)
+        for row, ids in zip(table, before, strict=False):
+            row[: len(ids)] = ids
+        kept = np.array(store.kept)[corpora]
+        shifts = (np.cumsum(store.kept) - store.kept)[corpora] - (np.cumsum(kept) - kept)
+        src, tgt = store.lengths
+        if shifts.any() or len(kept) < len(store.kept) or turned.any() or table.any():
+            flow = np.repeat(np.arange(len(kept), dtype=np.uint16), kept)
+            pairs = np.arange(len(flow)) + shifts[flow]
+            src, tgt = src[pairs], tgt[pairs]
+            src, tgt = np.where(turned[flow], tgt, src), np.where(turned[flow], src, tgt)
+            src = src + (table > 0).sum(1).astype(src.dtype)[flow]
+        return cls(store, src, tgt, tuple(kept.tolist()), shifts, turned, table)
+
+    def __len__(self) -> int:
+        return len(self.src_lengths)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side of all pairs, eos counted."""
+        return int(max(self.src_lengths.max(), self.tgt_lengths.max())) + 1
+
+    def locate(self, indices: Ids) -> Places:
+        """Where these pairs are in the store."""
+        flows = np.searchsorted(np.cumsum(self.kept), indices, side="right")
+        stored = indices + self.shifts[flows]
+        first = self.store.starts(stored)
+        second = first + self.store.lengths[0][stored]
+        turned = self.is_turned[flows]
+        return Places(flows, np.where(turned, second, first), np.where(turned, first, second))
+
+    def texts(self, indices: Ids) -> list[tuple[Ids, Ids]]:
+        """Ids of source and target of these pairs, without bos, eos and what stands before."""
+        places = self.locate(indices)
+        n_before = (self.before > 0).sum(1)[places.flows]
+        n_src = self.src_lengths[indices] - n_before.astype(self.src_lengths.dtype)
+        columns = (places.src, n_src, places.tgt, self.tgt_lengths[indices])
+        ids = self.store.ids
+        return [
+            (ids[src : src + n_src], ids[tgt : tgt + n_tgt])
+            for src, n_src, tgt, n_tgt in zip(*(side.tolist() for side in columns), strict=True)
+        ]
+
+    def pairs(self, indices: Ids) -> list[tuple[Ids, Ids]]:
+        """Ids of source and target of these pairs, without bos and eos."""
+        texts = self.texts(indices)
+        if not self.before.size:
+            return texts
+        before = self.before[self.locate(indices).flows]
+        return [
+            (np.append(row[row > 0], src), tgt)
+            for row, (src, tgt) in zip(before, texts, strict=True)
+        ]
+
+    def pair(self, index: int) -> tuple[Ids, Ids]:
+        """Ids of source and target of one pair, without bos and eos."""
+        return self.pairs(np.array([index]))[0]
+
+
+def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens before each source of a flow: of its target language, and of its tag.
+
+    Raises DataError where the vocabulary does not have them.
     """
-    if not any(entry.reverse for entry in data.train):
-        return stored
-    if not tokenizer.joint:
-        raise ConfigError(
-            "data.train: an entry with reverse: true needs one vocabulary for both languages, and "
-            "this tokenizer has two; train one with tokenizer.joint: true, or leave reverse out"
-        )
-    texts = list(data.texts)
-    corpora = [texts.index(text) for text in data.text_numbers]
-    kept = np.array(stored.kept)[corpora] * [entry.weight > 0 for entry in data.train]
-    firsts = (np.cumsum(stored.kept) - stored.kept)[corpora]
-    is_reversed = np.array([entry.reverse for entry in data.train])
-    skipped = np.array([_tokens_of_tags(data, text, tokenizer) for text in data.text_numbers]).T
-    # The tag of an entry stands before its source: as the target of its twin, without the tag.
-    skipped[0, ~is_reversed] = 0
-    skipped[1, is_reversed] = 0
-    ends = np.cumsum(kept)
-    shifts = ends - kept - firsts
-    entry = np.repeat(np.arange(len(kept), dtype=np.uint16), kept)
-    pairs = np.arange(len(entry)) - shifts[entry]
-    turned = is_reversed[entry]
-    src = stored.src_lengths[pairs] - skipped[0].astype(stored.src_lengths.dtype)[entry]
-    tgt = stored.tgt_lengths[pairs] - skipped[1].astype(stored.tgt_lengths.dtype)[entry]
-    ids = cast("Ids", TwoArrays(stored.src, stored.tgt))
-    return DirectedStore(
-        src=ids,
-        tgt=ids,
-        src_lengths=np.where(turned, tgt, src),
-        tgt_lengths=np.where(turned, src, tgt),
-        kept=tuple(kept.tolist()),
-        counts=stored.counts,
-        fingerprint=stored.fingerprint,
-        stored=stored,
-        ends=ends,
-        shifts=shifts,
-        is_reversed=is_reversed,
-        skipped=skipped,
-    )
+    known = tokenizer.languages
+    plain = len(tokenizer.src.encode(["x"])[0])
+    before = []
+    for flow in flows:
+        if flow.token is not None and flow.token not in known:
+            raise DataError(
+                f"data.language_tokens: the vocabulary has no token for {flow.token}, found "
+                f"{', '.join(known) or 'none'}; an existing vocabulary cannot get it: train a new "
+                "one, or set language_tokens to false"
+            )
+        ids = [] if flow.token is None else [known[flow.token]]
+        if flow.tag is not None:
+            pieces = tokenizer.src.pieces(flow.tag)
+            if [piece for piece in pieces if piece != SPACE] != [flow.tag]:
+                raise DataError(
+                    f"{flow.name}.tag: must be one token of the vocabulary, found {flow.tag} as "
+                    f"{' '.join(pieces)}; a vocabulary that exists cannot get it: train a new one "
+                    "with tokenizer.user_defined_symbols, or remove the tag"
+                )
+            ids += tokenizer.src.encode([f"{flow.tag} x"])[0][:-plain]
+        before.append(ids)
+    return before
 
 
-def _tokens_of_tags(data: DataConfig, text: int, tokenizer: Tokenizer) -> list[int]:
-    """How many tokens stand before source and target of a text in the store."""
-    tags, languages = data.tags_of(text), data.token_languages(text)
-    rows = tokenizer.src.encode([f"{tag} x" if tag else "x" for tag in (None, *tags)])
-    return [
-        len(row) - len(rows[0]) + (language is not None)
-        for row, language in zip(rows[1:], languages, strict=True)
-    ]
+def n_tokens_before(
+    n_corpora: int, flows: Sequence[Flow], before: Sequence[list[int]]
+) -> list[tuple[int, int]]:
+    """How many tokens training puts before the first and the second side of each corpus."""
+    counts = [[0, 0] for _ in range(n_corpora)]
+    for flow, ids in zip(flows, before, strict=True):
+        counts[flow.corpus][flow.is_turned] = len(ids)
+    return [(src, tgt) for src, tgt in counts]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mt.data.reading.text_files import normalize_line
 
 if TYPE_CHECKING:
-    from mt.config.schema import DataConfig
+    from mt.config.plan import Limits
 
 # Fields of `Counts`; no fault comes first.
 LENGTH_FAULTS = ("", "empty", "too_long", "ratio")
@@ -33,19 +33,19 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
-    def reasons(self, data: DataConfig) -> list[str]:
+    def reasons(self, limits: Limits) -> list[str]:
         """Why pairs were dropped, such as `1 longer than 256 tokens`."""
         reasons = [
             (self.empty, "with an empty side"),
             (self.duplicate, "duplicate" if self.duplicate == 1 else "duplicates"),
-            (self.too_long, f"longer than {data.max_tokens:,} tokens"),
-            (self.ratio, f"with one side over {data.max_length_ratio:g} times the other"),
+            (self.too_long, f"longer than {limits.max_tokens:,} tokens"),
+            (self.ratio, f"with one side over {limits.max_length_ratio:g} times the other"),
         ]
         return [f"{count:,} {reason}" for count, reason in reasons if count]
 
-    def summary(self, data: DataConfig) -> str:
+    def summary(self, limits: Limits) -> str:
         """One line, such as `9 of 10 pairs kept; dropped: 1 longer than 256 tokens`."""
-        dropped = ", ".join(self.reasons(data))
+        dropped = ", ".join(self.reasons(limits))
         kept = f"{self.kept:,} of {self.read:,} pairs kept"
         return f"{kept}; dropped: {dropped}" if dropped else kept
 
@@ -60,7 +60,7 @@ def with_text(pairs: Iterable[tuple[str, str]], counts: Counts) -> Iterator[tupl
             counts.empty += 1
 
 
-def length_fault(n_src: int, n_tgt: int, data: DataConfig) -> str:
+def length_fault(n_src: int, n_tgt: int, limits: Limits) -> str:
     """Why a pair with these numbers of tokens (without eos) is dropped: one of `LENGTH_FAULTS`.
 
     Each side must have 1 to `max_tokens` tokens, and the longer side at most `max_length_ratio`
@@ -69,14 +69,14 @@ def length_fault(n_src: int, n_tgt: int, data: DataConfig) -> str:
     shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
     if shorter == 0:
         return "empty"
-    if longer > data.max_tokens:
+    if longer > limits.max_tokens:
         return "too_long"
-    return "ratio" if longer > data.max_length_ratio * shorter else ""
+    return "ratio" if longer > limits.max_length_ratio * shorter else ""
 
 
-def keeps_length(n_src: int, n_tgt: int, data: DataConfig, counts: Counts) -> bool:
+def keeps_length(n_src: int, n_tgt: int, limits: Limits, counts: Counts) -> bool:
     """Whether a pair with these numbers of tokens has no `length_fault`, which `counts` gets."""
-    fault = length_fault(n_src, n_tgt, data)
+    fault = length_fault(n_src, n_tgt, limits)
     if fault:
         setattr(counts, fault, getattr(counts, fault) + 1)
     return not fault

@@ -113,7 +113,7 @@ class Prefetcher:
                             plan, updates[position], self.rank, self.world_size, pin
                         )
                         place = (epoch, position, len(updates))
-                        self._put(Update(*place, batches, n_tgt, plan.store.augmented))
+                        self._put(Update(*place, batches, n_tgt, plan.pairs.store.augmented))
                         if self._stop.is_set():
                             return
                     epoch += 1

@@ -1,6 +1,6 @@
 """Which sentences each update trains on, in batches of similar length.
 
-The updates of an epoch are a pure function of (store, weights, tokens per update, seed, epoch), so
+The updates of an epoch are a pure function of (pairs, weights, tokens per update, seed, epoch), so
 a run that resumes at (epoch, update) does not read what it has already seen. The tokens per batch
 only say how an update is cut into micro-batches. Needs no torch.
 """
@@ -21,7 +21,7 @@ from mt.data.tokens.mixing import sentences_of_epoch
 
 if TYPE_CHECKING:
     from mt.config.schema import BatchConfig, Until
-    from mt.data.tokens.store import Store
+    from mt.data.tokens.directions import DirectedPairs
 
 Lengths: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Indices: TypeAlias = "npt.NDArray[np.integer[Any]]"
@@ -233,7 +233,7 @@ class Updates:
     number of each sentence.
     """
 
-    store: Store
+    pairs: DirectedPairs
     order: Indices  # sentences by length
     ends: Indices  # of their shares, after a 0
     shares: Indices  # (updates, shares)
@@ -248,7 +248,7 @@ class Updates:
 
     def __getitem__(self, number: int) -> list[Indices]:
         shares = [self.order[self.ends[i] : self.ends[i + 1]] for i in self.shares[number]]
-        src, tgt = self.store.src_lengths, self.store.tgt_lengths
+        src, tgt = self.pairs.src_lengths, self.pairs.tgt_lengths
         longest = [np.maximum(src[share], tgt[share]) + 1 for share in shares]
         sentences = np.concatenate(shares)
         if self.packed:
@@ -261,23 +261,23 @@ class Updates:
 class Plan:
     """Which sentences each update of each epoch trains on."""
 
-    store: Store
-    weights: Sequence[float]  # how often an epoch sees each corpus, relative to the others
+    pairs: DirectedPairs
+    weights: Sequence[float]  # how often an epoch sees each flow, relative to the others
     batch: BatchConfig
     seed: int
-    # Makes the store of an epoch from its number, augmented or in other subwords; it may give up
-    # once the event is set. None: all epochs have the same store.
-    resample: Callable[[int, threading.Event], Store] | None = None
+    # Makes the pairs of an epoch from its number, augmented or in other subwords; it may give up
+    # once the event is set. None: all epochs have the same ones.
+    resample: Callable[[int, threading.Event], DirectedPairs] | None = None
     packed: bool = False  # without padding, so that an update need not be cut by length
 
     def __post_init__(self) -> None:
-        self.drawn = sentences_of_epoch(self.weights, self.store.kept)  # from each corpus
+        self.drawn = sentences_of_epoch(self.weights, self.pairs.kept)  # from each flow
         self._sampled: tuple[int, Plan] | None = None  # an epoch, and its plan
         self._planned: tuple[int, Updates] | None = None  # the last epoch that was asked for
 
-    def passes(self, text: int | None) -> float:
-        """How often an epoch has the pairs of a text of `data.train`; 1 for those of None."""
-        return 1.0 if text is None else self.drawn[text] / self.store.kept[text]
+    def passes(self, flow: int | None) -> float:
+        """How often an epoch has the pairs of a flow; 1 for those of None."""
+        return 1.0 if flow is None else self.drawn[flow] / self.pairs.kept[flow]
 
     def epochs_until(self, until: Until | None, n_updates: int) -> float:
         """Epochs of `n_updates` up to the end of a stage; 0 where only a stall ends it."""
@@ -291,16 +291,16 @@ class Plan:
         return min(filter(None, ends), default=0.0)
 
     def for_epoch(self, epoch: int, stop: threading.Event) -> Plan:
-        """The plan over the store of `epoch`: this one, unless each epoch has its own."""
+        """The plan over the pairs of `epoch`: this one, unless each epoch has its own."""
         if self.resample is None:
             return self
         if self._sampled is None or self._sampled[0] != epoch:
-            store = self.resample(epoch, stop)
-            self._sampled = epoch, replace(self, store=store, resample=None)
+            pairs = self.resample(epoch, stop)
+            self._sampled = epoch, replace(self, pairs=pairs, resample=None)
         return self._sampled[1]
 
     def forget_epoch(self) -> None:
-        """Free the last epoch's store."""
+        """Free the last epoch's pairs."""
         self._sampled = None
 
     def updates(self, epoch: int) -> Updates:
@@ -314,7 +314,7 @@ class Plan:
         if self._planned is not None and self._planned[0] == epoch:
             return self._planned[1]
         random = np.random.default_rng([self.seed, epoch])
-        src_lengths, tgt_lengths = self.store.src_lengths, self.store.tgt_lengths
+        src_lengths, tgt_lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
         order = sort_by_length(src_lengths, tgt_lengths, self._sentences(random), random)
         sizes = tgt_lengths[order] + 1
         n_updates = max(1, round(int(sizes.sum()) / self.batch.tokens_per_update))
@@ -324,13 +324,13 @@ class Plan:
         ends = np.append(0, equal_ends(sizes, n_strata * n_updates))
         strata = [random.permutation(n_updates) + n_updates * i for i in range(n_strata)]
         cut = self.batch.budget, self.packed
-        updates = Updates(self.store, order, ends, np.stack(strata, 1), *cut)
+        updates = Updates(self.pairs, order, ends, np.stack(strata, 1), *cut)
         self._planned = epoch, updates
         return updates
 
     def n_tokens(self, batch: Indices) -> tuple[int, int]:
         """Source and target tokens that are computed for a batch, padding included."""
-        sides = [each[batch] + 1 for each in (self.store.src_lengths, self.store.tgt_lengths)]
+        sides = [each[batch] + 1 for each in (self.pairs.src_lengths, self.pairs.tgt_lengths)]
         if self.packed:
             src, tgt = (int(side.sum()) for side in sides)
         else:
@@ -344,7 +344,7 @@ class Plan:
         """
         parts = []
         start = 0
-        for n_pairs, n_drawn in zip(self.store.kept, self.drawn, strict=True):
+        for n_pairs, n_drawn in zip(self.pairs.kept, self.drawn, strict=True):
             corpus = np.arange(start, start + n_pairs, dtype=np.uint32)
             copies, n_more = divmod(n_drawn, max(1, n_pairs))
             parts += [corpus] * copies

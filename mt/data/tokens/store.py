@@ -1,7 +1,7 @@
 """The token store: the pairs of a corpus as token ids on disk, memory-mapped and so shared.
 
-A store is a folder with `src.tokens` and `tgt.tokens` (ids end to end, no bos or eos),
-`lengths.npy` and `meta.json`. It is built in a folder beside it (see `store_parts`) and put in its
+A store is a folder with `pairs.tokens` (ids of source and target in turn, end to end, no bos or
+eos), `lengths.npy` and `meta.json`. It is built in a folder beside it (see `store_parts`) and put in its
 place when complete.
 """
 
@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.reading.corpus import data_root, local_files
+from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.data.tokens.filters import Counts
 from mt.data.tokens.store_parts import (
     ALONE,
+    TOKENS,
     Shard,
     StoreTexts,
     Watch,
@@ -36,27 +37,10 @@ from mt.errors import DataError
 from mt.files import exclusive, read_json, sync_files, sync_folder, write_whole
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from mt.config.plan import Corpus
 
-    from mt.config.schema import DataConfig, Source
-    from mt.data.tokens.tokenizer import Tokenizer
-
-FORMAT = 1
-# Keys that the fingerprint of a store need not take as they stand. A key that is not here counts.
-DATA_KEYS = {
-    *("train", "valid", "test", "max_tokens", "max_length_ratio", "dedupe"),  # in another form
-    *("temperature", "stages"),  # `Plan` applies them
-    *("root", "src_lang", "tgt_lang"),  # where the texts are, and what they are called
-    "augment",  # `Augmentation` applies it to what is stored
-    "language_tokens",  # in another form
-}
-SOURCE_KEYS = {
-    *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
-    *("weight", "share"),  # `Plan` applies them; what stays of duplicates is in the fingerprint
-    *("reverse", "tag"),  # `DirectedStore` reverses; tags are in another form
-    *("src_lang", "tgt_lang", "directions"),  # and so are the tokens of languages
-}
-# Sentences of whose starts in the file of tokens one is kept in memory.
+FORMAT = 2
+# Pairs of whose starts in the file of tokens one is kept in memory.
 BLOCK = 32
 
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -65,109 +49,67 @@ Starts: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Store:
-    """Token ids of n pairs, one corpus of the config after the other."""
+    """Token ids of n pairs, one corpus after the other, without bos and eos."""
 
-    src: Ids  # all source ids end to end
-    tgt: Ids
-    src_lengths: Ids  # (n,) tokens without eos
-    tgt_lengths: Ids  # (n,)
+    ids: Ids  # source and target of each pair in turn, end to end
+    lengths: Ids  # (2, n) tokens of sources and targets
     kept: tuple[int, ...]  # pairs of each corpus
     counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
-    corpora: tuple[Counts, ...] = ()  # of each corpus; empty in stores of version 0.1.0
+    corpora: tuple[Counts, ...] = ()  # of each corpus; () of an epoch's store
     augmented: str = ""  # what `data.augment` has changed, for the log; "" on disk
 
     def __len__(self) -> int:
-        return len(self.src_lengths)
+        return self.lengths.shape[1]
 
     @cached_property
-    def _block_starts(self) -> list[tuple[Ids, Starts]]:
-        """Of each side the lengths, and where every `BLOCK`-th sentence begins."""
-        blocks = range(0, len(self), BLOCK)
-        return [
-            (side, np.append(0, np.add.reduceat(side, blocks, dtype=np.int64).cumsum()))
-            for side in (self.src_lengths, self.tgt_lengths)
-        ]
+    def _block_starts(self) -> tuple[Ids, Starts]:
+        """The lengths of pairs (n,), and where every `BLOCK`-th pair begins."""
+        lengths = self.lengths[0] + self.lengths[1]
+        sums = np.add.reduceat(lengths, range(0, len(self), BLOCK), dtype=np.int64)
+        return lengths, np.append(0, sums.cumsum())
 
-    def starts(self, indices: Ids) -> list[Starts]:
-        """(B,) Where each of these sources begins in `src`, and its target in `tgt`."""
+    def starts(self, indices: Ids) -> Starts:
+        """(B,) Where each of these pairs begins in `ids`."""
+        lengths, starts = self._block_starts
         blocks = indices // BLOCK
         columns = (blocks * BLOCK)[:, None] + np.arange(BLOCK)  # (B, BLOCK)
         before = columns < indices[:, None]
-        return [
-            starts[blocks] + (lengths.take(columns, mode="clip") * before).sum(1, dtype=np.int64)
-            for lengths, starts in self._block_starts
-        ]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side of all pairs, eos counted."""
-        return int(max(self.src_lengths.max(), self.tgt_lengths.max())) + 1
-
-    def pair(self, index: int) -> tuple[Ids, Ids]:
-        """Ids of source and target of one pair, without bos and eos."""
-        return self.pairs(np.array([index]))[0]
-
-    def pairs(self, indices: Ids) -> list[tuple[Ids, Ids]]:
-        """Ids of source and target of these pairs, without bos and eos."""
-        sides = []
-        lengths = (self.src_lengths[indices], self.tgt_lengths[indices])
-        for ids, starts, sizes in zip(
-            (self.src, self.tgt), self.starts(indices), lengths, strict=True
-        ):
-            ends = starts + sizes
-            rows = zip(starts.tolist(), ends.tolist(), strict=True)
-            sides.append([ids[start:end] for start, end in rows])
-        return list(zip(*sides, strict=True))
-
-
-def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:
-    """The values of a config section that are not at their default, without the keys in `known`.
-
-    They are in every fingerprint: a key that is new in the schema changes it, unless the key is
-    left at its default, as in all runs from before.
-    """
-    return section.model_dump(mode="json", exclude=known, exclude_defaults=True)
+        return starts[blocks] + (lengths.take(columns, mode="clip") * before).sum(1, dtype=np.int64)
 
 
 def fingerprint_of(texts: StoreTexts) -> str:
-    """SHA-256 of everything that decides the content of the store: texts, tokenizer, settings.
+    """SHA-256 of everything that decides the content of the store: texts, tokenizer, limits.
 
-    The names of the files do not count: a corpus that has moved is still the same. Stores of all
-    versions have the same form, so that they are not built again.
+    The names of the files do not count: a corpus that has moved is still the same.
     """
-    sources, data, records = texts.sources, texts.data, texts.records
-    root = data_root(data)
 
-    def text(number: int, source: Source) -> list[Any]:
-        columns = source.path and [source.src, source.tgt, source.name, source.split]
-        if columns and (source.delimiter or source.quoting):
-            columns += [source.delimiter, source.quoting]
-        files = [records[str(path)]["sha256"] for path in local_files(source, root)]
-        others = other_settings(source, SOURCE_KEYS)
-        tags = zip(("tag", "tgt_tag"), texts.tags(number), strict=True)
-        languages = zip(("to", "tgt_to"), texts.languages(number), strict=True)
-        others |= {key: text for key, text in (*tags, *languages) if text}
-        return [columns, files or source.path, *([others] if others else [])]
+    def text(corpus: Corpus) -> list[Any]:
+        source = corpus.source
+        files = [texts.records[str(path)]["sha256"] for path in local_files(source, texts.root)]
+        # Of two text files their content says all.
+        names = {"path", *(("src", "tgt", "name", "split") if source.path is None else ())}
+        settings = source.model_dump(mode="json", exclude=names, exclude_defaults=True)
+        return [settings, files or source.path]
 
     content = {
         "format": FORMAT,
-        "sources": [text(number, source) for number, source in enumerate(sources)],
+        "corpora": [text(corpus) for corpus in texts.corpora],
         "tokenizer": texts.tokenizer.fingerprint,
-        "limits": [data.max_tokens, data.max_length_ratio, data.dedupe],
+        "limits": texts.limits,
+        "tokens before": texts.n_before,
+        "languages": [corpus.direction for corpus in texts.corpora] if texts.by_language else [],
     }
-    if others := other_settings(data, DATA_KEYS):
-        content["settings"] = others
-    heaviest_first = sorted(range(len(sources)), key=lambda number: -sources[number].weight)
-    if data.dedupe and heaviest_first != list(range(len(sources))):
+    places = range(len(texts.corpora))
+    heaviest_first = sorted(places, key=lambda number: -texts.corpora[number].weight)
+    if texts.limits.dedupe:
         content["duplicates stay in"] = heaviest_first
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def corpus_records(sources: list[Source], data: DataConfig, known: FileRecords) -> FileRecords:
+def corpus_records(corpora: Sequence[Corpus], root: Path, known: FileRecords) -> FileRecords:
     """The records of every local file; see `file_record`."""
-    root = data_root(data)
-    paths = [path for source in sources for path in local_files(source, root)]
+    paths = [path for corpus in corpora for path in local_files(corpus.source, root)]
     return {str(path): file_record(path, "", known) for path in paths}
 
 
@@ -186,25 +128,14 @@ def meta_of(folder: Path) -> dict[str, Any]:
 
 
 def open_or_build(
-    folder: Path,
-    sources: list[Source],
-    where: str,
-    data: DataConfig,
-    tokenizer: Tokenizer,
-    log: Callable[[str], None],
-    watch: Watch | None = None,
-    read: FileRecords | None = None,
+    folder: Path, texts: StoreTexts, log: Callable[[str], None], watch: Watch | None = None
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
-    `watch` gets the pairs of each corpus that are encoded. `read`: records of the files that have
-    been read already.
-
-    Of several processes one builds it, and the others wait. A build that was killed continues with
-    the parts that it lacks. Raises DataError where a text cannot be read or no pair is left.
+    `watch` gets the pairs of each corpus that are encoded. Of several processes one builds it, and
+    the others wait. A build that was killed continues with the parts that it lacks. Raises
+    DataError where a text cannot be read or no pair is left.
     """
-    records = corpus_records(sources, data, {**known_records(folder), **(read or {})})
-    texts = StoreTexts(sources, where, data, tokenizer, records)
     store = build_shard(folder, texts, ALONE, log, watch or (lambda pairs, *_: pairs))
     assert store is not None
     return store
@@ -293,7 +224,7 @@ def _merge(
     total = sum(corpora, Counts())
     if not total.kept:
         raise DataError(
-            f"{texts.where}: no pair is left ({total.summary(texts.data)}); check that the files "
+            f"{texts.where}: no pair is left ({total.summary(texts.limits)}); check that the files "
             "are the right ones, or raise data.max_tokens and data.max_length_ratio"
         )
     meta = {
@@ -302,7 +233,7 @@ def _merge(
         "records": texts.records,
         "dtype": texts.id_type.str,
         "kept": [counts.kept for counts in corpora],
-        "counts": total.summary(texts.data),
+        "counts": total.summary(texts.limits),
         "corpora": [asdict(counts) for counts in corpora],
     }
     (merged / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
@@ -315,10 +246,10 @@ def _merge(
 
 def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
     """The counts of each of several corpora, and a warning where one loses more than half."""
-    for number, (counts, source) in enumerate(zip(corpora, texts.sources, strict=False)):
-        name = f"{texts.name(number)} ({source.path or source.src})"
+    for counts, corpus in zip(corpora, texts.corpora, strict=False):
+        name = f"{corpus.name} ({corpus.source.path or corpus.source.src})"
         if len(corpora) > 1:
-            yield f"{name}: {counts.summary(texts.data)}"
+            yield f"{name}: {counts.summary(texts.limits)}"
         if 2 * counts.kept >= counts.read:
             continue
         reason = ". Check that source and target belong together, and the limits in data"
@@ -349,14 +280,13 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
         if wanted not in (None, fingerprint) or meta.get("format", FORMAT) != FORMAT:
             return None
         # As arrays, whose rows are taken faster than those of np.memmap.
-        src_lengths, tgt_lengths = np.asarray(np.load(folder / "lengths.npy", mmap_mode="r"))
+        lengths = np.asarray(np.load(folder / "lengths.npy", mmap_mode="r"))
         dtype = np.dtype(meta["dtype"])
-        src = np.asarray(np.memmap(folder / "src.tokens", dtype=dtype, mode="r"))
-        tgt = np.asarray(np.memmap(folder / "tgt.tokens", dtype=dtype, mode="r"))
-        corpora = tuple(Counts(**corpus) for corpus in meta.get("corpora", ()))
+        ids = np.asarray(np.memmap(folder / TOKENS, dtype=dtype, mode="r"))
+        corpora = tuple(Counts(**corpus) for corpus in meta["corpora"])
         kept, counts = tuple(meta["kept"]), meta["counts"]
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
         return None
-    if len(src) != src_lengths.sum() or len(tgt) != tgt_lengths.sum():
+    if len(ids) != lengths.sum():
         return None
-    return Store(src, tgt, src_lengths, tgt_lengths, kept, counts, fingerprint, corpora)
+    return Store(ids, lengths, kept, counts, fingerprint, corpora)

@@ -1,0 +1,264 @@
+"""The section `data` as training means it: corpora, and for each stage the flows of their pairs.
+
+The schema only validates. Here the texts of a config become corpora, each read and stored once, and
+each direction in which training translates one becomes a flow. After this nothing asks for
+`reverse`, `directions`, `both_directions` or `language_tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from mt.config.data_schema import Augment, DataConfig, Source, TrainingStage, Until
+
+
+class Direction(NamedTuple):
+    """The languages that a text is translated from and into."""
+
+    src: str
+    tgt: str
+
+    @property
+    def turned(self) -> Direction:
+        """The other way round."""
+        return Direction(self.tgt, self.src)
+
+    def __str__(self) -> str:
+        return "-".join(self)
+
+
+class Limits(NamedTuple):
+    """Which pairs are dropped; lengths in tokens, with what stands before a source."""
+
+    max_tokens: int
+    max_length_ratio: float
+    dedupe: bool
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A parallel text, read and stored once."""
+
+    name: str  # in messages, such as data.train[0]
+    source: Source  # where it is; its sides have names
+    direction: Direction  # from its first side into its second
+    weight: float = 1.0  # a duplicate stays in the corpus of the highest weight
+
+    def is_same_text(self, other: Corpus) -> bool:
+        """Whether both are the same lines."""
+        return (self.source, self.direction) == (other.source, other.direction)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The pairs of a corpus as a stage trains on them: one way round, and how often."""
+
+    name: str  # in messages
+    corpus: int  # its place among the corpora
+    is_turned: bool  # the corpus's second side is the source
+    direction: Direction
+    tag: str | None  # word before each source
+    token: str | None  # language whose token stands before each source
+    weight: float  # 0: not in this stage
+    share: float | None = None  # of an epoch's sentences, in place of the weight
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of training; all stages have the same flows, with weights and shares of their own."""
+
+    flows: tuple[Flow, ...]
+    augment: Augment | None = None
+    until: Until | None = None
+
+    @property
+    def directions(self) -> list[Direction]:
+        """The directions that it trains on, each once."""
+        return list(dict.fromkeys(flow.direction for flow in self.flows if flow.weight))
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """All that training makes of the section `data`."""
+
+    root: Path  # relative paths start here
+    corpora: tuple[Corpus, ...]
+    stages: tuple[Stage, ...]
+    valid: tuple[Corpus, ...]
+    test: tuple[Corpus, ...]
+    limits: Limits
+    temperature: float
+    has_tokens: bool  # a token of the target language stands before each source
+    usual: Direction  # of texts without languages of their own
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """The flows of the first stage."""
+        return self.stages[0].flows
+
+    @property
+    def named(self) -> list[Corpus]:
+        """All texts, for training, validation and tests."""
+        return [*self.corpora, *self.valid, *self.test]
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that training translates into, each once."""
+        languages = [flow.direction.tgt for flow in self.flows] or [self.usual.tgt]
+        return list(dict.fromkeys(languages))
+
+    @property
+    def token_languages(self) -> list[str]:
+        """The languages that have a token in the vocabulary."""
+        return self.target_languages if self.has_tokens else []
+
+    @cached_property
+    def directions(self) -> list[Direction]:
+        """The directions that the trained model has learnt, each once.
+
+        Without those whose reverse alone is trained to the end.
+        """
+        last = self.stages[-1].directions
+        every = dict.fromkeys(flow.direction for flow in self.flows)
+        return [
+            direction for direction in every if direction in last or direction.turned not in last
+        ]
+
+    def direction(self, source: str | None, to: str | None) -> Direction | None:
+        """The direction of a translation, given one of its languages, both or none; None: unknown.
+
+        It need not be one that the model has learnt. Other languages than those of the texts count
+        as not given.
+        """
+        known = {code for flow in self.flows for code in flow.direction}
+        source, to = (code if code in known else None for code in (source, to))
+        fitting = [
+            direction
+            for direction in self.directions
+            if source in (None, direction.src) and to in (None, direction.tgt)
+        ]
+        if len(fitting) == 1:
+            return fitting[0]
+        return Direction(source, to) if source and to else None
+
+    def token_of(self, corpus: Corpus) -> str | None:
+        """The language whose token stands before each source of a text that is translated."""
+        return corpus.direction.tgt if self.has_tokens else None
+
+
+def plan_data(data: DataConfig) -> DataPlan:
+    """Make the plan of a valid section `data`."""
+    corpora, flows = corpora_and_flows(data)
+    tests = (texts_of(data, test, f"data.test[{i}]") for i, test in enumerate(data.test))
+    return DataPlan(
+        root=Path(data.root or ".").expanduser(),
+        corpora=tuple(corpora),
+        stages=tuple(_stages(data, flows)),
+        valid=tuple(texts_of(data, data.valid, "data.valid") if data.valid else ()),
+        test=tuple(chain.from_iterable(tests)),
+        limits=Limits(data.max_tokens, data.max_length_ratio, data.dedupe),
+        temperature=data.temperature,
+        has_tokens=data.language_tokens,
+        usual=Direction(data.src_lang, data.tgt_lang),
+    )
+
+
+def texts_of(data: DataConfig, source: Source, name: str) -> list[Corpus]:
+    """The texts of an entry: one, or one for each of its `directions`."""
+    plain = source.model_copy(
+        update={"weight": 1.0, "share": None, "tag": None, "reverse": False, "directions": None}
+    )
+    if not source.directions:
+        direction = Direction(source.src_lang or data.src_lang, source.tgt_lang or data.tgt_lang)
+        return [Corpus(name, _with_sides(plain, direction), direction, source.weight)]
+    directions = [Direction(*code.split("-")) for code in dict.fromkeys(source.directions)]
+    return [
+        Corpus(f"{name} ({direction})", _with_sides(plain, direction), direction, source.weight)
+        for direction in directions
+    ]
+
+
+def _with_sides(source: Source, direction: Direction) -> Source:
+    """The sides of a path are called by their languages where they have no other names."""
+    if source.path is None:
+        return source
+    sides = {"src": source.src or direction.src, "tgt": source.tgt or direction.tgt}
+    return source.model_copy(update=sides)
+
+
+def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
+    """The corpora of `data.train`, and a flow for each entry and direction.
+
+    A text with an entry for each direction is one corpus with two flows.
+    """
+    corpora: list[Corpus] = []
+    flows: list[Flow] = []
+    for number, entry in enumerate(data.train):
+        texts = texts_of(data, entry, f"data.train[{number}]")
+        for text in texts:
+            direction = text.direction.turned if entry.reverse else text.direction
+            # Of de-en and en-de of one entry the second is the first one turned.
+            twin = next(
+                (other for other in texts if other.direction == text.direction.turned), text
+            )
+            corpus = twin if texts.index(twin) < texts.index(text) else text
+            is_turned = entry.reverse or corpus is not text
+            place = next(_places_of_twins(corpora, flows, corpus, is_turned), len(corpora))
+            corpora += [corpus] * (place == len(corpora))
+            token = direction.tgt if data.language_tokens else None
+            share = entry.share and entry.share / len(texts)
+            about = (text.name, place, is_turned, direction, entry.tag, token)
+            flows.append(Flow(*about, weight=entry.weight, share=share))
+    return corpora, flows
+
+
+def _places_of_twins(
+    corpora: Sequence[Corpus], flows: Sequence[Flow], corpus: Corpus, is_turned: bool
+) -> Iterator[int]:
+    """The places of corpora that are this text and have one flow, the other way round."""
+    for place, stored in enumerate(corpora):
+        ways = [flow.is_turned for flow in flows if flow.corpus == place]
+        if stored.is_same_text(corpus) and ways == [not is_turned]:
+            yield place
+
+
+def _reverses(flows: Sequence[Flow]) -> Iterator[tuple[int, Flow]]:
+    """(place, the other way round) of each flow whose corpus has no other one."""
+    corpora = [flow.corpus for flow in flows]
+    for place, flow in enumerate(flows):
+        if corpora.count(flow.corpus) == 1:
+            direction = flow.direction.turned
+            yield (
+                place,
+                replace(
+                    flow,
+                    name=f"{flow.name}, reversed",
+                    is_turned=not flow.is_turned,
+                    direction=direction,
+                    token=flow.token and direction.tgt,
+                ),
+            )
+
+
+def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
+    """The stages, or one without a change; with reverses where a stage has both directions."""
+    stages = data.stages or [TrainingStage()]
+    reverses = list(_reverses(flows)) if any(stage.both_directions for stage in stages) else []
+    for stage in stages:
+        augment = data.augment if stage.augment is None else stage.augment
+        changed = list(flows)
+        if (numbers := stage.shares or stage.weights) is not None:
+            changed = [
+                replace(flow, weight=number, share=(number or None) if stage.shares else None)
+                for flow, number in zip(flows, numbers, strict=True)
+            ]
+        changed += [
+            replace(flow, weight=changed[place].weight * stage.both_directions)
+            for place, flow in reverses
+        ]
+        yield Stage(tuple(changed), augment, stage.until)
