@@ -265,8 +265,8 @@ class Plan:
     weights: Sequence[float]  # how often an epoch sees each corpus, relative to the others
     batch: BatchConfig
     seed: int
-    # Makes the store of an epoch from its number, augmented or in other subwords; it may give up
-    # once the event is set. None: all epochs have the same store.
+    # Makes the store of an epoch from its number; it may give up once the event is set. None: all
+    # epochs have the same store.
     resample: Callable[[int, threading.Event], Store] | None = None
     packed: bool = False  # without padding, so that an update need not be cut by length
 

@@ -74,7 +74,7 @@ class Store:
     kept: tuple[int, ...]  # pairs of each corpus
     counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
-    corpora: tuple[Counts, ...] = ()  # of each corpus; empty in stores of version 0.1.0
+    corpora: tuple[Counts, ...] = ()  # of each corpus
     augmented: str = ""  # what `data.augment` has changed, for the log; "" on disk
 
     def __len__(self) -> int:
