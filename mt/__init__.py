@@ -1,3 +1,3 @@
 """`mt`: train, run and judge encoder-decoder Transformers for translation."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -283,12 +283,6 @@ def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:
             + (" with byte_fallback" if tokenizer.byte_fallback else "")
             + f", found {tokenizer.vocab_size}",
         )
-    alpha = tokenizer.sampling_alpha
-    if tokenizer.type == "bpe" and alpha is not None and alpha >= 1:
-        yield Fault(
-            ["tokenizer.sampling_alpha", "tokenizer.type"],
-            f"must be below 1 with type bpe (the share of merges skipped), found {alpha}",
-        )
 
 
 def _symbols(tokenizer: TokenizerConfig) -> Iterator[Fault]:

@@ -82,11 +82,6 @@ class TokenizerConfig(_Strict):
     sample_lines: Count = _key(
         2_000_000, "lines per side, at most, that the vocabulary is learned from"
     )
-    sampling_alpha: Positive | None = _key(
-        None,
-        "subword regularisation: share of merges skipped (bpe) or smoothing (unigram); null "
-        "means off",
-    )
     model: Text | None = _key(
         None,
         "SentencePiece model file of your own, of the type above; null means one is trained; "

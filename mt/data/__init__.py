@@ -3,6 +3,6 @@
 `corpus` reads sentence pairs from `text_files`, or from the `columns` of `table_files` or of a
 `datasets_source`; `check` looks for faults before training. `filters` drops pairs that are unfit
 for training, `tokenizer` turns lines into ids and back, `store` keeps the ids on disk,
-`subword_regularisation` samples other tokens for the same text in each epoch, `plan` chooses the
-sentences of each update, `batches` pads them, `loader` loads them ahead of training.
+`plan` chooses the sentences of each update, `batches` pads them, `loader` loads them ahead of
+training.
 """

@@ -256,8 +256,7 @@ def average_run(
         scored = [
             folder
             for folder, meta in metas.items()
-            if isinstance(meta.get("score"), int | float)
-            and meta.get(SCORED_ON, scored_on) == scored_on
+            if isinstance(meta.get("score"), int | float) and meta.get(SCORED_ON) == scored_on
         ]
         # The sort is stable: of equal scores the earlier checkpoint comes first.
         chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]

@@ -1,6 +1,6 @@
 """Read a run directory: config, manifest, metrics, log, samples and outputs, whatever is there.
 
-A run may be in progress, interrupted, of an earlier version, or damaged. What is missing or cannot
+A run may be in progress, interrupted or damaged. What is missing or cannot
 be read becomes a remark on the page, never an error.
 """
 
@@ -42,8 +42,8 @@ MAX_SENTENCES = 50_000
 # The name of the validation set among the sets that are scored.
 VALIDATION = "validation"
 NOT_KEPT = (
-    "The outputs behind the scores were not kept, as in runs of version 0.1.0: there are no "
-    "confidence intervals, scores by length or sentences. --translate makes them again with the "
+    "The outputs behind the scores were not kept: there are no confidence "
+    " intervals, scores by length or sentences. --translate makes them again with the "
     "best checkpoint."
 )
 

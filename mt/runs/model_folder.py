@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
+from mt import __version__
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
@@ -23,7 +24,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of, write_whole
 
-FORMAT = 1
+FORMAT = 2
 # Files of a model folder.
 WEIGHTS = "model.safetensors"
 STATE = "state.pt"
@@ -104,7 +105,8 @@ def run_dir_of(folder: Path) -> Path | None:
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read `meta.json` of a model folder and verify the checksums of the files `names`.
 
-    Raises DamagedError if a file is missing or differs, CheckpointError if a newer mt wrote it.
+    Raises DamagedError if a file is missing or differs, CheckpointError if mt 0.2 or a newer mt
+    wrote it.
     """
     try:
         meta = read_json(folder / META)
@@ -114,8 +116,11 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
                 f"{folder}: was written by a newer mt (format {meta['format']}, this version reads "
                 f"up to {FORMAT}); install that version"
             )
-        if meta["format"] < 1:
-            raise ValueError(f"format {meta['format']}")
+        if meta["format"] < FORMAT:
+            raise CheckpointError(
+                f"{folder}: was made by mt 0.2 or before, and this is mt {__version__}, which does "
+                "not read it; train anew, or use that version"
+            )
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
                 raise DamagedError(

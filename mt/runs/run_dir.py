@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mt import __version__
 from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
 from mt.config.load import load_config
 from mt.config.schema import Config
@@ -17,7 +18,7 @@ from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
-from mt.runs.manifest import MANIFEST
+from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.model_folder import CHECKPOINTS, checkpoints
 
 if TYPE_CHECKING:
@@ -145,6 +146,18 @@ def check_is_run(run_dir: Path) -> None:
     )
 
 
+def check_version(run_dir: Path) -> None:
+    """Raise CheckpointError if mt 0.2 or before made the run, or trained it last."""
+    version = ""
+    with suppress(OSError, ValueError):
+        version = str(read_manifest(run_dir).get("packages", {}).get("mt"))
+    if version.startswith(("0.1.", "0.2.")):
+        raise CheckpointError(
+            f"run directory {run_dir}: was made by mt {version}, and this is mt {__version__}, "
+            "which does not read it; train anew (--fresh sets it aside), or use that version"
+        )
+
+
 def check_same_run(run_dir: Path, config: Config) -> list[str]:
     """Compare `config` with the one that the run was started with; return the keys that differ.
 
@@ -236,9 +249,8 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
 
 
 def _adjustable_keys(config: Config) -> set[str]:
-    """Keys of `model` and `tokenizer` that change neither a weight's shape nor its meaning."""
+    """Keys of `model` that change neither a weight's shape nor its meaning."""
     keys = {f"model.{key}" for key in type(config.model).model_fields if "dropout" in key}
-    keys.add("tokenizer.sampling_alpha")
     if not config.model.learned_positions:
         keys.add("model.max_positions")
     return keys

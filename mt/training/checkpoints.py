@@ -78,18 +78,6 @@ class TrainState:
     valid_fingerprint: str = ""  # of the validation set that the scores are from
     rollbacks: int = 0  # returns to a checkpoint because of non-finite values
 
-    @classmethod
-    def from_saved(cls, saved: Mapping[str, Any]) -> TrainState:
-        """The state as `state.pt` holds it; version 0.1 called `valid_fingerprint` `judged_on`.
-
-        Up to version 0.2.0 it also counted target tokens, which nothing read.
-        """
-        values = dict(saved)
-        values.pop("tokens", None)
-        if "judged_on" in values:
-            values["valid_fingerprint"] = values.pop("judged_on")
-        return cls(**values)
-
     def advance(self, update: Update) -> None:
         """Count `update` as done."""
         self.step += 1
@@ -224,7 +212,7 @@ def load_checkpoint(folder: Path, updater: Updater) -> TrainState:
     """Load weights and optimiser state of a checkpoint into `updater`; returns the rest of it."""
     state = load_state(folder)
     updater.load_state(folder, state)
-    return TrainState.from_saved(state["train"])
+    return TrainState(**state["train"])
 
 
 def intact_checkpoints(

@@ -29,6 +29,7 @@ from mt.runs.run_dir import (
     check_is_free,
     check_is_run,
     check_same_run,
+    check_version,
     claim,
     dry_run_dir,
     explain_write_errors,
@@ -186,7 +187,7 @@ def _train(
             unless_refused.pop_all()
             log.say(f"preflight passed: {preflight}")
             _announce_time(trainer, preflight)
-            del preflight  # frees its epoch, whose subwords may be sampled
+            del preflight  # frees its epoch, whose text may be augmented
             outcome = trainer.train()
             if outcome.exit_code == 0:
                 if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
@@ -211,6 +212,8 @@ def _claim(
     check_is_free(run_dir)  # before minutes of reading
     if fresh:
         check_can_be_renamed(run_dir)
+    else:
+        check_version(run_dir)
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed
     warnings, read = _check_corpora(config, run_dir, fresh, base, log)
@@ -262,6 +265,7 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
     parts of its `shard`, and the last one merges them. Raises MtError for what the user can mend.
     """
     check_is_run(run_dir)
+    check_version(run_dir)
     log = RunLog(run_dir, config.train.max_steps)
     base = resolve_init_from(config)
     warnings, read = _check_corpora(config, run_dir, False, base, log)
@@ -369,7 +373,7 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
             for line in metrics_lines(log.run_dir)
             if line
             and (line["kind"], line["step"]) == ("test", step)
-            and line.get("model_step", model_step) == model_step
+            and line["model_step"] == model_step
             and all(metric in line for metric in metric_names(config))
         }
         return {

@@ -190,19 +190,14 @@ def restore_optimizer(
     """Load moments and learning rate from a checkpoint; other settings stay as the config has them.
 
     `where` names the checkpoint for the message. Raises CheckpointError if the state belongs to
-    other parameters. Up to version 0.2.0 embeddings were in one group with the matrices after them.
+    other parameters.
     """
-    groups = list(state["param_groups"])
-    if len(groups) == len(optimizer.param_groups) - 1:
-        n_embeddings, both = len(optimizer.param_groups[0]["params"]), groups.pop(0)
-        cuts = slice(n_embeddings), slice(n_embeddings, None)
-        groups = [{**both, "params": both["params"][cut]} for cut in cuts] + groups
     loaded = ("params", "lr")
     settings = [
         {key: group[key] for key in group if key not in loaded} for group in optimizer.param_groups
     ]
     try:
-        optimizer.load_state_dict({**state, "param_groups": groups})
+        optimizer.load_state_dict(dict(state))
     except ValueError as error:
         raise CheckpointError(
             f"{where}: the optimiser's state does not fit the model ({error}); use another "

@@ -43,7 +43,7 @@ N_COUNTED = 1000
 class Preflight:
     """What the updates of an epoch take: memory for the largest batch, time for a typical one."""
 
-    plan: Plan  # of the epoch, with its subwords sampled
+    plan: Plan  # of the epoch, with its augmented text
     rows: int  # sentences in the largest batch
     longest: int  # tokens of its longest sentence, with eos
     memory_mb: float  # most that any rank uses

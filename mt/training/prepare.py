@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
@@ -32,7 +32,6 @@ from mt.data.tokens.placeholders import (
 )
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
-from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import Styles
 from mt.errors import ConfigError, leaf_for
@@ -60,8 +59,7 @@ PLAN_KEYS = {
     "run": {"dir", "seed"},
     "batch": {"tokens_per_update", "tokens_per_batch"},  # the second does not change the plan
     "tokenizer": {
-        "sampling_alpha",
-        # These are in the tokenizer, whose fingerprint is in that of the store.
+        # In the tokenizer, whose fingerprint is in that of the store.
         *("vocab_size", "type", "joint", "byte_fallback", "character_coverage"),
         *("user_defined_symbols", "split_digits", "sample_lines", "model", "tgt_model"),
     },
@@ -99,14 +97,11 @@ class Prepared:
     def plan_fingerprint(self) -> str:
         """Changes when the order of the data does, or the tokens of an epoch.
 
-        A run whose fingerprint has changed, as those of version 0.2 and before, continues with a
-        new epoch and says so.
+        A run whose fingerprint has changed continues with a new epoch and says so.
         """
         config = self.config
         parts: list[object] = [self.store.fingerprint, self.plans[0].drawn]
         parts += [config.batch.tokens_per_update, config.run.seed, PLAN]
-        if config.tokenizer.sampling_alpha is not None:
-            parts.append(config.tokenizer.sampling_alpha)
         if (augment := config.data.augment) is not None:
             data = config.data
             parts += [augment.model_dump_json(), data.src_lang, data.tgt_lang]
@@ -156,7 +151,11 @@ def prepare(
                 "translation often enough; only numbers and names that both sides have are replaced"
             )
     resamples = [
-        _resample(config, data, store, directed, tokenizer, translations) for data in sections
+        data.augment
+        and Augmentation(
+            directed, tokenizer, config.model_copy(update={"data": data}), translations
+        )
+        for data in sections
     ]
     longest = config.data.max_tokens + 1 if any(resamples) else store.longest
     config = settle_batch_size(config, updater, longest, log)
@@ -181,26 +180,6 @@ def prepare(
     return Prepared(
         config, recorded, tokenizer, store, updater, plans, scoring, validation, started
     )
-
-
-def _resample(
-    config: Config,
-    data: DataConfig,
-    store: Store,
-    directed: Store,
-    tokenizer: Tokenizer,
-    translations: dict[str, str] | None,
-) -> Callable[[int, Event | None], Store] | None:
-    """What makes the store of an epoch in a stage with this `data`; None if all have the same."""
-    config = config.model_copy(update={"data": data})
-    resample: Callable[[int, Event | None], Store] | None = None
-    is_sampled = config.tokenizer.sampling_alpha is not None
-    # Subwords are sampled of ids that lie end to end.
-    if data.augment is not None or (is_sampled and directed is not store):
-        resample = Augmentation(directed, tokenizer, config, translations)
-    if is_sampled:
-        resample = SubwordRegularisation(store, tokenizer, config, resample)
-    return resample
 
 
 def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:

@@ -363,5 +363,4 @@ class Updater:
         restore_optimizer(self.optimizer, state["optimizer"], str(folder))
         if state["scaler"]:  # empty if the precision was not fp16
             self.scaler.load_state_dict(state["scaler"])
-        # 0.2.0 did not record it.
-        self.skipped, self._most_skipped = self.skipped.new_tensor(state.get("skipped", [0, 0]))
+        self.skipped, self._most_skipped = self.skipped.new_tensor(state["skipped"])

@@ -22,7 +22,6 @@ from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import (
-    DEFAULT,
     check_tokenizer,
     choose_tokenizer,
     fitting_tokenizer,
@@ -282,11 +281,7 @@ class Validation:
         metric = self.config.train.metric
         if (comet := self.scoring.comet) is not None:
             return f"{text}/{metric}/{comet.name}"
-        if metric != "bleu":
-            return f"{text}/{metric}"
-        # Version 0.1 had no other metric and no other tokenizer than this one.
-        tokenize = self.scoring.tokenize
-        return text if tokenize == DEFAULT else f"{text}/{tokenize}"
+        return f"{text}/{metric}" + f"/{self.scoring.tokenize}" * (metric == "bleu")
 
     @property
     def n_tgt(self) -> int:

@@ -65,6 +65,7 @@ def wider(tree: Any) -> Any:
         (harmed(truncate, "meta.json"), ["not a complete", "meta.json"]),
         (harmed(nest, "meta.json"), ["meta.json", "too deep"]),
         (meta(lambda tree: tree | {"format": 99}), ["newer mt", "99", "install"]),
+        (meta(lambda tree: tree | {"format": 1}), ["made by mt 0.2 or before", "train anew"]),
         (meta(lambda tree: []), ["not a complete", "meta.json"]),
         (meta(lambda tree: {"format": 1}), ["not a complete", "meta.json"]),
         (meta(lambda tree: tree | {"format": "x"}), ["not a complete", "meta.json"]),

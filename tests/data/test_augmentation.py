@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import log_of, merged, weights_of
 from messages import says
 from subwords import digest, made_lines, rows, store_of
@@ -18,11 +20,12 @@ from token_stores import tokenizer_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
-from mt.data.tokens import placeholders
+from mt.data.tokens import augmentation, placeholders
 from mt.data.tokens.augmentation import Augmentation, augment_sample
+from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
-from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError
 from mt.training import preflight
@@ -60,6 +63,11 @@ def epoch_of(
     made = Augmentation(store, tokenizer, config)(epoch)
     texts = map(tokenizer.src.decode, rows(made))
     return made, list(zip(*texts, strict=True))
+
+
+def plan_of(store: Store, tokenizer: Tokenizer, config: Config) -> Plan:
+    batch = BatchConfig(tokens_per_update=3000, tokens_per_batch=900)
+    return Plan(store, [1.0, 1.0], batch, 1, Augmentation(store, tokenizer, config))
 
 
 def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
@@ -160,20 +168,51 @@ def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: T
 
 
 def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> None:
-    config = config_of(max_tokens=200, caps=0.4, join=0.3)
-    sampled = config.model_copy(update={"tokenizer": TokenizerConfig(sampling_alpha=0.2)})
-    for settings in (config, sampled):
-        batch = BatchConfig(tokens_per_update=3000, tokens_per_batch=900)
-        augment: Any = Augmentation(store, tokenizer, config)
-        if settings is sampled:
-            augment = SubwordRegularisation(store, tokenizer, settings, augment)
-        plan = Plan(store, [1.0, 1.0], batch, 1, augment)
-        made = plan.for_epoch(3, Event())
-        batches = [batch for update in made.updates(3) for batch in update]
-        longest = np.maximum(made.store.src_lengths, made.store.tgt_lengths) + 1
-        assert max(longest[batch].max() * len(batch) for batch in batches) <= 900
-        assert sorted(np.concatenate(batches)) == list(range(len(made.store)))
-        assert "caps" in made.store.augmented
+    made = plan_of(store, tokenizer, config_of(max_tokens=200, caps=0.4, join=0.3)).for_epoch(
+        3, Event()
+    )
+    batches = [batch for update in made.updates(3) for batch in update]
+    longest = np.maximum(made.store.src_lengths, made.store.tgt_lengths) + 1
+    assert max(longest[batch].max() * len(batch) for batch in batches) <= 900
+    assert sorted(np.concatenate(batches)) == list(range(len(made.store)))
+    assert "caps" in made.store.augmented
+
+
+def test_the_prefetcher_goes_from_one_augmented_epoch_into_the_next(
+    tokenizer: Tokenizer, store: Store
+) -> None:
+    plan = plan_of(store, tokenizer, config_of(caps=0.4, join=0.3))
+    first, second = (plan.for_epoch(epoch, Event()) for epoch in (4, 5))
+    n = len(first.updates(4))
+    places = [(first, 4, n - 2), (first, 4, n - 1), (second, 5, 0), (second, 5, 1)]
+    with Prefetcher(plan, 4, n - 2) as prefetcher:
+        for (made, epoch, number), update in zip(places, prefetcher, strict=False):
+            assert (update.epoch, update.number) == (epoch, number)
+            assert update.last == (epoch == 4 and number == n - 1)
+            batches = [collate(made.store.pairs(batch)) for batch in made.updates(epoch)[number]]
+            for ours, theirs in zip(update.batches, batches, strict=True):
+                assert torch.equal(ours.src, theirs.src)
+                assert torch.equal(ours.tgt_in, theirs.tgt_in)
+
+
+def test_leaving_the_prefetcher_does_not_wait_for_the_epoch_that_is_being_made(
+    tokenizer: Tokenizer, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(augmentation, "PAIRS_PER_CHUNK", 10)
+    asked = Event()
+    real = Augmentation._augment
+
+    def slow(*arguments: Any) -> Any:
+        asked.set()
+        time.sleep(0.1)  # a minute for the whole store
+        return real(*arguments)
+
+    monkeypatch.setattr(Augmentation, "_augment", slow)
+    with Prefetcher(plan_of(store, tokenizer, config_of(caps=0.1)), 0, 0) as prefetcher:
+        assert asked.wait(10)
+        thread, start = prefetcher._thread, time.perf_counter()
+    assert not thread.is_alive()
+    assert time.perf_counter() - start < 5
 
 
 def test_capitals_get_pieces() -> None:

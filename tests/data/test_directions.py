@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,7 @@ from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate, gather_batch
 from mt.data.tokens.directions import in_directions
 from mt.data.tokens.mixing import stages_of
-from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store, open_or_build
-from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 
@@ -130,21 +127,6 @@ def test_changes_are_those_of_the_language_that_is_the_source(
     texts = [[tokenizer.src.decode([ids.tolist()])[0] for ids in made.pair(i)] for i in range(6)]
     assert texts[:3] == [[f"{src} de", tgt] for src, tgt in PAIRS]
     assert texts[3:] == [[f"{tgt} en", src] for src, tgt in PAIRS]
-
-
-def test_subwords_of_both_directions_are_sampled(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    config = config_of(tmp_path, FORWARD, BACK, tokenizer=TAGS | {"sampling_alpha": 0.5})
-    _, store = stores(tmp_path, config.data, tokenizer)
-    text = Augmentation(store, tokenizer, config)
-    sampling = SubwordRegularisation(store, tokenizer, config, text)
-    plan = Plan(store, [1.0, 1.0], config.batch, 1, sampling).for_epoch(2, Event())
-    assert plan.store.augmented == ""
-    texts = [
-        tuple(tokenizer.src.decode([ids.tolist() for ids in pair]))
-        for pair in plan.store.pairs(np.arange(6))
-    ]
-    assert texts == PAIRS + [(tgt, src) for src, tgt in PAIRS]
-    assert len(plan.store.src) > len(store.stored.src)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

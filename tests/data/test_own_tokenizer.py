@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import BLIND, Mt, metrics_of, refused
 from subwords import made_lines
@@ -16,7 +15,6 @@ from token_stores import tokenizer_of
 
 from mt.config.schema import Config, TokenizerConfig
 from mt.data.tokens.sentencepiece_model import ModelInfo, model_info
-from mt.data.tokens.subword_regularisation import BpeDropout, UnigramSampling
 from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
@@ -60,23 +58,6 @@ def test_user_defined_symbols_are_one_token_each(kind: str, line: str) -> None:
     assert pieces.count("<br>") == line.count("<br>")
     assert pieces.count("{name}") == line.count("{name}")
     assert tokenizer.tgt.decode(tokenizer.tgt.encode([line])) == [line]
-
-
-@pytest.mark.parametrize(("kind", "sampler"), [("bpe", BpeDropout), ("unigram", UnigramSampling)])
-def test_sampling_never_splits_user_defined_symbols(kind: str, sampler: Any) -> None:
-    """The same text in other tokens, but the symbols as they were; in part of the words only."""
-    tokenizer = learned(type=kind, user_defined_symbols=["<Hund>", "Schlaf"])
-    lines = ["Hunde schlafen<Hund>laufen", "<Hund> Schlaf <Hund>", "Schlafboot Hausboot Hunde"] * 20
-    rows = tokenizer.src.encode(lines)
-    segmenter = sampler(tokenizer.src.scored_pieces(), 0.3)
-    lengths = np.array([len(row) for row in rows])
-    ids, lengths = segmenter.sample(np.concatenate(rows), lengths, np.random.default_rng(1))
-    sampled = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])]
-    assert tokenizer.tgt.decode(sampled) == lines
-    assert sampled != rows
-    symbols = {tokenizer.tgt.piece_id(piece) for piece in ("<Hund>", "Schlaf")}
-    for row, other in zip(rows, sampled, strict=True):
-        assert [i for i in row if i in symbols] == [i for i in other if i in symbols]
 
 
 def test_digits_stay_together_where_asked() -> None:

@@ -134,22 +134,6 @@ def test_pieces_are_what_the_ids_stand_for(separate: Tokenizer) -> None:
     assert len(separate.tgt.pieces("the cat")) == len(separate.tgt.encode(["the cat"])[0])
 
 
-def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_and_bytes(
-    joint: Tokenizer, separate: Tokenizer
-) -> None:
-    vocabulary = joint.tgt.scored_pieces()
-    assert vocabulary == joint.src.scored_pieces()
-    assert len(vocabulary) == 300
-    assert [text for text, _ in vocabulary[: 4 + 256]] == [""] * (4 + 256)
-    assert all(
-        text and joint.tgt.piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260
-    )
-    assert all(score < 0 or i <= 260 for i, (_, score) in enumerate(vocabulary) if vocabulary[i][0])
-    assert "ß" in {text for text, _ in separate.src.scored_pieces()} - {
-        text for text, _ in separate.tgt.scored_pieces()
-    }
-
-
 def test_bytes_that_spell_line_ends_do_not_end_the_line(joint: Tokenizer) -> None:
     spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
     pieces = {piece: i for i, piece in enumerate(joint.tgt.all_pieces())}

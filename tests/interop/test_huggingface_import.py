@@ -184,13 +184,13 @@ def test_an_imported_model_is_exported_to_ctranslate2(imported: Path, tmp_path: 
 def test_an_imported_model_is_fine_tuned(
     imported: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """Its config.yaml starts the training; unigram sampling splits each side by its model."""
+    """Its config.yaml starts the training."""
     values = [
         *(f"data.{kind}={{src: {kind}.src, tgt: {kind}.tgt}}" for kind in ("train", "valid")),
         f"data.root={tiny_corpus}",
         "batch.tokens_per_update=500", "batch.tokens_per_batch=500", "data.max_tokens=40",
         "train.max_steps=6", "train.valid_every=3", "optim.peak_lr=1e-3", "optim.warmup_steps=2",
-        "tokenizer.sampling_alpha=0.5", "decode.beam_size=1", "decode.max_len_factor=1",
+        "decode.beam_size=1", "decode.max_len_factor=1",
     ]  # fmt: skip
     options = [word for value in values for word in ("--set", value)]
     command = ["train", "--config", imported / "config.yaml", "--run-dir", tmp_path / "run"]

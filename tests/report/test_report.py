@@ -20,8 +20,6 @@ from mt.report.curves import INTERVALS, thin
 from mt.report.page import make_page
 from mt.report.run_summary import read_run
 
-OLD_RUN = Path(__file__).parents[1] / "files" / "run-0.1.0" / "run"
-
 
 class Page(HTMLParser):
     """The tags, attributes and text of a page."""
@@ -181,14 +179,6 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "Leaks were not counted: there is no validation or test set" in page.text
     assert "Attention is not shown" in page.text
     assert len(html) < 400_000
-
-
-def test_a_run_of_version_0_1_0_with_its_data_gone(tmp_path: Path) -> None:
-    page = Page(make_page([OLD_RUN]))
-    assert "38.47" in page.text
-    assert "not here now" in page.text
-    assert "--translate makes them again" in page.text
-    assert "120 of 120 updates" in page.text
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

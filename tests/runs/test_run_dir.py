@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import config_of
+from conftest import Mt, config_of, refused
 from faults import raising
 from messages import raises_saying, says
 
+from mt import __version__
 from mt.errors import CheckpointError, DataError
 from mt.runs.run_dir import check_same_run, claim, set_aside, write_config
 from mt.training import launch
@@ -167,7 +168,6 @@ DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0}
             {"train": {"max_steps": 99}, "batch": {"tokens_per_update": 700}},
             ["batch.tokens_per_update: was 500, now 700", "train.max_steps: was 8, now 99"],
         ),
-        ({"tokenizer": {"sampling_alpha": 0.1}}, ["tokenizer.sampling_alpha: was None, now 0.1"]),
         # Neither dropouts nor computed positions change the shape of a weight.
         (
             {"model": DROPOUTS | {"max_positions": 80}},
@@ -187,6 +187,18 @@ def test_changed_keys_are_reported(
     assert check_same_run(started / "new", config_of(tiny_mapping, changes)) == []
 
 
+def test_a_run_of_an_earlier_version_is_refused_but_set_aside(
+    copied_run: Path, tiny_config: Path, mt: Mt
+) -> None:
+    manifest = copied_run / "manifest.json"
+    version = f'"mt": "{__version__}"'
+    manifest.write_text(manifest.read_text().replace(version, '"mt": "0.2.0"'))
+    command = ["train", "--config", tiny_config, "--run-dir", copied_run, "--device", "cpu"]
+    assert says(refused(mt(*command)), copied_run, "made by mt 0.2.0", __version__, "train anew")
+    ended = mt(*command, "--fresh", "--dry-run")
+    assert ended.code == 0, ended.err
+
+
 def test_only_the_key_at_fault_is_named_and_learned_positions_are_weights(
     started: Path, tiny_mapping: Mapping[str, Any]
 ) -> None:
@@ -204,7 +216,7 @@ def test_another_model_or_tokenizer_is_refused_with_every_key(
     changed = config_of(
         tiny_mapping,
         model={"d_ff": 128, "norm": "post"},
-        tokenizer={"vocab_size": 400, "sampling_alpha": 0.1},
+        tokenizer={"vocab_size": 400},
         train={"max_steps": 9},
     )
     with pytest.raises(CheckpointError) as error:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import config_of
 from pydantic import BaseModel, create_model
 
-from mt.config.load import load_config
 from mt.config.schema import Config, DataConfig, Source, sections
 from mt.data.tokens.store import DATA_KEYS, SOURCE_KEYS, corpus_records, fingerprint_of
 from mt.data.tokens.store_parts import StoreTexts
-from mt.data.tokens.tokenizer import Tokenizer
 from mt.training.prepare import PLAN_KEYS, Prepared
-
-OLD_RUN = Path(__file__).parents[1] / "files" / "run-0.1.0"
 
 
 def with_new_key(model: BaseModel, **values: Any) -> Any:
@@ -27,14 +23,13 @@ def with_new_key(model: BaseModel, **values: Any) -> Any:
 
 
 @pytest.fixture
-def config(monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.chdir(OLD_RUN / "corpus")
-    return load_config(str(OLD_RUN / "run" / "config.yaml")).config
+def config(tiny_mapping: Mapping[str, Any]) -> Config:
+    return config_of(tiny_mapping)
 
 
 def store_fingerprint(data: DataConfig, sources: list[Source] | None = None) -> str:
     records = corpus_records(data.train, data, {})
-    tokenizer = Tokenizer.load(OLD_RUN / "run")
+    tokenizer: Any = SimpleNamespace(fingerprint="tokenizer", styles=None, languages={})
     texts = StoreTexts(sources or data.train, "data.train", data, tokenizer, records)
     return fingerprint_of(texts)
 
@@ -48,21 +43,13 @@ def plan_fingerprint(config: Config) -> str:
     return Prepared.plan_fingerprint.fget(prepared)  # type: ignore[attr-defined]
 
 
-def test_a_store_of_the_first_version_has_the_fingerprint_that_it_had(config: Config) -> None:
-    meta = json.loads((OLD_RUN / "run" / "store" / "train" / "meta.json").read_text())
-    assert store_fingerprint(config.data) == meta["fingerprint"]
-
-
-def test_a_plan_has_the_fingerprint_that_it_had(config: Config) -> None:
-    """Or a run of this version would not resume within its epoch; that of 0.1.0 does not."""
-    plan = "equal updates of all lengths from 8192 tokens on, shuffled by length"
-    before = f"{store_fingerprint(config.data)}/[70]/300/3/{plan}"
-    assert plan_fingerprint(config) == before
+def test_the_size_of_batches_does_not_change_the_plan(config: Config) -> None:
+    before = plan_fingerprint(config)
     for tokens in (20, 300, "auto"):
         batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
         assert plan_fingerprint(config.model_copy(update={"batch": batch})) == before
-    sampling = config.tokenizer.model_copy(update={"sampling_alpha": 0.1})
-    assert plan_fingerprint(config.model_copy(update={"tokenizer": sampling})) == f"{before}/0.1"
+    batch = config.batch.model_copy(update={"tokens_per_update": 301})
+    assert plan_fingerprint(config.model_copy(update={"batch": batch})) != before
 
 
 @pytest.mark.parametrize("section", ["data", *PLAN_KEYS])

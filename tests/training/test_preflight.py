@@ -76,7 +76,11 @@ def test_its_sampled_epoch_is_not_kept(
 
     monkeypatch.setattr(launch, "run_preflight", watched)
     monkeypatch.setattr(Trainer, "train", trained)
-    train(quick_config(NO_TEST, tokenizer={"sampling_alpha": 0.1}), tmp_path, "cpu")
+    train(
+        quick_config(NO_TEST, data={"augment": {"caps": 0.1}}, tokenizer={"vocab_size": 400}),
+        tmp_path,
+        "cpu",
+    )
     assert plans
 
 
@@ -200,14 +204,14 @@ def prepared_of(trainer: Trainer) -> Prepared:
 
 
 @pytest.mark.parametrize(
-    ("per_update", "per_batch", "sampling"),
-    [(500, 8192, None), (200, 200, None), (3000, 300, None), (500, 8192, 0.1)],
-    ids=["small updates", "small batches", "accumulation", "sampling"],
+    ("per_update", "per_batch", "augment"),
+    [(500, 8192, None), (200, 200, None), (3000, 300, None), (500, 8192, {"typos": 0.5})],
+    ids=["small updates", "small batches", "accumulation", "augmented"],
 )
 def test_the_time_told_is_that_of_the_plan(
     per_update: int,
     per_batch: int,
-    sampling: float | None,
+    augment: dict[str, float] | None,
     trainer_of: TrainerOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,8 +220,8 @@ def test_the_time_told_is_that_of_the_plan(
     For this seed: some others put slow batches into the few updates that are timed.
     """
     batch = {"tokens_per_update": per_update, "tokens_per_batch": per_batch}
-    sampled = {"sampling_alpha": sampling}
-    trainer = trainer_of(BLIND, batch=batch, tokenizer=sampled, run={"seed": 2})
+    changes = {"data": {"augment": augment}, "tokenizer": {"vocab_size": 400}} if augment else {}
+    trainer = trainer_of(BLIND, changes, batch=batch, run={"seed": 2})
     prepared = prepared_of(trainer)
     said: list[str] = []
     clock = StandIn(prepared, monkeypatch)

@@ -193,16 +193,6 @@ def test_scores_of_another_metric_do_not_count(
     assert best_step(tmp_path) == 2
 
 
-def test_a_state_of_version_0_1_has_no_nll_of_its_best() -> None:
-    saved = {"step": 4, "best_score": 7.0, "best_step": 2, "judged_on": "text"}
-    state = TrainState.from_saved(saved)
-    assert (state.best_score, state.best_nll, state.valid_fingerprint) == (7.0, None, "text")
-    state.add_score(7.0, 1.0, BLEU)
-    assert (state.best_step, state.bad_validations) == (2, 1)
-    state.add_score(7.5, 1.0, BLEU)
-    assert (state.best_step, state.best_nll) == (4, 1.0)
-
-
 # --- a new best one: better by more than chance? ------------------------------------------------
 
 Outputs = dict[int, list[str]]

@@ -151,12 +151,12 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: TrainerOf) -> 
     not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
 )
 def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_path: Path) -> None:
-    """It grows by 5 % at most over seven epochs of resampled subwords, with validations."""
+    """It grows by 5 % at most over seven epochs of augmented text, with validations."""
     settings = [
         "train.max_steps=400",
         "train.valid_every=40",
         "train.log_every=5",
-        "tokenizer.sampling_alpha=0.1",
+        "data.augment={typos: 0.5}",
     ]
     sets = [word for setting in settings for word in ("--set", setting)]
     ended = run_mt(

@@ -117,7 +117,7 @@ def test_what_another_user_may_have_written_is_not_trusted(
 def test_a_conversion_in_a_strangers_model_folder_is_ignored(
     described: ModelFolder, tiny_run: Path, tiny_corpus: Path, mt: Mt
 ) -> None:
-    """A valid one of other weights, with a record such as mt 0.2.0 took."""
+    """A valid one of other weights, with a record."""
     pytest.importorskip("ctranslate2")
     other = read_folder(checkpoints(tiny_run)[0])
     assert other.weights_hash != described.weights_hash

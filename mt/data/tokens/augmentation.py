@@ -21,6 +21,7 @@ from mt.data.tokens import noise
 from mt.data.tokens.mixing import stages_of
 from mt.data.tokens.placeholders import insert_placeholders
 from mt.data.tokens.store import Store
+from mt.data.tokens.tokenizer import EOS
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, DataConfig
@@ -116,8 +117,8 @@ def augment_sample(sample: PairSample, data: DataConfig) -> None:
 class Augmentation:
     """Makes the store of an epoch: a function of (store, tokenizer, `data.augment`, seed, epoch).
 
-    Without `data.augment` it is a copy. Pairs with unk or a user-defined symbol, and lines that
-    would become too long, stay as they are. The ids of an epoch are in memory.
+    Pairs with unk or a user-defined symbol, and lines that would become too long, stay as they are.
+    The ids of an epoch are in memory.
     """
 
     def __init__(
@@ -135,7 +136,6 @@ class Augmentation:
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens - config.data.language_tokens
         self.join_share = getattr(config.data.augment, "join", 0.0)
-        self.is_copy = config.data.augment is None
         directions = [config.data.direction(source) for source in config.data.train]
         self.noises = [PairNoise(config.data, one, translations) for one in directions]
         # The tokens of target languages, which stay what a source begins with.
@@ -157,7 +157,6 @@ class Augmentation:
                     raise InterruptedError("training has ended")
                 end = min(start + PAIRS_PER_CHUNK, n_pairs)
                 pairs = store.pairs(np.arange(start, end) + sum(store.kept[:corpus]))
-                # Subword regularisation draws from [seed, epoch, 0 or 1, chunk].
                 random = np.random.default_rng([self.seed, epoch, 2, corpus, start])
                 if len(first := self.first_ids[corpus]):
                     pairs = [(src[1:], tgt) for src, tgt in pairs]
@@ -174,7 +173,7 @@ class Augmentation:
         n_used = sum(n * used for n, used in zip(store.kept, self.is_used, strict=False))
         text = f"{n_used:,} pairs in {sum(kept):,} lines: {found or 'none changed'}"
         about = (tuple(kept), store.counts, store.fingerprint, store.corpora)
-        return Store(src, tgt, n_src, n_tgt, *about, augmented="" if self.is_copy else text)
+        return Store(src, tgt, n_src, n_tgt, *about, augmented=text)
 
     def _augment(
         self,
@@ -227,6 +226,5 @@ class Augmentation:
 
 
 def _fixed_ids(side: Side) -> set[int]:
-    """Ids of special tokens and user-defined symbols."""
-    pieces = zip(side.all_pieces(), side.scored_pieces(), strict=True)
-    return {i for i, (piece, (text, _)) in enumerate(pieces) if not (text or piece[:3] == "<0x")}
+    """Ids of special tokens, user-defined symbols and target languages."""
+    return {*range(EOS + 1), *side.symbol_ids()}

@@ -49,25 +49,18 @@ class PieceVocabulary:
         """The id of a piece; that of unk if it is not in the list."""
         return self._ids.get(piece, self.special_ids[1])
 
-    def is_byte(self, number: int) -> bool:
-        """Whether subword regularisation must leave an id alone.
-
-        These are bytes, user-defined symbols, and pieces that SentencePiece does not make.
-        """
-        return self._score(number) is None
-
-    def get_score(self, number: int) -> float:
-        """The score of a piece in the SentencePiece model; 0 if it is not in there."""
-        return self._score(number) or 0.0
-
-    def _score(self, number: int) -> float | None:
-        model, piece = self._model, self._pieces[number]
-        place = model.piece_to_id(piece)
-        if place == self._unk or place in self._symbols or model.is_byte(place):
-            return None
-        if model.is_control(place) or model.is_unused(place):
-            return None
-        return float(model.get_score(place))
+    def symbol_ids(self) -> set[int]:
+        """The ids of user-defined symbols, and of pieces that SentencePiece does not make."""
+        model = self._model
+        places = enumerate(map(model.piece_to_id, self._pieces))
+        return {
+            number
+            for number, place in places
+            if place == self._unk
+            or place in self._symbols
+            or model.is_control(place)
+            or model.is_unused(place)
+        }
 
     def encode(
         self, text: str | list[str], out_type: type = int, num_threads: int = 1

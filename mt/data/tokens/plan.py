@@ -265,7 +265,7 @@ class Plan:
     weights: Sequence[float]  # how often an epoch sees each flow, relative to the others
     batch: BatchConfig
     seed: int
-    # Makes the pairs of an epoch from its number, augmented or in other subwords; it may give up
+    # Makes the pairs of an epoch from its number, augmented; it may give up
     # once the event is set. None: all epochs have the same ones.
     resample: Callable[[int, threading.Event], DirectedPairs] | None = None
     packed: bool = False  # without padding, so that an update need not be cut by length

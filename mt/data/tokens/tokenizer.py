@@ -125,20 +125,13 @@ class Side:
         """The id of a piece given as text; the id of unk if there is no such piece."""
         return int(self.processor.piece_to_id(piece))
 
-    def scored_pieces(self) -> list[tuple[str, float]]:
-        """Text and score (for unigram a log-probability) of each id.
-
-        The text of special ids, bytes, user-defined symbols and target languages is "": they are
-        never split or joined.
-        """
-        model = self.processor
-        is_own = not isinstance(model, PieceVocabulary)
-        fixed = set(model_info(self._model).user_defined_symbols if is_own else ())
-        fixed |= {i for i in range(self.size) if i <= EOS or model.is_byte(i)}
-        return [
-            ("" if i in fixed or LANGUAGE.fullmatch(piece) else piece, model.get_score(i))
-            for i, piece in enumerate(self.all_pieces())
-        ]
+    def symbol_ids(self) -> set[int]:
+        """The ids of user-defined symbols and target languages, which no text is split into."""
+        if isinstance(self.processor, PieceVocabulary):
+            ids = self.processor.symbol_ids()
+        else:
+            ids = set(model_info(self._model).user_defined_symbols)
+        return ids | {i for i, piece in enumerate(self.all_pieces()) if LANGUAGE.fullmatch(piece)}
 
 
 class Tokenizer:
