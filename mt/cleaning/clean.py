@@ -81,7 +81,7 @@ def clean_corpora(
         ) from error
     if empty:
         lost = [
-            f"{plan.corpora[number].where} ({report.corpora[number].name}): cleaning leaves no "
+            f"{plan.corpora[number].name} ({report.corpora[number].name}): cleaning leaves no "
             f"pair: {report.corpora[number].summary()}"
             for number in empty
         ]

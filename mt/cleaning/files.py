@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ from mt.cleaning.executors import run_here, run_on_slurm
 from mt.cleaning.plan import OutputForm, Packing
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
-from mt.config.schema import named_sources
-from mt.data.reading.corpus import data_root, local_files
+from mt.config.plan import plan_data
+from mt.data.reading.corpus import local_files
 from mt.data.reading.corpus_record import (
     RECORD,
     CleanedRecord,
@@ -32,6 +33,7 @@ from mt.terminal import say
 if TYPE_CHECKING:
     from mt.cleaning.executors import Progress
     from mt.cleaning.plan import CleaningPlan
+    from mt.config.plan import DataPlan
     from mt.config.schema import DataConfig
     from mt.data.reading.text_files import FileRecords
 
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 RANKS = 64
 
 
-def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> DataConfig:
-    """The `data` section with `clean` as the options say. Raises ConfigError."""
+def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> DataPlan:
+    """The plan of a `data` section with `clean` as the options say. Raises ConfigError."""
     clean: dict[str, Any] = data.clean.model_dump(mode="json") if data.clean else {}
     for limit in limits:
         key, separator, value = limit.partition("=")
@@ -55,7 +57,7 @@ def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> D
     # Their paths start here, not at data.root.
     clean["against"] = [*clean.get("against", []), *(str(path.absolute()) for path in against)]
     section = {"data": {"clean": clean}}
-    return data.model_copy(update={"clean": config_from_mapping(section, "--limit").data.clean})
+    return replace(plan_data(data), clean=config_from_mapping(section, "--limit").data.clean)
 
 
 def chosen_executor(
@@ -86,7 +88,7 @@ def cleaning_files(
     prefix: str,
     rejected: Path | None,
     work: Path | None,
-    data: DataConfig,
+    data: DataPlan,
     overwrite: bool,
     where: str,
 ) -> tuple[CleanedFiles, OutputForm]:
@@ -103,14 +105,13 @@ def cleaning_files(
         raise ConfigError(f"--output {prefix}: only a table can be compressed, as OUT.tsv{packing}")
     if prefix.endswith("/") or Path(prefix).is_dir():
         raise ConfigError(f"--output {prefix}: is a folder; add a name, as {Path(prefix)}/clean")
-    texts = [text.model_copy(update={"reverse": False}) for text in data.texts.values()]
-    if len(directions := dict.fromkeys(map(data.direction, texts))) > 1:
-        found = ", ".join("-".join(one) for one in directions)
+    if len(directions := dict.fromkeys(corpus.direction for corpus in data.corpora)) > 1:
+        found = ", ".join(map(str, directions))
         raise ConfigError(
             f"--output {prefix}: would hold lines of several languages ({found}), and no longer "
             "say which is which; clean the texts of each direction by themselves"
         )
-    endings = (data.src_lang, data.tgt_lang)
+    endings = data.usual
     if endings[0] == endings[1] and not is_table:
         raise ConfigError(
             f"--output {prefix}: both sides would be {prefix}.{endings[0]}; give --langs, or a "
@@ -127,7 +128,7 @@ def cleaning_files(
             raise ConfigError(
                 f"--rejected {rejected}: {own} is written by this command itself; name another file"
             )
-    return CleanedFiles(range(len(data.texts)), paths), form
+    return CleanedFiles(range(len(data.corpora)), paths), form
 
 
 def record_path(prefix: str) -> Path:
@@ -143,7 +144,7 @@ def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: F
     path = record_path(prefix)
     corpora = [TrainedCorpus.model_validate(one) for one in fetched_corpora(files)]
     others = [Path(name).name for name in files if not fetched_corpora({name: files[name]})]
-    others += [one.name for one in plan.corpora if not local_files(one.source, plan.root)]
+    others += [one.file for one in plan.corpora if not local_files(one.source, plan.root)]
     if corpora and others:
         corpora.append(TrainedCorpus.of_unknown_origin(", ".join(others)))
     try:
@@ -158,17 +159,16 @@ def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: F
         ) from None
 
 
-def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool, where: str) -> None:
+def _refuse_to_lose(written: Sequence[Path], data: DataPlan, overwrite: bool, where: str) -> None:
     from mt.translate.streaming import refuse_overwrite
 
-    root = data_root(data)
     read = [
-        (name.replace("data.train", where, 1), path)
-        for name, source in named_sources(data)
-        for path in local_files(source, root)
+        (text.name.replace("data.train", where, 1), path)
+        for text in data.named
+        for path in local_files(text.source, data.root)
     ]
     for name in data.clean.against if data.clean else []:
-        read += [("--against", path) for path in matching_files(name, root)]
+        read += [("--against", path) for path in matching_files(name, data.root)]
     for number, path in enumerate(written):
         refuse_overwrite(str(path), read)
         if path.exists() and not overwrite:

@@ -8,7 +8,7 @@ import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -19,10 +19,9 @@ import numpy as np
 
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
-from mt.config.schema import named_sources
 from mt.data.reading.columns import NoRowsError
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.formats import SUFFIXES, aligned_files, format_of, require_one_format
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
 from mt.data.tokens.duplicates import hashes
@@ -30,7 +29,8 @@ from mt.errors import DataError
 from mt.files import read_json, write_whole
 
 if TYPE_CHECKING:
-    from mt.config.schema import Clean, DataConfig, Source
+    from mt.config.plan import Corpus, DataPlan, Direction
+    from mt.config.schema import Clean, Source
     from mt.data.reading.text_files import Damage, FileRecords
 
 FORMAT = 2
@@ -44,16 +44,6 @@ MAX_BUCKETS = 256
 
 AGAINST = "data.clean.against"  # in messages
 Packing = Literal["", ".gz", ".zst"]
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A corpus to be cleaned: its name in reports and in messages, and where its pairs are."""
-
-    name: str
-    where: str  # such as data.train[0]
-    source: Source
-    languages: tuple[str, str] | None = None  # None: those of the plan
 
 
 @dataclass(frozen=True)
@@ -103,9 +93,8 @@ class CleaningPlan:
     root: Path
     corpora: tuple[Corpus, ...]
     clean: Clean
-    src_lang: str
-    tgt_lang: str
-    evaluation: tuple[tuple[str, Source], ...] = ()  # validation and test sets, by name
+    usual: Direction  # languages of corpora that do not say theirs
+    evaluation: tuple[Corpus, ...] = ()  # validation and test sets
     form: OutputForm = OutputForm()
     pairs_per_shard: int = PAIRS_PER_SHARD
     pairs_per_bucket: int = PAIRS_PER_BUCKET
@@ -120,7 +109,7 @@ class CleaningPlan:
         self, part: Part, damage: Damage, records: FileRecords | None = None
     ) -> Iterator[tuple[str, str]]:
         """Read the pairs of a part. Raises DataError; of several files one may have no rows."""
-        where = self.corpora[part.corpus].where
+        where = self.corpora[part.corpus].name
         try:
             yield from read_pairs(part.source, self.root, where, records=records, damage=damage)
         except NoRowsError:
@@ -145,37 +134,36 @@ class CleaningPlan:
         }
         settings["keys"] = self.finds_duplicates  # which max_targets decides too
         sets = [
-            [name, *_state(source, self.root), *([True] if True in self._ways(source) else [])]
-            for name, source in self.evaluation
+            [text.name, *_state(text.source, self.root), self._ways(text)]
+            for text in self.evaluation
         ]
         against = [_file_state(file) for file in files_against(self.clean, self.root)]
-        others: list[object] = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
-        if any(own := [corpus.languages for corpus in self.corpora]):
-            others += ["keys by language", own]
+        directions = [corpus.direction for corpus in self.corpora]
+        others: list[object] = [SCORES_VERSION, self.usual, directions, self.pairs_per_bucket]
         return self._folder("scores", self.texts.name, settings, others, sets, against)
 
     @cached_property
     def decisions(self) -> Path:
         """Folder of what the rules decide of each shard, and of the duplicates of each bucket."""
-        weights = [corpus.source.weight for corpus in self.corpora]
+        weights = [corpus.weight for corpus in self.corpora]
         settings = self.clean.model_dump(mode="json")
         return self._folder("decisions", self.scores.name, settings, weights)
 
     @cached_property
     def kept(self) -> Path:
         """Folder of the cleaned pairs, the rejected ones and the counts of each shard."""
-        names = [corpus.name for corpus in self.corpora]
+        names = [self.title(number) for number in range(len(self.corpora))]
         return self._folder("kept", self.decisions.name, names, astuple(self.form))
 
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
         """The validation and test sets, and the files of `clean.against`; None without any."""
         sets = {}
-        for name, source in self.evaluation:
-            pairs = list(read_pairs(source, self.root, name))
-            for is_turned in self._ways(source):
+        for text in self.evaluation:
+            pairs = list(read_pairs(text.source, self.root, text.name))
+            for is_turned in self._ways(text):
                 turned = [pair[::-1] for pair in pairs] if is_turned else pairs
-                sets[name + " (reversed)" * is_turned] = turned
+                sets[text.name + " (reversed)" * is_turned] = turned
         against = files_against(self.clean, self.root)
         for path in against:
             # A line may be either side, and so may each cell of a table.
@@ -183,15 +171,20 @@ class CleaningPlan:
             sets[str(path)] = [(cell, cell) for cell in cells]
         return LeakIndex(sets, lines=[*map(str, against)]) if sets else None
 
-    def _ways(self, source: Source) -> list[bool]:
+    def _ways(self, text: Corpus) -> list[bool]:
         """Whether an evaluation set is turned round to be compared with corpora: both, if need be.
 
         Corpora may be stored the other way round.
         """
-        languages = source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang
-        stored = {self._languages(number) for number in range(len(self.corpora))}
-        ways = {False: languages, True: languages[::-1]}
+        stored = {corpus.direction for corpus in self.corpora}
+        ways = {False: text.direction, True: text.direction.turned}
         return [is_turned for is_turned, pair in ways.items() if pair in stored] or [False]
+
+    def title(self, number: int) -> str:
+        """The name of a corpus in reports."""
+        corpus = self.corpora[number]
+        several = len({other.direction for other in self.corpora}) > 1
+        return corpus.file + f" {corpus.direction}" * several
 
     def _folder(self, stage: str, *content: object) -> Path:
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -224,18 +217,15 @@ class CleaningPlan:
 
         Raises DataError where a package is missing.
         """
-        languages = [self._languages(number) for number in range(len(self.corpora))]
-        scorers = {pair: PairScorer(self.clean, *pair) for pair in dict.fromkeys(languages)}
-        return [scorers[pair] for pair in languages]
-
-    def _languages(self, corpus: int) -> tuple[str, str]:
-        return self.corpora[corpus].languages or (self.src_lang, self.tgt_lang)
+        directions = [corpus.direction for corpus in self.corpora]
+        scorers = {pair: PairScorer(self.clean, *pair) for pair in dict.fromkeys(directions)}
+        return [scorers[pair] for pair in directions]
 
     def language_key(self, corpus: int) -> np.uint64:
         """What all keys of a corpus are XORed with: only pairs in the same languages are equal."""
-        languages = self._languages(corpus)
-        is_usual = languages == (self.src_lang, self.tgt_lang)
-        return np.uint64(0) if is_usual else hashes(["\n".join(languages).encode()])[0]
+        direction = self.corpora[corpus].direction
+        is_usual = direction == self.usual
+        return np.uint64(0) if is_usual else hashes(["\n".join(direction).encode()])[0]
 
     @property
     def finds_duplicates(self) -> bool:
@@ -259,22 +249,15 @@ def files_against(clean: Clean, root: Path) -> list[Path]:
 
 
 def plan_of(
-    data: DataConfig, work: Path, form: OutputForm = OutputForm(), where: str = "data.train"
+    data: DataPlan, work: Path, form: OutputForm = OutputForm(), where: str = "data.train"
 ) -> CleaningPlan:
     """How the corpora of a config are cleaned; `where` opens their names in messages."""
     assert data.clean is not None
-
-    def corpus(number: int, source: Source) -> Corpus:
-        name, languages = source.path or source.src, None
-        if source.src_lang or source.tgt_lang:
-            languages = data.direction(source.model_copy(update={"reverse": False}))
-            name += f" {'-'.join(languages)}" if source.path else ""
-        return Corpus(name, f"{where}[{number}]", source, languages)
-
-    corpora = tuple(corpus(number, source) for number, source in data.texts.items())
-    sets = tuple((name, source) for name, source in named_sources(data) if ".train" not in name)
-    languages = data.src_lang, data.tgt_lang
-    return CleaningPlan(work, data_root(data), corpora, data.clean, *languages, sets, form)
+    corpora = [
+        replace(corpus, name=corpus.name.replace("data.train", where, 1)) for corpus in data.corpora
+    ]
+    sets = (*data.valid, *data.test)
+    return CleaningPlan(work, data.root, tuple(corpora), data.clean, data.usual, sets, form)
 
 
 def claim_work(folder: Path) -> None:
@@ -339,9 +322,9 @@ def _damage_removed(path: Path) -> Iterator[None]:
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     source = corpus.source
-    require_one_format(source, root, corpus.where)
+    require_one_format(source, root, corpus.name)
     if source.path is None or format_of(source, root) == "text":
-        for src, tgt in aligned_files(source, root, corpus.where):
+        for src, tgt in aligned_files(source, root, corpus.name):
             own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
             own_files = source.model_copy(update={**own, "path": None, "format": None})
             yield Part(number, own_files, str(src), source.errors != "skip")
@@ -356,8 +339,7 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
 def _state(source: Source, root: Path) -> list[Any]:
     """How a source is read, and its files with size and time: another state is another text."""
     states = [_file_state(path) for path in local_files(source, root)]
-    others = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
-    return [source.model_dump(mode="json", exclude=others), states]
+    return [source.model_dump(mode="json"), states]
 
 
 def _file_state(path: Path) -> list[Any]:

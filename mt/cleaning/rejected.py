@@ -107,7 +107,7 @@ class ShardFindings:
         score, reason_text = self._reason(row, number)
         src, tgt = (text[:SHOWN] + "…" * (len(text) > SHOWN) for text in self.pairs[row])
         return {
-            "corpus": self.plan.corpora[self.shard.corpus].name,
+            "corpus": self.plan.title(self.shard.corpus),
             "place": self.plan.parts[self.shard.part].place(self.shard.start + row),
             "score": score,
             "reason": reason_text,

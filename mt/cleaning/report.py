@@ -125,12 +125,12 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
             found += Found(scored["src"], scored["tgt"], scored["pairs"])
     funnels = [
         CorpusFunnel(
-            corpus.name, corpus.source.weight, every["read"], every["kept"], every["repaired"],
+            plan.title(number), corpus.weight, every["read"], every["kept"], every["repaired"],
             few["read"], few["kept"],
             {reason: every[reason] for reason in REASONS},
             {reason: few[reason] for reason in REASONS},
         )
-        for corpus, every, few in zip(corpora, pairs, short, strict=True)
+        for number, (corpus, every, few) in enumerate(zip(corpora, pairs, short, strict=True))
     ]  # fmt: skip
     shown = {
         reason: ReasonExamples(*map(_first, both)) for reason, both in examples.items() if both[0]
@@ -139,7 +139,7 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     near = sum(own[NEAR_LEAK] for own in pairs)
     compared = sum(own["read"] for own in pairs) if plan.clean.duplicates else 0
     damage = [
-        f"{corpora[part.corpus].where}: {message}"
+        f"{corpora[part.corpus].name}: {message}"
         for number, part in enumerate(plan.parts)
         for message in plan.index(number)["damage"]
     ]

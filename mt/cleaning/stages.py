@@ -200,7 +200,7 @@ def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
     other keys, and are not compared.
     """
     shards = plan.shards
-    weights = [corpus.source.weight for corpus in plan.corpora]
+    weights = [corpus.weight for corpus in plan.corpora]
     by_priority = sorted(range(len(shards)), key=lambda number: -weights[shards[number].corpus])
     keys, places = [np.zeros((0, 3), np.uint64)], [np.zeros((0, 2), np.uint32)]
     for number in by_priority:

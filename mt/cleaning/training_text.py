@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from mt.runs.run_dir import CLEANED
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, DataConfig
+    from mt.config.plan import DataPlan
     from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
 
@@ -26,33 +27,27 @@ META, REPORT = "meta.json", "report.json"
 LOGGED_TASKS = 4
 
 
-def clean_training_text(config: Config, log: RunLog, world: World) -> Config:
-    """The config with `data.train` cleaned.
+def clean_training_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:
+    """The plan with its corpora cleaned.
 
     The main process cleans, unless the run directory holds the cleaned text of these files and
     settings already. Raises DataError where a corpus cannot be read, or nothing of it is left.
     """
-    data = config.data
     world.main_first(lambda: _clean(data, log), lambda: None)
-    return config.model_copy(update={"data": cleaned_data(data, log.run_dir)})
+    return cleaned_data(data, log.run_dir)
 
 
-def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
-    """The `data` section of a run with the cleaned corpora, at their weights, for the original."""
+def cleaned_data(data: DataPlan, run_dir: Path) -> DataPlan:
+    """The plan of a run with the cleaned corpora in the place of the original ones."""
     folder = (run_dir / CLEANED).absolute()
-    kept = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang"}
-    train = [
-        Source(
-            src=str(folder / f"{n}.src"),
-            tgt=str(folder / f"{n}.tgt"),
-            **source.model_dump(include=kept),
-        )
-        for n, source in zip(data.text_numbers, data.train, strict=True)
+    corpora = [
+        replace(corpus, source=Source(src=str(folder / f"{n}.src"), tgt=str(folder / f"{n}.tgt")))
+        for n, corpus in enumerate(data.corpora)
     ]
-    return data.model_copy(update={"train": train, "clean": None})
+    return replace(data, corpora=tuple(corpora), clean=None)
 
 
-def _clean(data: DataConfig, log: RunLog) -> None:
+def _clean(data: DataPlan, log: RunLog) -> None:
     folder = log.run_dir / CLEANED
     plan = plan_of(data, folder.with_name("cleaning"))
     if meta_of(folder).get("fingerprint") == plan.kept.name:
@@ -65,8 +60,8 @@ def _clean(data: DataConfig, log: RunLog) -> None:
     log.say("data.train: cleaning")
     with new_result(folder) as partial:
         outputs = [
-            CleanedFiles([corpus], [partial / f"{n}.src", partial / f"{n}.tgt"])
-            for corpus, n in enumerate(data.texts)
+            CleanedFiles([n], [partial / f"{n}.src", partial / f"{n}.tgt"])
+            for n in range(len(data.corpora))
         ]
         rejected = partial / "rejected.tsv"
         report = clean_corpora(
@@ -80,7 +75,7 @@ def _clean(data: DataConfig, log: RunLog) -> None:
     for note in report.notes:
         log.say(f"warning: data.clean: {note}")
     for corpus, funnel in zip(plan.corpora, report.corpora, strict=True):
-        log.say(f"{corpus.where} ({funnel.name}): {funnel.summary()}")
+        log.say(f"{corpus.name} ({funnel.name}): {funnel.summary()}")
     for name, leak in report.leaks.items():
         if leak.sources or leak.targets:
             log.say(f"{name}: {leak.summary()}")

@@ -19,12 +19,13 @@ def check(config: str, settings: list[str] | None = None) -> None:
     mt config check --config base.yaml
     """
     from mt.config.load import load_config, require_training_data
+    from mt.config.plan import plan_data
     from mt.data.reading.check import check_data
-    from mt.data.reading.corpus import data_root
 
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
-    data = check_data(loaded.config.data)
+    plan = plan_data(loaded.config.data)
+    data = check_data(plan)
     if loaded.config.tokenizer.model is not None:
         from mt.data.tokens.tokenizer import own_tokenizer
 
@@ -32,12 +33,12 @@ def check(config: str, settings: list[str] | None = None) -> None:
             own_tokenizer(loaded.config.tokenizer)
         except DataError as error:
             data.faults.append(str(error))
-    if loaded.config.data.clean is not None:
+    if plan.clean is not None:
         with leaf_for("data.clean"):
             from mt.cleaning.plan import files_against
 
         try:
-            files_against(loaded.config.data.clean, data_root(loaded.config.data))
+            files_against(plan.clean, plan.root)
         except DataError as error:
             data.faults.append(str(error))
     if data.faults:

@@ -18,9 +18,9 @@ from mt.config.schema import (
     DataConfig,
     ModelConfig,
     OptimConfig,
+    TextEntry,
     TokenizerConfig,
     TrainConfig,
-    Source,
     TrainingStage,
 )
 
@@ -136,7 +136,7 @@ def _first_share(data: DataConfig) -> str:
     return next(iter(shares), "")
 
 
-def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
+def named_sources(data: DataConfig) -> list[tuple[str, TextEntry]]:
     """Every entry of texts with its path, such as `data.train[0]`."""
     named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
     named += [("data.valid", source) for source in [data.valid] if source is not None]

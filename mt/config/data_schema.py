@@ -57,7 +57,7 @@ def _source_schema(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["src", "tgt"]}, {"required": ["path"]}]
 
 
-class Source(Section):
+class TextEntry(Section):
     """A parallel text: two line-aligned files, or files of pairs. In YAML, a plain text is a path.
 
     In the section `data`, src and tgt default to the languages where there is a path.
@@ -118,6 +118,13 @@ class Source(Section):
         "damaged text: stop there, put U+FFFD for bytes that are not UTF-8, or leave out the pair; "
         "counted and reported",
     )
+
+
+class Source(TextEntry):
+    """A parallel text whose sides have names."""
+
+    src: FileOrColumn
+    tgt: FileOrColumn
 
 
 class Clean(Section):
@@ -245,14 +252,14 @@ class DataConfig(Section):
         False,
         "put a token for its target language, <2fr>, before each source; see mt translate --to",
     )
-    train: list[Source] = _texts("texts to train on")
-    valid: Source | None = Field(
+    train: list[TextEntry] = _texts("texts to train on")
+    valid: TextEntry | None = Field(
         default=None,
         description="text for validation and early stopping; of several directions, all of them "
         "are joined; null means none",
         json_schema_extra=_or_a_path,
     )
-    test: list[Source] = _texts("texts to score after training")
+    test: list[TextEntry] = _texts("texts to score after training")
     max_tokens: Length = key(
         256, "tokens of a training pair's longest side; longer pairs are dropped"
     )

@@ -14,7 +14,15 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from mt.config.data_schema import Augment, DataConfig, Source, TrainingStage, Until
+from mt.config.data_schema import (
+    Augment,
+    Clean,
+    DataConfig,
+    Source,
+    TextEntry,
+    TrainingStage,
+    Until,
+)
 
 
 class Direction(NamedTuple):
@@ -49,6 +57,11 @@ class Corpus:
     direction: Direction  # from its first side into its second
     weight: float = 1.0  # a duplicate stays in the corpus of the highest weight
 
+    @property
+    def file(self) -> str:
+        """What the config calls its file, the first one of two."""
+        return self.source.path or self.source.src
+
     def is_same_text(self, other: Corpus) -> bool:
         """Whether both are the same lines."""
         return (self.source, self.direction) == (other.source, other.direction)
@@ -66,6 +79,12 @@ class Flow:
     token: str | None  # language whose token stands before each source
     weight: float  # 0: not in this stage
     share: float | None = None  # of an epoch's sentences, in place of the weight
+
+    @classmethod
+    def of(cls, corpus: Corpus, place: int, has_token: bool) -> Flow:
+        """The pairs of a text as they are, such as for validation."""
+        token = corpus.direction.tgt if has_token else None
+        return cls(corpus.name, place, False, corpus.direction, None, token, weight=1.0)
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,7 @@ class DataPlan:
     valid: tuple[Corpus, ...]
     test: tuple[Corpus, ...]
     limits: Limits
+    clean: Clean | None
     temperature: float
     has_tokens: bool  # a token of the target language stands before each source
     usual: Direction  # of texts without languages of their own
@@ -146,9 +166,9 @@ class DataPlan:
             return fitting[0]
         return Direction(source, to) if source and to else None
 
-    def token_of(self, corpus: Corpus) -> str | None:
-        """The language whose token stands before each source of a text that is translated."""
-        return corpus.direction.tgt if self.has_tokens else None
+    def file_of(self, flow: Flow) -> str:
+        """What the config calls the file of a flow's corpus."""
+        return self.corpora[flow.corpus].file
 
 
 def plan_data(data: DataConfig) -> DataPlan:
@@ -162,33 +182,32 @@ def plan_data(data: DataConfig) -> DataPlan:
         valid=tuple(texts_of(data, data.valid, "data.valid") if data.valid else ()),
         test=tuple(chain.from_iterable(tests)),
         limits=Limits(data.max_tokens, data.max_length_ratio, data.dedupe),
+        clean=data.clean,
         temperature=data.temperature,
         has_tokens=data.language_tokens,
         usual=Direction(data.src_lang, data.tgt_lang),
     )
 
 
-def texts_of(data: DataConfig, source: Source, name: str) -> list[Corpus]:
+def texts_of(data: DataConfig, entry: TextEntry, name: str) -> list[Corpus]:
     """The texts of an entry: one, or one for each of its `directions`."""
-    plain = source.model_copy(
-        update={"weight": 1.0, "share": None, "tag": None, "reverse": False, "directions": None}
-    )
-    if not source.directions:
-        direction = Direction(source.src_lang or data.src_lang, source.tgt_lang or data.tgt_lang)
-        return [Corpus(name, _with_sides(plain, direction), direction, source.weight)]
-    directions = [Direction(*code.split("-")) for code in dict.fromkeys(source.directions)]
+    usual = Direction(entry.src_lang or data.src_lang, entry.tgt_lang or data.tgt_lang)
+    if not entry.directions:
+        return [Corpus(name, _source(entry, usual), usual, entry.weight)]
+    directions = [Direction(*code.split("-")) for code in dict.fromkeys(entry.directions)]
     return [
-        Corpus(f"{name} ({direction})", _with_sides(plain, direction), direction, source.weight)
+        Corpus(f"{name} ({direction})", _source(entry, direction), direction, entry.weight)
         for direction in directions
     ]
 
 
-def _with_sides(source: Source, direction: Direction) -> Source:
-    """The sides of a path are called by their languages where they have no other names."""
-    if source.path is None:
-        return source
-    sides = {"src": source.src or direction.src, "tgt": source.tgt or direction.tgt}
-    return source.model_copy(update=sides)
+def _source(entry: TextEntry, direction: Direction) -> Source:
+    """The text of an entry: sides of a path without names are called by their languages."""
+    how_used = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
+    named = entry.model_dump(exclude=how_used)
+    names = direction if entry.path else ("", "")  # a check of the config refuses the second
+    sides = {"src": entry.src or names[0], "tgt": entry.tgt or names[1]}
+    return Source.model_construct(**named | sides)
 
 
 def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:

@@ -13,6 +13,7 @@ from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
 from mt.config.data_schema import Section as _Strict
 from mt.config.data_schema import Source as Source
+from mt.config.data_schema import TextEntry as TextEntry
 from mt.config.data_schema import TrainingStage as TrainingStage
 from mt.config.data_schema import Until as Until
 from mt.config.data_schema import key as _key

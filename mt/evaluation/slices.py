@@ -139,6 +139,7 @@ def slicer(
 def _training_counts(
     train_src: Sequence[str], models: Sequence[Path], source_lang: str | None
 ) -> Mapping[str, int]:
+    from mt.config.plan import plan_data
     from mt.data.reading.corpus import translated_pairs
     from mt.data.reading.text_files import read_lines
     from mt.runs.model_folder import read_config
@@ -150,9 +151,9 @@ def _training_counts(
             "--slices rare: needs the training data to count words in; give --train-src FILE"
         )
     try:
-        data = read_config(models[0]).data
-        language = source_lang or data.src_lang
-        is_known = language in {data.direction(text)[0] for text in data.train}
+        data = plan_data(read_config(models[0]).data)
+        language = source_lang or data.usual.src
+        is_known = language in {flow.direction.src for flow in data.flows}
         pairs = translated_pairs(data, language if is_known else "")
         return count_words(source for source, _ in pairs)
     except DataError as error:

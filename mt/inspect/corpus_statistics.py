@@ -157,7 +157,7 @@ def meter_of(
     plan: CleaningPlan, tokenizer: Tokenizer | None, every_line: bool
 ) -> tuple[ChunkMeter, list[str]]:
     """A meter for the corpora of a plan, and notes on what it cannot measure."""
-    languages = Language(plan.src_lang, False), Language(plan.tgt_lang, False)
+    languages = Language(plan.usual.src, False), Language(plan.usual.tgt, False)
     limit = None if every_line else LINES_IDENTIFIED
     notes: list[str] = []
     if not can_identify():
@@ -177,7 +177,7 @@ def count_corpora(
     """
     damage = Damage()
     counts: list[Counts] = [{} for _ in plan.corpora]
-    weights = [corpus.source.weight for corpus in plan.corpora]
+    weights = [corpus.weight for corpus in plan.corpora]
     done = 0
     with TemporaryDirectory(prefix="mt-") as folder:
         exact = DuplicateFinder(Path(folder) / "exact", weights)
@@ -192,7 +192,7 @@ def count_corpora(
         for corpus, own in zip(plan.corpora, counts, strict=True):
             if not own:
                 reasons = "; ".join(damage.messages())
-                raise DataError(f"{corpus.where}: no pair is left to count ({reasons})")
+                raise DataError(f"{corpus.name}: no pair is left to count ({reasons})")
         for name, finder in (("duplicates", exact), ("normalised_duplicates", similar)):
             for own, flags in zip(counts, finder.dropped(), strict=True):
                 own[name] = int(flags.sum())
@@ -201,7 +201,7 @@ def count_corpora(
 
 def _tasks(plan: CleaningPlan, damage: Damage) -> Iterator[Task]:
     for number, corpus in enumerate(plan.corpora):
-        pairs = read_pairs(corpus.source, plan.root, corpus.where, damage=damage)
+        pairs = read_pairs(corpus.source, plan.root, corpus.name, damage=damage)
         place = 0
         while chunk := list(islice(pairs, PAIRS_PER_CHUNK)):
             yield number, place, chunk

@@ -35,13 +35,13 @@ def statistics_of(
     plan: CleaningPlan, meter: ChunkMeter, counts: Sequence[Counts], notes: Sequence[str]
 ) -> Values:
     """The statistics of corpora: of several, those of all together come last."""
-    named = [(one.name, own) for one, own in zip(plan.corpora, counts, strict=True)]
+    named = [(plan.title(number), own) for number, own in enumerate(counts)]
     if len(named) > 1:
         named.append((ALL, reduce(added, counts)))
     return {
         "format": FORMAT,
-        "source": plan.src_lang,
-        "target": plan.tgt_lang,
+        "source": plan.usual.src,
+        "target": plan.usual.tgt,
         "corpora": [_corpus(name, own, meter) for name, own in named],
         "notes": list(notes),
     }

@@ -105,7 +105,7 @@ def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:
     The compiler chooses its kernels by the shape that it sees first. Source and target differ in
     length, lest it take them for the same.
     """
-    src, tgt = (int(np.median(side)) for side in (store.src_lengths, store.tgt_lengths))
+    src, tgt = (int(np.median(side)) for side in (store.lengths[0], store.lengths[1]))
     if src == tgt:
         src += 1 if src == 1 else -1
     return made_up_batch(max(2, tokens // (max(src, tgt) + 1)), src, tgt, vocab_size)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config.auto import has_auto
 from mt.config.load import load_config
+from mt.config.plan import plan_data
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import build_shard, corpus_records, known_records
-from mt.data.tokens.store_parts import ALONE, Shard, StoreTexts
+from mt.data.tokens.store_parts import ALONE, Shard
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
@@ -53,6 +54,7 @@ from mt.training.prepare import (
     learns_vocabulary,
     prepare,
     prepare_tokenizer,
+    training_texts,
     with_cleaned_text,
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
@@ -251,7 +253,7 @@ def _check_corpora(
         watched = log.watch(pairs, "reading data.train")
         return watched if sample is None else sample.watch(watched)
 
-    data = check_data(config.data, True, known, watch if counts or sample else None)
+    data = check_data(plan_data(config.data), True, known, watch if counts or sample else None)
     if data.faults:
         raise DataError("\n".join(data.faults))
     warnings = [f"warning: {warning}" for warning in data.warnings]
@@ -280,18 +282,14 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
                 log.say(told)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
-            cleaned = with_cleaned_text(config, log, World())
-            tokenizer = prepare_tokenizer(cleaned, log, World(), base, read.sample)
-    data = cleaned.data
+            cleaned = with_cleaned_text(plan_data(config.data), log, World())
+            tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
     folder = run_dir / STORE / "train"
-    sources = list(data.texts.values())
-    records = corpus_records(sources, data, {**known_records(folder), **read.records})
-    texts = StoreTexts(sources, "data.train", data, tokenizer, records)
+    texts = training_texts(cleaned, tokenizer, folder, read.records)
     store = build_shard(folder, texts, shard, log.say, log.watch)
     if store is None:
         return f"{run_dir}: shard {shard[0]} of {shard[1]} is encoded; others are not yet"
-    n_tokens = len(store.src) + len(store.tgt)
-    return f"{run_dir}: ready to train on {len(store):,} pairs, {n_tokens:,} tokens"
+    return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 
 def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
@@ -326,7 +324,7 @@ def duration(seconds: float) -> str:
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
-    data = prepared.config.data
+    data = plan_data(prepared.config.data)
     store = trainer.run_dir / STORE
     is_cleaned = data.clean is not None
     training_files = known_records(trainer.run_dir / CLEANED if is_cleaned else store / "train")
@@ -339,7 +337,7 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "parameters": prepared.updater.n_parameters,
         "data": _hashes_and_lines(files),
         "corpora": fetched_corpora(training_files),
-        "test_data": _hashes_and_lines(corpus_records(data.test, data, known={})),
+        "test_data": _hashes_and_lines(corpus_records(data.test, data.root, known={})),
         "pairs": len(prepared.store),
         "max_steps": prepared.config.train.max_steps,
         "tokenizer": prepared.tokenizer.fingerprint,
@@ -360,6 +358,7 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     device = prepared.updater.device
     config = prepared.config
     scoring = prepared.scoring
+    tests = plan_data(config.data).test
 
     if best is None:
         return
@@ -378,12 +377,12 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
         }
         return {
             name
-            for name, text in zip(names_of(config.data.test), config.data.test, strict=True)
-            if tokenizers.get(name) == scoring.tokenizer_into(config.data.direction(text)[1])
+            for name, test in zip(names_of(tests), tests, strict=True)
+            if tokenizers.get(name) == scoring.tokenizer_into(test.direction.tgt)
         }
 
     done = world.on_main(scored)
-    if done.issuperset(names_of(config.data.test)):
+    if done.issuperset(names_of(tests)):
         return
     model = build_model(config, prepared.tokenizer).to(device.device).eval()
     put_weights(model, load_weights(folder), str(folder))

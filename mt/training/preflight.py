@@ -81,7 +81,7 @@ def _run_on_this_rank(
     release_freed_memory()
     reset_peak_memory(device)
     updater.skip_step()  # the optimiser allocates its moments
-    lengths = np.maximum(plan.store.src_lengths, plan.store.tgt_lengths) + 1
+    lengths = np.maximum(plan.pairs.src_lengths, plan.pairs.tgt_lengths) + 1
     batches = [batch for update in plan.updates(epoch) for batch in update]
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
     largest = max(batches, key=lambda batch: sum(plan.n_tokens(batch)))
@@ -89,7 +89,7 @@ def _run_on_this_rank(
     for indices in (with_longest, largest):  # the first one loads what is loaded once
         n_tokens = int(lengths[indices].max())
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
-        batch = collate(plan.store.pairs(indices))
+        batch = collate(plan.pairs.pairs(indices))
         seconds = _seconds_of(updater, updater.dry_run_step, batch)
     _translate_longest(prepared, say)
     memory_mb = peak_memory_mb(device)
@@ -150,19 +150,19 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     """What a training is going to be: data, updates, memory and time, one row for each."""
     tokenizer = prepared.tokenizer
     updater = prepared.updater
-    data = prepared.config.data
-    store = preflight.plan.store
+    data = prepared.data
+    pairs = preflight.plan.pairs
     updates = preflight.plan.updates(state.epoch)
     order = np.concatenate([batch for update in updates for batch in update])
-    n_src = int((store.src_lengths[order] + 1).sum())
-    n_tgt = int((store.tgt_lengths[order] + 1).sum())
+    n_src = int((pairs.src_lengths[order] + 1).sum())
+    n_tgt = int((pairs.tgt_lengths[order] + 1).sum())
     vocabulary = f"{tokenizer.src.size:,}"
     if not tokenizer.joint:
         vocabulary += f" and {tokenizer.tgt.size:,}"
     left = max(0, prepared.config.train.max_steps - state.step)
     seconds = preflight.seconds_per_update
     rows = {
-        "pairs": f"{len(store):,}, {len(order):,} of them drawn for an epoch",
+        "pairs": f"{len(pairs):,}, {len(order):,} of them drawn for an epoch",
         "tokens per epoch": f"{n_src:,} source, {n_tgt:,} target",
         "vocabulary": vocabulary,
         "parameters": f"{updater.n_parameters:,}",
@@ -172,8 +172,8 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
         "time": f"{format_duration(left * seconds)} at {seconds:.2f} s an update, validations not "
         "counted",
     }
-    if data.stages:
-        kept, drawn = store.kept, preflight.plan.drawn
-        rows["stage"] = next(describe_stage(data, state.stage, kept, drawn))
+    if len(data.stages) > 1:
+        drawn = preflight.plan.drawn
+        rows["stage"] = next(describe_stage(data, state.stage, pairs.kept, drawn))
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())

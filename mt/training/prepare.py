@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.data.reading.corpus import data_root, read_pairs
+from mt.config.plan import DataPlan, plan_data
+from mt.data.reading.corpus import read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
-from mt.data.tokens.directions import in_directions
+from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.mixing import (
     describe_mixture,
     require_counted_texts,
     sampling_weights,
-    stages_of,
 )
 from mt.data.tokens.placeholders import (
     learn_translations,
@@ -31,7 +33,8 @@ from mt.data.tokens.placeholders import (
     with_placeholders,
 )
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
+from mt.data.tokens.store import corpus_records, known_records, open_built, open_or_build
+from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import Styles
 from mt.errors import ConfigError, leaf_for
@@ -43,7 +46,7 @@ from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, DataConfig
+    from mt.config.schema import Config, TrainConfig
     from mt.data.reading.text_files import FileRecords
     from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
@@ -53,19 +56,6 @@ if TYPE_CHECKING:
 
 # The way in which `Plan` makes updates; it changes when they do.
 PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
-# Keys of each section that the fingerprint of a plan need not take as they stand. A key that is not
-# here counts. All of `data` is in the fingerprint of the store, and in what the plan draws.
-PLAN_KEYS = {
-    "run": {"dir", "seed"},
-    "batch": {"tokens_per_update", "tokens_per_batch"},  # the second does not change the plan
-    "tokenizer": {
-        # In the tokenizer, whose fingerprint is in that of the store.
-        *("vocab_size", "type", "joint", "byte_fallback", "character_coverage"),
-        *("user_defined_symbols", "split_digits", "sample_lines", "model", "tgt_model"),
-    },
-}
-
-
 # Sources whose sentences are counted: the share is then known to 0.5 %.
 SENTENCES_SAMPLE = 2_000
 
@@ -85,6 +75,7 @@ class Prepared:
 
     config: Config  # tokens_per_batch is a number; max_steps is lowered to max_epochs
     recorded: Config  # of checkpoints: both as they were given, for students and other data
+    data: DataPlan  # its stages end at numbers
     tokenizer: Tokenizer
     store: Store  # of the training text
     updater: Updater
@@ -99,24 +90,21 @@ class Prepared:
 
         A run whose fingerprint has changed continues with a new epoch and says so.
         """
-        config = self.config
-        parts: list[object] = [self.store.fingerprint, self.plans[0].drawn]
-        parts += [config.batch.tokens_per_update, config.run.seed, PLAN]
-        if (augment := config.data.augment) is not None:
-            data = config.data
-            parts += [augment.model_dump_json(), data.src_lang, data.tgt_lang]
-            if any(one.src_lang or one.tgt_lang for one in data.train):
-                parts.append([data.direction(one) for one in data.train])
-        for section, known in PLAN_KEYS.items():
-            if others := other_settings(getattr(config, section), known):
-                parts.append(json.dumps({section: others}, sort_keys=True))
-        if reversed_ := [n for n, one in enumerate(config.data.train) if one.reverse]:
-            parts.append(f"reversed {reversed_}")
-        if config.data.stages:
-            changes = [one.augment and one.augment.model_dump() for one in stages_of(config.data)]
-            drawn = [plan.drawn for plan in self.plans]
-            parts.append(json.dumps([drawn, changes], sort_keys=True))
-        return "/".join(map(str, parts))
+        config, pairs = self.config, self.plans[0].pairs
+        content = {
+            "version": PLAN,
+            "store": self.store.fingerprint,
+            "seed": config.run.seed,
+            "tokens": config.batch.tokens_per_update,
+            "directions": [[flow.direction, flow.is_turned] for flow in self.data.flows],
+            "before": pairs.before.tolist(),
+            "drawn": [plan.drawn for plan in self.plans],
+            "augment": [
+                stage.augment and stage.augment.model_dump(mode="json")
+                for stage in self.data.stages
+            ],
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def prepare(
@@ -135,42 +123,19 @@ def prepare(
     started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
-    cleaned = with_cleaned_text(config, log, world)
-    tokenizer = prepare_tokenizer(cleaned, log, world, base, read.sample)
+    data = with_ends_in_numbers(plan_data(config.data), config.train)
+    cleaned = with_cleaned_text(data, log, world)
+    tokenizer = prepare_tokenizer(config, cleaned, log, world, base, read.sample)
     store = prepare_store(cleaned, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
-    directed = in_directions(store, config.data, tokenizer)
-    sections = stages_of(config.data)
-    translations = None
-    if uses_placeholders(config.data):
-        translations = learn_translations(directed, tokenizer)
-        if not translations:
-            log.say(
-                "warning: data.augment.placeholders: no word of the text is found with its "
-                "translation often enough; only numbers and names that both sides have are replaced"
-            )
-    resamples = [
-        data.augment
-        and Augmentation(
-            directed, tokenizer, config.model_copy(update={"data": data}), translations
-        )
-        for data in sections
-    ]
-    longest = config.data.max_tokens + 1 if any(resamples) else store.longest
-    config = settle_batch_size(config, updater, longest, log)
-    require_counted_texts(config.data, directed.kept)
-    plans = []
-    for data, resample in zip(sections, resamples, strict=True):
-        weights = sampling_weights(data, directed.kept)
-        plans.append(
-            Plan(directed, weights, config.batch, config.run.seed, resample, updater.packed)
-        )
+    plans, config = make_plans(config, data, store, tokenizer, updater, log)
     recorded = config.model_copy(update={"batch": updater.config.batch})
-    config = settle_length(config, plans, log)
+    config = settle_length(config, data, plans, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
-    if len(directed.kept) > 1 and not config.data.stages:
-        for line in describe_mixture(config.data, directed.kept, plans[0].drawn):
+    if len(data.flows) > 1 and len(data.stages) == 1:
+        kept, drawn = plans[0].pairs.kept, plans[0].drawn
+        for line in describe_mixture(data, data.stages[0], kept, drawn):
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
@@ -178,28 +143,57 @@ def prepare(
     if config.data.valid is not None:
         validation = Validation(config, tokenizer, log, world, scoring)
     return Prepared(
-        config, recorded, tokenizer, store, updater, plans, scoring, validation, started
+        config, recorded, data, tokenizer, store, updater, plans, scoring, validation, started
     )
 
 
-def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
+def make_plans(
+    config: Config,
+    data: DataPlan,
+    store: Store,
+    tokenizer: Tokenizer,
+    updater: Updater,
+    log: RunLog,
+) -> tuple[list[Plan], Config]:
+    """The plan of each stage, and the config with a number of tokens per batch."""
+    pairs = DirectedPairs.of(store, data.flows, tokens_before(data.flows, tokenizer))
+    translations = None
+    if uses_placeholders(data):
+        translations = learn_translations(pairs, tokenizer)
+        if not translations:
+            log.say(
+                "warning: data.augment.placeholders: no word of the text is found with its "
+                "translation often enough; only numbers and names that both sides have are replaced"
+            )
+    about = (tokenizer, config.run.seed, data.limits.max_tokens, translations)
+    resamples = [
+        Augmentation(pairs, stage, *about) if stage.augment else None for stage in data.stages
+    ]
+    longest = data.limits.max_tokens + 1 if any(resamples) else pairs.longest
+    config = settle_batch_size(config, updater, longest, log)
+    require_counted_texts(data, pairs.kept)
+    plans = []
+    for stage, resample in zip(data.stages, resamples, strict=True):
+        weights = sampling_weights(data, stage, pairs.kept)
+        plans.append(Plan(pairs, weights, config.batch, config.run.seed, resample, updater.packed))
+    return plans, config
+
+
+def settle_length(config: Config, data: DataPlan, plans: Sequence[Plan], log: RunLog) -> Config:
     """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
 
-    Where stages end at a share of the training, that becomes epochs or updates. All epochs of a
-    stage count as long as its first one, and a stall as if it came at once. Raises ConfigError if a
-    cosine has no updates left after its warm-up.
+    All epochs of a stage count as long as its first one, and a stall as if it came at once. Raises
+    ConfigError if a cosine has no updates left after its warm-up.
     """
     epochs, most = config.train.epochs, config.train.max_steps
-    config = config.model_copy(update={"data": with_ends_in_numbers(config)})
     if epochs is None:
         return config
     lengths = [len(plan.for_epoch(0, Event()).updates(0)) for plan in plans]
     updates, left = 0.0, epochs
-    for number, (plan, length) in enumerate(zip(plans, lengths, strict=True)):
-        until = config.data.stages[number].until if config.data.stages else None
-        own = min(left, plan.epochs_until(until, length))
-        updates += own * length
-        left -= own
+    for stage, plan, length in zip(data.stages, plans, lengths, strict=True):
+        in_stage = min(left, plan.epochs_until(stage.until, length))
+        updates += in_stage * length
+        left -= in_stage
     wanted = max(1, round(min(updates, 1e15)))  # 1e308 epochs are infinitely many updates
     of = " and ".join(f"{length:,}" for length in lengths)
     log.say(
@@ -217,32 +211,33 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     return config.model_copy(update={"train": train})
 
 
-def with_ends_in_numbers(config: Config) -> DataConfig:
-    """The section `data` with `until.share` of stages in epochs, whole ones from one on.
+def with_ends_in_numbers(data: DataPlan, train: TrainConfig) -> DataPlan:
+    """The plan with `until.share` of stages in epochs, whole ones from one on.
 
     In updates, where the length of the training is given so.
     """
-    data, epochs = config.data, config.train.epochs
     stages = []
-    for stage in data.stages or []:
+    for stage in data.stages:
         if (until := stage.until) is not None and until.share is not None:
             end: dict[str, object] = (
-                {"updates": max(1, round(until.share * config.train.max_steps))}
-                if epochs is None
-                else {"epochs": float(round(until.share * epochs)) or until.share * epochs}
+                {"updates": max(1, round(until.share * train.max_steps))}
+                if train.epochs is None
+                else {
+                    "epochs": float(round(until.share * train.epochs)) or until.share * train.epochs
+                }
             )
-            until = until.model_copy(update={"share": None, **end})
-        stages.append(stage.model_copy(update={"until": until}))
-    return data.model_copy(update={"stages": stages}) if stages else data
+            stage = replace(stage, until=until.model_copy(update={"share": None, **end}))
+        stages.append(stage)
+    return replace(data, stages=tuple(stages))
 
 
-def with_cleaned_text(config: Config, log: RunLog, world: World) -> Config:
-    """The config with `data.train` cleaned, as `data.clean` says; as it is without that."""
-    if config.data.clean is None:
-        return config
+def with_cleaned_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:
+    """The plan with its corpora cleaned, as `data.clean` says; as it is without that."""
+    if data.clean is None:
+        return data
     with leaf_for("data.clean"):
         from mt.cleaning.training_text import clean_training_text
-    return clean_training_text(config, log, world)
+    return clean_training_text(data, log, world)
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
@@ -252,7 +247,12 @@ def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
 
 
 def prepare_tokenizer(
-    config: Config, log: RunLog, world: World, base: LoadedModel | None, sample: PairSample | None
+    config: Config,
+    data: DataPlan,
+    log: RunLog,
+    world: World,
+    base: LoadedModel | None,
+    sample: PairSample | None,
 ) -> Tokenizer:
     """The tokenizer of the run: an existing one, that of `base`, or a new one trained on the data.
 
@@ -279,40 +279,59 @@ def prepare_tokenizer(
         else:
             log.say(f"tokenizer: training {config.tokenizer.size:,} tokens on data.train")
             drawn = sample or PairSample(config.tokenizer.sample_lines)
-            for number, text in config.data.texts.items() if sample is None else ():
-                pairs = read_pairs(text, data_root(config.data), f"data.train[{number}]")
+            for corpus in data.corpora if sample is None else ():
+                pairs = read_pairs(corpus.source, data.root, corpus.name)
                 deque(drawn.watch(log.watch(pairs, "reading data.train")), maxlen=0)
-            styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, config.data)
-            augment_sample(drawn, config.data)
-            languages = config.data.target_languages if config.data.language_tokens else []
-            symbols = with_placeholders(config)
-            tokenizer = train_on_sample(symbols, drawn, log.say, languages=languages)
+            languages = [corpus.direction for corpus in data.corpora]
+            each_once = len(data.directions) > 1
+            styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, languages, each_once)
+            augment_sample(drawn, data)
+            settings = with_placeholders(config.tokenizer, data)
+            tokenizer = train_on_sample(settings, drawn, log.say, languages=data.token_languages)
             tokenizer.styles = styles
             drawn.clear()
         tokenizer.save(run_dir)
         return tokenizer
 
     tokenizer = world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
-    require_placeholders(config.data, tokenizer)
+    require_placeholders(data, tokenizer)
     return tokenizer
 
 
+def training_texts(
+    data: DataPlan, tokenizer: Tokenizer, folder: Path, read: FileRecords
+) -> StoreTexts:
+    """The training text, to be stored in `folder`; `read` are the records of known files."""
+    before = tokens_before(data.flows, tokenizer)
+    return StoreTexts(
+        data.corpora,
+        data.root,
+        "data.train",
+        data.limits,
+        tokenizer,
+        corpus_records(data.corpora, data.root, {**known_records(folder), **read}),
+        n_tokens_before(len(data.corpora), data.flows, before),
+        by_language=data.has_tokens,
+    )
+
+
 def prepare_store(
-    config: Config, tokenizer: Tokenizer, log: RunLog, world: World, read: FileRecords
+    data: DataPlan, tokenizer: Tokenizer, log: RunLog, world: World, read: FileRecords
 ) -> Store:
     """The token store of the training text; the main process builds it, the others open it.
 
     `read` are the records of files that are known. Raises DataError if the processes do not see the
     same files.
     """
-    data = config.data
     folder = log.run_dir / STORE / "train"
     if not known_records(folder):
         log.say("data.train: encoding into the token store")
 
-    texts = list(data.texts.values())
-    arguments = (folder, texts, "data.train", data, tokenizer, log.say, log.watch, read)
-    store = world.main_first(lambda: open_or_build(*arguments), lambda: open_built(folder))
+    def build() -> Store:
+        texts = training_texts(data, tokenizer, folder, read)
+        return open_or_build(folder, texts, log.say, log.watch)
+
+    store = world.main_first(build, lambda: open_built(folder))
     same = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
     world.require_same(log.run_dir, **same)
     return store
@@ -324,13 +343,13 @@ def several_sentences(prepared: Prepared) -> dict[str, float]:
     The lines are drawn from the store, whoever made the tokenizer; those that are joined in the
     last stage are added. Empty without the library that finds sentences.
     """
-    store, data = prepared.store, prepared.config.data
-    drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
-    lines = prepared.tokenizer.src.decode([src.tolist() for src, _ in store.pairs(drawn)])
+    pairs, data = DirectedPairs.of(prepared.store), prepared.data
+    drawn = np.random.default_rng(0).integers(len(pairs), size=SENTENCES_SAMPLE)
+    lines = prepared.tokenizer.src.decode([src.tolist() for src, _ in pairs.texts(drawn)])
     with suppress(ConfigError):
-        counts = [len(split_sentences(line, base_code(data.src_lang))) for line in lines]
+        counts = [len(split_sentences(line, base_code(data.usual.src))) for line in lines]
         share = sum(count > 1 for count in counts) / len(counts)
-        if (augment := stages_of(data)[-1].augment) is not None:  # three pairs a line, on average
+        if (augment := data.stages[-1].augment) is not None:  # three pairs a line, on average
             share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)
         return {SEVERAL_SENTENCES: share}
     return {}

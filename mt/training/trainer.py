@@ -66,6 +66,7 @@ class Trainer:
 
     def __init__(self, prepared: Prepared, log: RunLog) -> None:
         self.config = prepared.config
+        self.data = prepared.data
         self.tokenizer = prepared.tokenizer
         self.updater = prepared.updater
         self.plans = prepared.plans
@@ -105,8 +106,7 @@ class Trainer:
     @property
     def until(self) -> Until | None:
         """Where the stage ends; None in the last one."""
-        stages = self.config.data.stages
-        return stages[self.state.stage].until if stages else None
+        return self.data.stages[self.state.stage].until
 
     @property
     def patience(self) -> int | None:
@@ -208,10 +208,10 @@ class Trainer:
         return stopped
 
     def _announce_stage(self) -> None:
-        if self.config.data.stages:
-            kept, drawn = self.plan.store.kept, self.plan.drawn
+        if len(self.plans) > 1:
+            kept, drawn = self.plan.pairs.kept, self.plan.drawn
             place = f"update {self.state.step + 1:,}, epoch {self.state.epoch}: "
-            for line in describe_stage(self.config.data, self.state.stage, kept, drawn):
+            for line in describe_stage(self.data, self.state.stage, kept, drawn):
                 self.log.say(place + line)
                 place = ""
 
@@ -331,7 +331,7 @@ class Trainer:
             **figures,
             lr=rate,
             epoch=state.epoch,
-            **({"stage": state.stage} if config.data.stages else {}),
+            **({"stage": state.stage} if len(self.plans) > 1 else {}),
             epoch_position=update.epoch + (update.number + 1) / update.of,
             seconds=state.seconds,
             memory_mb=peak_memory_mb(self.device.device),

@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from mt.data.reading.corpus import data_root, read_pairs
+from mt.config.plan import Corpus, DataPlan, Flow, Limits, plan_data
+from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.batches import collate
+from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
-from mt.data.tokens.store import open_built, open_or_build
+from mt.data.tokens.store import (
+    Store,
+    corpus_records,
+    known_records,
+    open_built,
+    open_or_build,
+)
+from mt.data.tokens.store_parts import StoreTexts
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import (
     check_tokenizer,
@@ -43,7 +52,7 @@ from mt.translate.lines import Translation
 from mt.translate.translator import Translator
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, DataConfig, Source
+    from mt.config.schema import Config
     from mt.data.tokens.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
@@ -57,12 +66,12 @@ T = TypeVar("T")
 SAMPLES = 8
 
 
-def read_text(data: DataConfig, source: Source, where: str) -> tuple[list[str], list[str]]:
+def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
     """Source lines and raw reference lines of a text, without the lines that have no reference.
 
     `check_data` has reported those.
     """
-    pairs = [pair for pair in read_pairs(source, data_root(data), where) if pair[1].strip()]
+    pairs = [pair for pair in read_pairs(text.source, root, text.name) if pair[1].strip()]
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 
@@ -85,7 +94,7 @@ def translate(
             return list(translator.translate(lines))
         translations: list[Translation] = []
         for to, group in groupby(zip(into, lines, strict=True), key=itemgetter(0)):
-            translator.first_ids = tokenizer.before_source(to, config.data)
+            translator.first_ids = tokenizer.before_source(to, plan_data(config.data))
             translations += translator.translate([line for _, line in group])
         return translations
     except (MemoryError, RuntimeError) as error:
@@ -113,7 +122,7 @@ class Scoring:
         lines = [line for line in metrics_lines(run_dir) if line and line["kind"] == "valid"]
         recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
         choice = config.train.bleu_tokenize
-        languages = validation_languages(config.data)
+        languages = validation_languages(plan_data(config.data))
         tokenizers = {one: fitting_tokenizer(one) for one in languages}
         if choice == "auto" and len(set(tokenizers.values())) > 1:
             found = ", ".join(f"{name} for {one}" for one, name in tokenizers.items())
@@ -126,7 +135,7 @@ class Scoring:
 
     def tokenizer_into(self, language: str) -> str:
         """BLEU's tokenizer for texts in a language: that of validations, if it fits as well."""
-        valid = validation_languages(self.config.data)[0]
+        valid = validation_languages(plan_data(self.config.data))[0]
         if fitting_tokenizer(language) == fitting_tokenizer(valid):
             return self.tokenize
         return choose_tokenizer(language, self.config.train.bleu_tokenize)
@@ -136,7 +145,7 @@ class Scoring:
 
         `language`: the target's, if it is not that of validations.
         """
-        language = language or validation_languages(self.config.data)[0]
+        language = language or validation_languages(plan_data(self.config.data))[0]
         tokenize = self.tokenizer_into(language)
         return {
             name: METRICS[name]([ref], src, tokenize, self.comet, language)
@@ -158,9 +167,9 @@ class Scoring:
         return {name: metric.score(outputs) for name, metric in metrics.items()}
 
 
-def validation_languages(data: DataConfig) -> list[str]:
+def validation_languages(data: DataPlan) -> list[str]:
     """The target languages of `data.valid`, each once; without it that of the section."""
-    into = [data.direction(text)[1] for text in data.valid_texts] or [data.tgt_lang]
+    into = [text.direction.tgt for text in data.valid] or [data.usual.tgt]
     return list(dict.fromkeys(into))
 
 
@@ -190,27 +199,34 @@ class Validation:
         self, config: Config, tokenizer: Tokenizer, log: RunLog, world: World, scoring: Scoring
     ) -> None:
         self.config = config
+        data = plan_data(config.data)
         self.run_dir = run_dir = log.run_dir
         self.tokenizer = tokenizer
         self.log = log
         self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each
-        texts = config.data.valid_texts
-        read = world.on_main(lambda: [read_text(config.data, one, "data.valid") for one in texts])
+        read = world.on_main(lambda: [read_text(text, data.root) for text in data.valid])
         self.src, self.ref = ([line for sides in read for line in sides[n]] for n in (0, 1))
-        directions = [config.data.direction(text) for text in texts]
         # Source and target language of each line.
-        self.directions = [one for one, (src, _) in zip(directions, read, strict=True) for _ in src]
+        self.directions = [
+            text.direction for text, (src, _) in zip(data.valid, read, strict=True) for _ in src
+        ]
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
-        limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
-        data = config.data.model_copy(update=limits)
         folder = run_dir / STORE / "valid"
-        self.store = world.main_first(
-            lambda: open_or_build(folder, texts, "data.valid", data, tokenizer, log.say),
-            lambda: open_built(folder),
-        )
-        world.require_same(run_dir, validation_store=self.store.fingerprint)
+        flows = [Flow.of(text, i, data.has_tokens) for i, text in enumerate(data.valid)]
+        before = tokens_before(flows, tokenizer)
+
+        def build() -> Store:
+            records = corpus_records(data.valid, data.root, known_records(folder))
+            n_before = n_tokens_before(len(data.valid), flows, before)
+            limits = Limits(longest, math.inf, dedupe=False)
+            about = ("data.valid", limits, tokenizer, records, n_before)
+            return open_or_build(folder, StoreTexts(data.valid, data.root, *about), log.say)
+
+        store = world.main_first(build, lambda: open_built(folder))
+        self.pairs = DirectedPairs.of(store, flows, before)
+        world.require_same(run_dir, validation_store=store.fingerprint)
 
     def evaluate(
         self, model: Transformer, device: Device, world: World, signals: Signals
@@ -247,7 +263,7 @@ class Validation:
         scores = {
             name: one.score_from(statistics[name], outputs) for name, one in self.metrics.items()
         }
-        names = np.array(["-".join(one) for one in self.directions])
+        names = np.array([*map(str, self.directions)])
         directions = dict.fromkeys(names.tolist()) if len({*self.directions}) > 1 else {}
         sums = {one: statistics["bleu"][names == one].sum(axis=0) for one in directions}
         return scores, {one: self.metrics["bleu"].value(row.tolist()) for one, row in sums.items()}
@@ -286,20 +302,20 @@ class Validation:
     @property
     def n_tgt(self) -> int:
         """Target tokens of the validation set, eos counted."""
-        return int((self.store.tgt_lengths + 1).sum())
+        return int((self.pairs.tgt_lengths + 1).sum())
 
     @torch.no_grad()
     def losses(self, model: Transformer, device: Device, world: World) -> list[float]:
         """The nll of each of this rank's batches in nats, without smoothing or dropout."""
-        store = self.store
+        pairs = self.pairs
         model.eval()
         model.compute_dtype = device.dtype
         settings = self.config.batch
         budget = min(settings.budget, settings.tokens_per_update)
-        batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget)
+        batches = bucket(pairs.src_lengths, pairs.tgt_lengths, np.arange(len(pairs)), budget)
         losses = []
         for indices in batches[world.rank :: world.size]:
-            batch = collate(store.pairs(indices)).to(device.device)
+            batch = collate(pairs.pairs(indices)).to(device.device)
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
         return [float(loss) for loss in losses]  # waits for the device once
 
@@ -316,13 +332,17 @@ class Validation:
         write_samples(self.run_dir, step, samples)
 
 
-def names_of(tests: Sequence[Source]) -> list[str]:
-    """A name for each text of `data.test`: its path, or all its fields if that is ambiguous."""
-    sides = [(one.src_lang, one.tgt_lang) for one in tests]
-    languages = [f" {src}-{tgt}" if src and tgt else "" for src, tgt in sides]
-    paths = [(one.path or one.src) + own for one, own in zip(tests, languages, strict=True)]
+def names_of(tests: Sequence[Corpus]) -> list[str]:
+    """A name for each text of `data.test`: its file, or all its fields if that is ambiguous.
+
+    With its direction where there are several.
+    """
+    several = len({test.direction for test in tests}) > 1
+    paths = [test.file + f" {test.direction}" * several for test in tests]
+    sources = [test.source for test in tests]
     fields = [
-        (test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests
+        (source.path, source.name, source.path and source.split, source.src, source.tgt)
+        for source in sources
     ]
     return [
         path if paths.count(path) == 1 else " ".join(filter(None, parts))
@@ -345,13 +365,13 @@ def score_tests(
     Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
     config = scoring.config
-    tests = config.data.test
-    for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
+    data = plan_data(config.data)
+    for name, test in zip(names_of(data.test), data.test, strict=True):
         if name in done:
             continue
-        src, ref = world.on_main(partial(read_text, config.data, source, f"data.test[{number}]"))
+        src, ref = world.on_main(partial(read_text, test, data.root))
         lines = src[world.rank :: world.size]
-        into = config.data.direction(source)[1]
+        into = test.direction.tgt
         own = translate(config, model, tokenizer, device, lines, [into] * len(lines))
         shards = world.all_gather(own)
         translations = interleaved(shards)

@@ -10,14 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from mt.config.schema import named_sources
-from mt.data.reading.corpus import aligned_files_faults, data_root, read_pairs
+from mt.data.reading.corpus import aligned_files_faults, read_pairs
 from mt.data.reading.formats import aligned_files, format_of, local_files
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.schema import DataConfig, Source
+    from mt.config.plan import Corpus, DataPlan
+    from mt.config.schema import Source
 
 Pair: TypeAlias = tuple[str, str]
 # Pairs of a training source that are read: of local files and of a stream from the hub; and right
@@ -52,7 +52,7 @@ class DataCheck:
 
 
 def check_data(
-    data: DataConfig,
+    data: DataPlan,
     before_training: bool = False,
     known: FileRecords | None = None,
     watch: Callable[[Iterator[Pair]], Iterator[Pair]] | None = None,
@@ -66,13 +66,11 @@ def check_data(
 
     `watch`, where given, gets all pairs of each training text, and passes them on.
     """
-    root = data_root(data)
+    root = data.root
     check = DataCheck(records=dict(known or {}))
-    texts = {f"data.train[{number}]" for number in data.texts}
-    for where, source in named_sources(data):
-        is_training = where.startswith("data.train")
-        if is_training and where not in texts:
-            continue
+    for text in data.named:
+        where, source = text.name, text.source
+        is_training = text in data.corpora
         is_text = format_of(source, root) == "text"
         is_streamed = is_training and not before_training and not local_files(source, root)
         limit: int | None = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
@@ -103,36 +101,36 @@ def check_data(
             check.faults += every or str(error).split("\n")
         else:
             check.n_pairs += sample.pairs * is_training
-            check.warnings += sample.warnings(source, root, where, set(data.direction(source)))
+            check.warnings += sample.warnings(text, root)
             left_out = damage.messages()
             if left_out and not sample.pairs:
                 check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
                 continue
             check.warnings += [f"{where}: {message}" for message in left_out]
             check.faults += sample.faults(where)
-    check.warnings += _trained_on(data, root, check.records)
+    check.warnings += _trained_on(data, check.records)
     return check
 
 
-def _trained_on(data: DataConfig, root: Path, records: FileRecords) -> Iterator[str]:
+def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[str]:
     """Yield warnings about validation and test sets that are training text."""
 
     def content(source: Source) -> tuple[object, set[str]]:
         """A source without its files, and these by their content, or their paths."""
-        files = local_files(source, root)
+        files = local_files(source, data.root)
         known = (records.get(str(file), {}).get("sha256") for file in files)
         paths = (os.path.realpath(file) for file in files)
         names = [source.name, source.split, *([] if files else [source.path])]
         return names, {digest or path for digest, path in zip(known, paths, strict=True)}
 
-    trained = [(where, content(one)) for where, one in named_sources(data) if "train" in where]
-    for where, source in named_sources(data):
-        names, files = content(source)
+    trained = [(corpus.name, content(corpus.source)) for corpus in data.corpora]
+    for text in (*data.valid, *data.test):
+        names, files = content(text.source)
         for other, (other_names, other_files) in trained:
-            if "train" not in where and names == other_names and files <= other_files:
+            if names == other_names and files <= other_files:
                 yield (
-                    f"{where} is the text of {other} ({source.path or source.src}), so its score "
-                    "says nothing about new text. Name text that is not trained on"
+                    f"{text.name} is the text of {other} ({text.file}), so its score says nothing "
+                    "about new text. Name text that is not trained on"
                 )
                 break
 
@@ -178,12 +176,11 @@ class _Sample:
                 "needed for each line that is to be scored. Name the file of the translations"
             )
 
-    def warnings(
-        self, source: Source, root: Path, where: str, languages: set[str]
-    ) -> Iterator[str]:
-        """Yield warnings about these pairs."""
+    def warnings(self, text: Corpus, root: Path) -> Iterator[str]:
+        """Yield warnings about these pairs of a text."""
+        where, source = text.name, text.source
         src, tgt = self.first
-        names = NAMES | {code.casefold() for code in languages}
+        names = NAMES | {code.casefold() for code in text.direction}
         words = [re.findall(r"\w[^\W_]*", cell.casefold().replace("_", " ")) for cell in self.first]
         are_names = src != tgt and all(cell and set(cell) <= names for cell in words)
         if source.path is not None and (source.src + source.tgt).isdecimal() and are_names:
@@ -207,10 +204,10 @@ class _Sample:
                 "copy. Set tgt to the translations"
             )
         elif 2 * self.odd.count("identical") > self.pairs:
-            identical, text = self.odd.kinds["identical"]
+            identical, copied = self.odd.kinds["identical"]
             yield (
                 f"{where}: source and target are the same in {identical:,} of {self.pairs:,} "
-                f"pairs, such as {text[:60]!r}, so the model would learn to copy. Check "
+                f"pairs, such as {copied[:60]!r}, so the model would learn to copy. Check "
                 "that tgt is the translation"
             )
         quoted, cell = self.odd.kinds.get("quoted", (0, ""))

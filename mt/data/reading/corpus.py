@@ -31,12 +31,8 @@ from mt.data.reading.xml_files import read_units
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.schema import DataConfig, Source
-
-
-def data_root(data: DataConfig) -> Path:
-    """The folder that the relative paths of a `data` section start from."""
-    return Path(data.root or ".").expanduser()
+    from mt.config.plan import DataPlan
+    from mt.config.schema import Source
 
 
 def read_pairs(
@@ -65,25 +61,22 @@ def read_pairs(
         yield from select_pairs(rows, source, where, damage)
 
 
-def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """(source, target) lines of all texts in `data.train`, each once, as they are stored."""
-    root = data_root(data)
-    for number, source in data.texts.items():
-        yield from read_pairs(source, root, f"data.train[{number}]")
+def training_pairs(data: DataPlan) -> Iterator[tuple[str, str]]:
+    """(source, target) lines of all corpora, as they are stored."""
+    for corpus in data.corpora:
+        yield from read_pairs(corpus.source, data.root, corpus.name)
 
 
-def translated_pairs(data: DataConfig, source_lang: str = "") -> Iterator[tuple[str, str]]:
-    """The same as training translates them: a text in both directions gives each pair twice.
+def translated_pairs(data: DataPlan, source_lang: str = "") -> Iterator[tuple[str, str]]:
+    """The same as training translates them: a corpus in both directions gives each pair twice.
 
     With `source_lang` only those from this language.
     """
-    root = data_root(data)
-    for number, source in data.texts.items():
-        pairs = zip(data.text_numbers, data.train, strict=True)
-        entries = [entry for text, entry in pairs if text == number]
-        ways = [entry.reverse for entry in entries if source_lang in ("", data.direction(entry)[0])]
-        for pair in read_pairs(source, root, f"data.train[{number}]") if ways else ():
-            yield from (pair[::-1] if way else pair for way in ways)
+    for place, corpus in enumerate(data.corpora):
+        flows = [flow for flow in data.flows if flow.corpus == place]
+        ways = [flow.is_turned for flow in flows if source_lang in ("", flow.direction.src)]
+        for pair in read_pairs(corpus.source, data.root, corpus.name) if ways else ():
+            yield from (pair[::-1] if is_turned else pair for is_turned in ways)
 
 
 def _rows(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from threading import Event
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -18,13 +18,14 @@ from typing_extensions import assert_never
 
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
-from mt.data.tokens.mixing import stages_of
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.placeholders import insert_placeholders
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, DataConfig
+    from mt.config.data_schema import Augment
+    from mt.config.plan import DataPlan, Direction, Stage
     from mt.data.tokens.store import Ids
     from mt.data.tokens.tokenizer import PairSample, Side, Tokenizer
 
@@ -49,16 +50,13 @@ class PairNoise:
 
     def __init__(
         self,
-        data: DataConfig,
-        languages: tuple[str, str],
+        augment: Augment,
+        direction: Direction,
         translations: dict[str, str] | None = None,
     ) -> None:
-        """`languages`: of source and target; `translations`: of words that get placeholders.
-
-        Without `data.augment` nothing changes.
-        """
-        self.shares = np.array([getattr(data.augment, kind, 0.0) for kind in KINDS])
-        self.languages = languages
+        """`translations`: of words that get placeholders; None: no pair gets any."""
+        self.shares = np.array([getattr(augment, kind) for kind in KINDS])
+        self.direction = direction
         self.translations = translations
 
     def draw(self, n_pairs: int, random: np.random.Generator) -> tuple[Flags, list[int]]:
@@ -81,7 +79,7 @@ class PairNoise:
         return src, tgt, done
 
     def _change(self, src: str, tgt: str, kind: Kind, random: Random) -> tuple[str, str]:
-        src_lang, tgt_lang = self.languages
+        src_lang, tgt_lang = self.direction
         match kind:
             case "caps" | "title" | "lower":
                 return CASES[kind](src, src_lang), CASES[kind](tgt, tgt_lang)
@@ -102,12 +100,12 @@ class PairNoise:
                 assert_never(kind)
 
 
-def augment_sample(sample: PairSample, data: DataConfig) -> None:
+def augment_sample(sample: PairSample, data: DataPlan) -> None:
     """Change the pairs that a tokenizer learns from in the same shares: capitals get pieces too."""
-    changing = [section for section in stages_of(data) if section.augment is not None]
-    if not changing:
+    augments = [stage.augment for stage in data.stages if stage.augment is not None]
+    if not augments:
         return
-    pair_noise = PairNoise(changing[-1], (data.src_lang, data.tgt_lang))
+    pair_noise = PairNoise(augments[-1], data.usual)
     chosen, seeds = pair_noise.draw(len(sample.src), np.random.default_rng(sample.seed))
     for i in np.flatnonzero(chosen.any(1)):
         changed = pair_noise.change(sample.src[i], sample.tgt[i], chosen[i], seeds[i])
@@ -115,7 +113,7 @@ def augment_sample(sample: PairSample, data: DataConfig) -> None:
 
 
 class Augmentation:
-    """Makes the store of an epoch: a function of (store, tokenizer, `data.augment`, seed, epoch).
+    """Makes the pairs of an epoch: a function of (pairs, stage, tokenizer, seed, epoch).
 
     Pairs with unk or a user-defined symbol, and lines that would become too long, stay as they are.
     The ids of an epoch are in memory.
@@ -123,57 +121,59 @@ class Augmentation:
 
     def __init__(
         self,
-        store: Store,
+        pairs: DirectedPairs,
+        stage: Stage,
         tokenizer: Tokenizer,
-        config: Config,
+        seed: int,
+        max_tokens: int,
         translations: dict[str, str] | None = None,
     ) -> None:
-        """`translations`: of words that get placeholders; None: no pair gets any."""
-        self.store = store
+        """`max_tokens`: of a side; `translations`: of words that get placeholders."""
+        assert stage.augment is not None
+        self.pairs = pairs
         self.src = tokenizer.src
         self.tgt = tokenizer.tgt
         self.fixed_ids = [_fixed_ids(side) for side in (self.src, self.tgt)]
-        self.seed = config.run.seed
-        self.max_tokens = config.data.max_tokens - config.data.language_tokens
-        self.join_share = getattr(config.data.augment, "join", 0.0)
-        directions = [config.data.direction(source) for source in config.data.train]
-        self.noises = [PairNoise(config.data, one, translations) for one in directions]
-        # The tokens of target languages, which stay what a source begins with.
-        tokens = [[tokenizer.languages[to]] for _, to in directions if config.data.language_tokens]
-        self.first_ids = np.array(tokens or [[]] * len(directions), store.src.dtype)
-        self.is_used = [source.weight > 0 for source in config.data.train]  # in this stage
+        self.seed = seed
+        self.max_tokens = max_tokens - pairs.before.shape[1]
+        self.join_share = stage.augment.join
+        self.flows = stage.flows
+        self.noises = [
+            PairNoise(stage.augment, flow.direction, translations) for flow in stage.flows
+        ]
 
-    def __call__(self, epoch: int, stop: Event | None = None) -> Store:
-        """The store of an epoch; InterruptedError once `stop` is set."""
-        store = self.store
+    def __call__(self, epoch: int, stop: Event | None = None) -> DirectedPairs:
+        """The pairs of an epoch; InterruptedError once `stop` is set."""
+        store = self.pairs.store
         counts: Counter[str] = Counter()
-        ids = (bytearray(), bytearray())
-        lengths = (array("I"), array("I"))
+        ids = bytearray()
+        lengths = array("I")
         kept = []
-        for corpus, n_pairs in enumerate(store.kept):
-            n_before = len(lengths[0])
-            for start in range(0, n_pairs * self.is_used[corpus], PAIRS_PER_CHUNK):
+        n_used = first = 0
+        for number, (flow, n_pairs) in enumerate(zip(self.flows, self.pairs.kept, strict=True)):
+            n_before = len(lengths)
+            for start in range(0, n_pairs if flow.weight else 0, PAIRS_PER_CHUNK):
                 if stop is not None and stop.is_set():
                     raise InterruptedError("training has ended")
                 end = min(start + PAIRS_PER_CHUNK, n_pairs)
-                pairs = store.pairs(np.arange(start, end) + sum(store.kept[:corpus]))
-                random = np.random.default_rng([self.seed, epoch, 2, corpus, start])
-                if len(first := self.first_ids[corpus]):
-                    pairs = [(src[1:], tgt) for src, tgt in pairs]
-                pairs = self._augment(pairs, self.noises[corpus], random, counts)
-                if len(first):
-                    pairs = [(np.append(first, src), tgt) for src, tgt in pairs]
-                for side, rows in enumerate(zip(*pairs, strict=True)):
-                    ids[side].extend(np.concatenate(rows).tobytes())
-                    lengths[side].extend(map(len, rows))
-            kept.append(len(lengths[0]) - n_before)
-        found = ", ".join(f"{counts[kind]:,} {kind}" for kind in (*KINDS, "join") if counts[kind])
-        src, tgt = (np.frombuffer(side, store.src.dtype) for side in ids)
-        n_src, n_tgt = (np.frombuffer(side, np.uint32) for side in lengths)
-        n_used = sum(n * used for n, used in zip(store.kept, self.is_used, strict=False))
-        text = f"{n_used:,} pairs in {sum(kept):,} lines: {found or 'none changed'}"
-        about = (tuple(kept), store.counts, store.fingerprint, store.corpora)
-        return Store(src, tgt, n_src, n_tgt, *about, augmented=text)
+                pairs = self.pairs.texts(np.arange(start, end) + first)
+                random = np.random.default_rng([self.seed, epoch, 2, number, start])
+                pairs = self._augment(pairs, self.noises[number], random, counts)
+                ids.extend(np.concatenate([*chain.from_iterable(pairs)]).tobytes())
+                lengths.extend(map(len, chain.from_iterable(pairs)))
+                n_used += end - start
+            first += n_pairs
+            kept.append((len(lengths) - n_before) // 2)
+        changed = ", ".join(f"{counts[kind]:,} {kind}" for kind in (*KINDS, "join") if counts[kind])
+        made = Store(
+            np.frombuffer(ids, store.ids.dtype),
+            np.frombuffer(lengths, np.uint32).reshape(-1, 2).T,
+            tuple(kept),
+            store.counts,
+            store.fingerprint,
+            augmented=f"{n_used:,} pairs in {sum(kept):,} lines: {changed or 'none changed'}",
+        )
+        return DirectedPairs.of(made, before=[row[row > 0].tolist() for row in self.pairs.before])
 
     def _augment(
         self,
@@ -203,7 +203,7 @@ class Augmentation:
             if min(map(len, row)) > 0 and max(map(len, row)) <= self.max_tokens:
                 for number in line:
                     result[number] = None
-                src_ids, tgt_ids = (np.array(ids, self.store.src.dtype) for ids in row)
+                src_ids, tgt_ids = (np.array(ids, self.pairs.store.ids.dtype) for ids in row)
                 result[line[0]] = (src_ids, tgt_ids)
                 counts.update(kinds)
                 counts["join"] += len(line) if len(line) > 1 else 0

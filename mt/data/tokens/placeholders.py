@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mt.config.schema import Config, DataConfig, TokenizerConfig
+from mt.config.plan import DataPlan
+from mt.config.schema import TokenizerConfig
 from mt.data.reading.words import UNSPACED
-from mt.data.tokens.mixing import stages_of
-from mt.data.tokens.store import Store
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.errors import ConfigError
 
@@ -42,20 +42,20 @@ def knows_placeholders(tokenizer: Tokenizer) -> bool:
     return all(side.piece_id(symbol) != UNK for side in sides for symbol in PLACEHOLDERS)
 
 
-def uses_placeholders(data: DataConfig) -> bool:
+def uses_placeholders(data: DataPlan) -> bool:
     """Whether pairs get placeholders in some stage."""
-    return any(one.augment is not None and one.augment.placeholders for one in stages_of(data))
+    return any(stage.augment and stage.augment.placeholders for stage in data.stages)
 
 
-def with_placeholders(config: Config) -> TokenizerConfig:
+def with_placeholders(settings: TokenizerConfig, data: DataPlan) -> TokenizerConfig:
     """The settings of a tokenizer, its symbols with the placeholders where they are needed."""
-    symbols = [*config.tokenizer.user_defined_symbols]
-    if uses_placeholders(config.data):
+    symbols = [*settings.user_defined_symbols]
+    if uses_placeholders(data):
         symbols += [symbol for symbol in PLACEHOLDERS if symbol not in symbols]
-    return config.tokenizer.model_copy(update={"user_defined_symbols": symbols})
+    return settings.model_copy(update={"user_defined_symbols": symbols})
 
 
-def require_placeholders(data: DataConfig, tokenizer: Tokenizer) -> None:
+def require_placeholders(data: DataPlan, tokenizer: Tokenizer) -> None:
     """Raise ConfigError if a stage needs placeholders that the vocabulary does not have."""
     if uses_placeholders(data) and not knows_placeholders(tokenizer):
         raise ConfigError(
@@ -65,14 +65,14 @@ def require_placeholders(data: DataConfig, tokenizer: Tokenizer) -> None:
         )
 
 
-def learn_translations(store: Store, tokenizer: Tokenizer) -> dict[str, str]:
+def learn_translations(pairs: DirectedPairs, tokenizer: Tokenizer) -> dict[str, str]:
     """Words, case folded, and their translations: pairs that are each the other's best one.
 
-    By the Dice coefficient of the pairs of the store that they are in; at most `LEARNT_FROM` pairs,
+    By the Dice coefficient of the pairs that they are in; at most `LEARNT_FROM` pairs,
     evenly spaced.
     """
-    chosen = np.linspace(0, len(store) - 1, min(len(store), LEARNT_FROM)).astype(np.int64)
-    rows = list(zip(*store.pairs(chosen), strict=True))
+    chosen = np.linspace(0, len(pairs) - 1, min(len(pairs), LEARNT_FROM)).astype(np.int64)
+    rows = list(zip(*pairs.texts(chosen), strict=True))
     vocabularies: list[dict[str, int]] = [{}, {}]
     sides = []
     for vocabulary, side, ids in zip(

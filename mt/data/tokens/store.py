@@ -1,8 +1,8 @@
 """The token store: the pairs of a corpus as token ids on disk, memory-mapped and so shared.
 
 A store is a folder with `pairs.tokens` (ids of source and target in turn, end to end, no bos or
-eos), `lengths.npy` and `meta.json`. It is built in a folder beside it (see `store_parts`) and put in its
-place when complete.
+eos), `lengths.npy` and `meta.json`. It is built in a folder beside it (see `store_parts`) and put
+in its place when complete.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _merge(
 def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
     """The counts of each of several corpora, and a warning where one loses more than half."""
     for counts, corpus in zip(corpora, texts.corpora, strict=False):
-        name = f"{corpus.name} ({corpus.source.path or corpus.source.src})"
+        name = f"{corpus.name} ({corpus.file})"
         if len(corpora) > 1:
             yield f"{name}: {counts.summary(texts.limits)}"
         if 2 * counts.kept >= counts.read:

@@ -24,14 +24,14 @@ from mt.data.tokens.sentencepiece_model import (
     require_algorithm,
     special_ids,
 )
-from mt.data.tokens.writing import Styles, directions_of
+from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
-    from mt.config.schema import DataConfig, TokenizerConfig
+    from mt.config.schema import TokenizerConfig
 
     Processor = SentencePieceProcessor | PieceVocabulary
 
@@ -207,24 +207,24 @@ class Tokenizer:
         matches = ((LANGUAGE.fullmatch(one), i) for i, one in enumerate(self.src.all_pieces()))
         return {match[1] or match[2]: i for match, i in matches if match}
 
-    def languages_of(self, data: DataConfig) -> dict[str, int]:
+    def languages_of(self, data: DataPlan) -> dict[str, int]:
         """The ids of the tokens of target languages, by code, in a model of this `data`."""
-        return self.languages if data.language_tokens or not self.has_own_ids else {}
+        return self.languages if data.has_tokens or not self.has_own_ids else {}
 
-    def before_source(self, to: str | None, data: DataConfig, option: str = "--to") -> list[int]:
+    def before_source(self, to: str | None, data: DataPlan, option: str = "--to") -> list[int]:
         """The ids that a source begins with to be translated into `to`, by a model of this `data`.
 
         None: into its one language, or that which a line of an imported model names. Raises
         ConfigError for a language that the model does not know.
         """
         known = self.languages_of(data)
-        if data.language_tokens and to is None and len(data.target_languages) == 1:
+        if data.has_tokens and to is None and len(data.target_languages) == 1:
             to = data.target_languages[0]
         if to in known:
             return [known[to]]
-        if to is None and not data.language_tokens:
+        if to is None and not data.has_tokens:
             return []
-        learnt = [language for _, language in directions_of(data)] or data.target_languages
+        learnt = [direction.tgt for direction in data.directions] or data.target_languages
         languages = sorted(known) or list(dict.fromkeys(learnt))
         if not known and (to in languages or languages == ["tgt"]):  # the config names none
             return []
