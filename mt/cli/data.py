@@ -11,6 +11,7 @@ from mt.cli.console import print_result, say, show_in_pager
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import CorpusGroup, described
 from mt.errors import ConfigError
+from mt.fetch.commands import get
 
 if TYPE_CHECKING:
     from mt.data.cleaning.plan import CleaningPlan
@@ -19,46 +20,7 @@ if TYPE_CHECKING:
 app = command_group("data", "Fetch, count, show and clean corpora; prepare training.")
 
 
-@app.command("get", cls=PanelCommand)
-@described("""
-    Input:
-    corpus = NAME: opus:CORPUS/VERSION (or /latest), or mtdata:GROUP-NAME-VERSION-LANGS
-    --langs SRC-TGT: source and target language, such as de-en
-    query = --list TEXT: list the corpora whose names contain TEXT; '' lists all
-    Output:
-    folder = --output -o FOLDER: folder for this corpus alone; existing files are not replaced
-    --overwrite: replace files that are in the folder already
-""")
-def get(
-    langs: str,
-    corpus: str | None = None,
-    folder: Path | None = None,
-    query: str | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Fetch a corpus; keep its licence and checksums.
-
-    corpus.yaml has licence, citation and SHA-256. An interrupted download is continued. Run again,
-    it checks the files; a corpus.yaml alone brings the same files back. mtdata needs the extra
-    corpora. Proxies are those of https_proxy; MT_OPUS_API is another address for the index of OPUS.
-
-    \b
-    mt data get --list europarl --langs de-en
-    mt data get opus:Europarl/v8 --langs de-en -o corpora/europarl
-    mt data get mtdata:Statmt-news_commentary-18-deu-eng --langs de-en -o news
-    """
-    from mt.data.reading.fetch import fetch_corpus, list_corpora
-
-    if query is not None:
-        for line in list_corpora(query, langs):
-            print_result(line)
-    elif corpus is None or folder is None:
-        raise ConfigError(
-            "data get: a corpus and a folder are required, such as opus:Europarl/v8 -o FOLDER; "
-            f"--list TEXT --langs {langs} lists corpora"
-        )
-    else:
-        fetch_corpus(corpus, langs, folder, overwrite)
+app.command("get", cls=PanelCommand)(get)
 
 
 @app.command("clean", cls=PanelCommand)

@@ -25,7 +25,7 @@ FLOORS = (
     {"search"},
     {"translate", "evaluation"},
     {"training", "interop"},
-    {"inspect"},
+    {"inspect", "fetch"},
     {"report"},
     {"cli"},
     {"__main__"},
@@ -61,10 +61,14 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+def room_of(module: str) -> str:
+    """The folder below `mt`; the commands of a folder stand with those of mt.cli."""
+    return "cli" if "commands" in module.split(".") else module.split(".")[1]
+
+
 def floor_of(module: str) -> int | None:
     """The floor of a module: of `mt.data.reading.corpus`, the one of data/reading."""
-    parts = module.split(".")[1:]
-    rooms = {parts[0], "/".join(parts[:2])}
+    rooms = {room_of(module), "/".join(module.split(".")[1:3])}
     return next((i for i, floor in enumerate(FLOORS) if rooms & floor), None)
 
 
@@ -73,9 +77,9 @@ def import_faults(module: str, tree: ast.Module) -> list[str]:
     faults = []
     floor = floor_of(module)
     assert floor is not None, f"{module} has no floor"
-    room = module.split(".")[1]
+    room = room_of(module)
     for line, name in imported(tree):
-        other = name.split(".")[1]
+        other = room_of(name)
         above = floor_of(name)
         beside = above == floor and other != room and not {room, other} <= SINGLE_FILES
         if above is None or above > floor or beside:
@@ -133,6 +137,8 @@ def test_no_two_classes_have_one_name() -> None:
         ("mt.errors", "from mt import config", 1),
         ("mt.training.x", "import mt.cli.main", 1),
         ("mt.model.x", "import mt.nowhere", 1),
+        ("mt.fetch.x", "from mt.fetch.commands import get", 1),
+        ("mt.fetch.commands", "from mt.cli.options import described", 0),
         ("mt.files", "from mt.errors import MtError", 0),
         ("mt.config.x", "from mt.config import yaml_text\nfrom mt.errors import MtError", 0),
         ("mt.data.tokens.x", "from mt.data.reading.corpus import a\nfrom mt import __version__", 0),
