@@ -1,4 +1,4 @@
-"""`mt data`: fetch, count, show and clean corpora, prepare training."""
+"""`mt data`: fetch, count and clean corpora, prepare training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.cli.console import print_result, say, show_in_pager
+from mt.cli.console import print_result
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import CorpusGroup, described
 from mt.errors import ConfigError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mt.data.cleaning.plan import CleaningPlan
     from mt.data.reading.text_files import FileRecords
 
-app = command_group("data", "Fetch, count, show and clean corpora; prepare training.")
+app = command_group("data", "Fetch, count and clean corpora; prepare training.")
 
 
 app.command("get", cls=PanelCommand)(get)
@@ -158,70 +158,6 @@ def stats(
     if html is not None:
         save_file(html, make_corpus_page(values, report), "--html")
     print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))
-
-
-@app.command("view", cls=PanelCommand)
-@described("""
-    Input:
-    rejected = --rejected FILE: what mt data clean --rejected wrote, in place of corpora; --rule may
-        be duplicate, leak or many_targets then, too
-    Conditions (a pair is shown that meets all):
-    --match REGEX: one side has a match
-    --rule NAME: this rule of data.clean rejects it, such as copied or language
-    --longer N in 1..: one side has more than N words
-    --min-ratio R in 1..: one side has more than R times the characters, as max_char_ratio counts
-    Output:
-    --sample N in 1..: N of the pairs, drawn at random, always the same ones
-""")
-def view(
-    corpora: CorpusGroup,
-    rejected: Path | None = None,
-    match: str | None = None,
-    rule: str | None = None,
-    longer: int | None = None,
-    min_ratio: float | None = None,
-    sample: int | None = None,
-) -> None:
-    """Show pairs of corpora that meet conditions.
-
-    On a terminal they stand beside each other, in $PAGER; elsewhere each is a line of TSV: source,
-    target, place. Limits of rules are those of data.clean in --config, or its defaults.
-
-    \b
-    mt data view web.de web.en --sample 100
-    mt data view web.tmx --langs de-en --rule language
-    mt data view web.de web.en --match '[Cc]ookie' --longer 50 > cookies.tsv
-    mt data view --rejected bad.tsv --rule duplicate
-    """
-    import shutil
-    import sys
-
-    from mt.cli.clean import data_to_clean
-    from mt.data.cleaning.plan import plan_of
-    from mt.data.reading.text_files import Damage
-    from mt.inspect import pair_view
-
-    damage = Damage()
-    if rejected is None:
-        data = data_to_clean(corpora.value(), [], [])
-        assert data.clean is not None
-        conditions = pair_view.conditions_of(data.clean, rule, longer, min_ratio, match)
-        plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
-        pairs = pair_view.matching_pairs(plan, conditions, damage)
-    elif any(vars(corpora).values()) or longer is not None or min_ratio is not None:
-        raise ConfigError("--rejected FILE: goes only with --rule, --match and --sample")
-    else:
-        pairs = pair_view.rejected_pairs(rejected, rule, match)
-    if sample is not None:
-        pairs = pair_view.drawn(pairs, sample)
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        show_in_pager(pair_view.in_columns(pair, width) for pair in pairs)
-    else:
-        for pair in pairs:
-            print_result(pair_view.as_row(pair))
-    for message in damage.messages():
-        say(message)
 
 
 @app.command("prepare", cls=PanelCommand)

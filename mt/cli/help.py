@@ -80,6 +80,7 @@ REMOVED = {
     "mt inspect model --batch-tokens": "mt train --dry-run measures memory",
     "mt inspect model --beam-size": "mt tune measures the speed of decoding",
     "mt inspect model --precision": "mt train --dry-run measures memory",
+    "mt data view": "mt data stats --html and mt data clean --rejected show pairs",
     "mt config import": "write data.stages by hand: data/README.md has an example",
 }
 
