@@ -18,9 +18,7 @@ import typer
 from mt import __version__
 from mt.cli import config, data, export, import_, inspect, tokenizer
 from mt.cli.average import average
-from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
-from mt.cli.distill import distill
 from mt.cli.doctor import doctor
 from mt.cli.evaluate import evaluate
 from mt.cli.help import PanelCommand
@@ -28,8 +26,9 @@ from mt.cli.report import report
 from mt.cli.score import score
 from mt.cli.train import train
 from mt.cli.translate import translate
-from mt.cli.tune import tune
 from mt.runtime.machine import limit_spinning
+from mt.synthetic.commands import backtranslate, distill
+from mt.tuning.commands import tune
 
 app = typer.Typer(
     cls=Commands,

@@ -25,7 +25,7 @@ FLOORS = (
     {"search"},
     {"translate", "evaluation"},
     {"training", "interop"},
-    {"inspect", "fetch"},
+    {"inspect", "fetch", "synthetic", "tuning"},
     {"report"},
     {"cli"},
     {"__main__"},

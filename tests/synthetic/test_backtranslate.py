@@ -12,8 +12,8 @@ from mt.config import yaml_text
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.synthetic.make_corpus import PairFilter
 from mt.translate import resume
-from mt.translate.synthetic import PairFilter
 from mt.translate.translator import Translator
 
 GREEDY = ("--beam-size", 1, "--precision", "fp32")
