@@ -145,9 +145,9 @@ def describe_torch() -> dict[str, Any]:
             device = choose_device(name, precision)
         except ConfigError:  # which the device has not
             continue
-        like = {"dtype": device.dtype, "device": device.device, "requires_grad": True}
+        like: dict[str, Any] = {"dtype": device.dtype, "device": device.device}
         rows, n_in, n_out = SHAPES[name]
-        x, weight = torch.randn(rows, n_in, **like), torch.randn(n_out, n_in, **like)
+        x, weight = (torch.randn(n, n_in, requires_grad=True, **like) for n in (rows, n_out))
         linear = torch.nn.functional.linear
         linear(x, weight).sum().backward()  # as in training
         names = {"linear": linear, "x": x, "weight": weight}
