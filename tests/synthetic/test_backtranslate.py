@@ -152,9 +152,6 @@ def test_what_the_filter_drops() -> None:
         "1 with one side over 2 times the other, 1 copied (equal to the source), 1 looping "
         "(repeats itself again and again), 1 truncated (stopped at the length limit)"
     )
-    again = PairFilter(tokenizer, pair_filter.data)
-    again.counts = pair_filter.counts
-    assert (again.pair_counts, again.flagged) == (pair_filter.pair_counts, pair_filter.flagged)
 
 
 def test_which_lines_are_repeated() -> None:
