@@ -6,13 +6,10 @@ Results go to stdout, everything else to stderr; an error is one message and an 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
-import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -118,33 +115,6 @@ def print_result(text: str, is_printable: bool = False) -> None:
         raise MtError(
             f"stdout: cannot be written: {error.strerror}; redirect it to a disk with free space"
         ) from error
-
-
-def show_in_pager(texts: Iterable[str]) -> None:
-    """Show texts, one below the other, in $PAGER, a command of the shell; without one, in less.
-
-    Once the reader has left the pager no more texts are made.
-    """
-    texts = iter(texts)
-    texts = itertools.chain(list(itertools.islice(texts, 1)), texts)  # its errors before a pager
-    command = os.environ.get("PAGER") or ("less" if shutil.which("less") else "more")
-    pager = subprocess.Popen(
-        command, shell=True, stdin=subprocess.PIPE, encoding="utf-8", errors="replace"
-    )
-    assert pager.stdin is not None
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        for text in texts:
-            pager.stdin.write(f"{printable(text)}\n")
-    except (BrokenPipeError, KeyboardInterrupt):
-        pass
-    finally:
-        # Ctrl-C is for the pager now, which has the terminal until the reader leaves it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with suppress(BrokenPipeError):
-            pager.stdin.close()
-        pager.wait()
-        signal.signal(signal.SIGINT, before)
 
 
 def drop_unwritable() -> None:

@@ -10,15 +10,11 @@ from mt.cli.console import print_result, say
 from mt.cli.options import described
 
 
-@described("""
-    Output:
-    as_json = --json: print JSON, for a bug report
-""")
+@described()
 def doctor(as_json: bool = False) -> None:
-    """Report versions, devices, precisions, memory and disk.
+    """Report versions, devices, precisions and disk.
 
-    It takes some seconds, most of them for small timed matrix products, and downloads nothing. The
-    exit code is 2 if training could not start.
+    Takes some seconds, for small timed products (GFLOP/s). Exit code 2: training could not start.
 
     \b
     mt doctor

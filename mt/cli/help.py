@@ -134,6 +134,10 @@ REMOVED = {
     "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
     "mt distill --student same": "configs/README.md says how to train a model further",
     "mt score --contrastive": "score both translations and compare: see mt/evaluation/README.md",
+    "mt inspect model --batch-tokens": "mt train --dry-run measures memory",
+    "mt inspect model --beam-size": "mt tune measures the speed of decoding",
+    "mt inspect model --precision": "mt train --dry-run measures memory",
+    "mt data view": "mt data stats --html and mt data clean --rejected show pairs",
     "mt config import": "write data.stages by hand: data/README.md has an example",
 }
 

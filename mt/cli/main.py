@@ -27,10 +27,10 @@ COMMANDS = {
     "translate": "mt.cli.translate:translate",
     "score": "mt.cli.score:score",
     "evaluate": "mt.cli.evaluate:evaluate",
-    "tune": "mt.cli.tune:tune",
+    "tune": "mt.tuning.commands:tune",
     "average": "mt.cli.average:average",
-    "backtranslate": "mt.cli.backtranslate:backtranslate",
-    "distill": "mt.cli.distill:distill",
+    "backtranslate": "mt.synthetic.commands:backtranslate",
+    "distill": "mt.synthetic.commands:distill",
     "doctor": "mt.cli.doctor:doctor",
     "report": "mt.report.commands:report",
     "config": "mt.cli.config:app",
@@ -41,10 +41,9 @@ COMMANDS = {
     "tokenizer": "mt.cli.tokenizer:app",
 }
 DATA_COMMANDS = {
-    "get": "mt.cli.data:get",
+    "get": "mt.fetch.commands:get",
     "clean": "mt.cleaning.commands:clean",
     "stats": "mt.inspect.commands:stats",
-    "view": "mt.cli.data:view",
     "prepare": "mt.cli.data:prepare",
 }
 

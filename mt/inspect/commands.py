@@ -15,34 +15,24 @@ app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
 @app.command("model", cls=PanelCommand)
 @described("""
-    FLOPs and memory:
-    --length N in 1..: tokens of a sentence on both sides, eos included, for FLOPs and memory
-    --batch-tokens N in 1..: tokens of a batch for the memory; in decoding, source tokens times beam
-        size (default: batch.tokens_per_batch if a number, else 8192)
-    --beam-size N in 1..: hypotheses kept per sentence (default: decode.beam_size)
-    --precision NAME: precision for the memory: fp32, bf16 or fp16
-    Output:
-    as_json = --json: print JSON, memory in bytes
+    Input:
+    --length N in 1..: tokens of a sentence on both sides, eos included, for FLOPs
 """)
 def model(
     config: str | None = None,
     trained: Path | None = None,
     settings: list[str] | None = None,
     length: int = 30,
-    batch_tokens: int | None = None,
-    beam_size: int | None = None,
-    precision: str = "fp32",
     as_json: bool = False,
 ) -> None:
-    """Print the shape of every parameter, FLOPs and memory.
+    """Print the shape of every parameter, and FLOPs.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
-    tokenizer.vocab_size, or those of tokenizer.model. Memory is an estimate; mt train --dry-run
-    measures it.
+    tokenizer.vocab_size, or those of tokenizer.model. mt train --dry-run measures memory.
 
     \b
     mt inspect model --model runs/base
-    mt inspect model --config base.yaml --batch-tokens 4096 --precision bf16
+    mt inspect model --config base.yaml --length 50
     mt inspect model --config vaswani2017.yaml --json
     """
     import json
@@ -50,13 +40,11 @@ def model(
     from mt.config.auto import replace_auto_without_data
     from mt.config.load import load_config
     from mt.data.tokens.tokenizer import own_tokenizer
-    from mt.inspect.cost import BYTES, cost_of, format_cost
+    from mt.inspect.flops import count_flops, format_flops
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import read_folder
 
     _one_of(config, trained, settings)
-    if precision not in BYTES:
-        raise ConfigError(f"--precision: must be one of {', '.join(BYTES)}, found {precision!r}")
     if trained is not None:
         folder = read_folder(trained)
         values, tokenizer = folder.config, folder.tokenizer
@@ -78,19 +66,11 @@ def model(
         )
     joint = (tokenizer or values.tokenizer).joint
     summary = summarise(values.model, sizes[0], sizes[1], joint)
-    of_config = values.batch.tokens_per_batch
-    cost = cost_of(
-        summary,
-        values,
-        length=length,
-        batch_tokens=batch_tokens or (of_config if isinstance(of_config, int) else 8192),
-        beam_size=beam_size or values.decode.beam_size,
-        precision=precision,
-    )
+    flops = count_flops(summary, values, length)
     if as_json:
-        print_result(json.dumps({**summary_as_json(summary), **cost}, indent=2))
+        print_result(json.dumps({**summary_as_json(summary), "flops": flops}, indent=2))
     else:
-        print_result(f"{format_summary(summary)}\n{format_cost(cost)}")
+        print_result(f"{format_summary(summary)}\n{format_flops(flops)}")
 
 
 @app.command("attention", cls=PanelCommand)

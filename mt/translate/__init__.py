@@ -1,1 +1,1 @@
-"""Source lines become target lines: windows, engines, workers, files; corpora made by a model."""
+"""Source lines become target lines: windows, engines, workers, files."""

@@ -29,8 +29,8 @@ PAGES = sorted(
 PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN|OUT|HOST|RUN)\b")
 # First words of lines that are for other programs than mt.
 OTHERS = {
-    "bash", "curl", "docker", "echo", "eval", "export", "for", "git", "hf", "libretranslate", "pip",
-    "python", "sbatch", "source", "squeue", "time", "torchrun",
+    "bash", "curl", "docker", "echo", "eval", "export", "for", "git", "hf", "libretranslate",
+    "paste", "pip", "python", "sbatch", "source", "squeue", "time", "torchrun",
 }  # fmt: skip
 
 

@@ -28,13 +28,13 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import Bleu
 from mt.search.options import EngineName, EngineOptions, SearchOptions
-from mt.training import tune
 from mt.training.launch import train
 from mt.training.trainer import Trainer
 from mt.training.validation import Validation
 from mt.translate.load import load_translator
 from mt.translate.score_lines import load_scorer
 from mt.translate.shortlist import write_shortlist
+from mt.tuning import tune
 
 # Each language has its own words for the same things: nothing but the token says which to write.
 PREFIXES = {"cs": "č", "de": "sch", "en": "th", "fr": "qu"}

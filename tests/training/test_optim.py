@@ -17,7 +17,13 @@ from mt.config.schema import ModelConfig, OptimConfig
 from mt.errors import CheckpointError
 from mt.model.transformer import Transformer
 from mt.training import optim
-from mt.training.optim import build_optimizer, learning_rate, orthogonalized, restore_optimizer
+from mt.training.optim import (
+    build_optimizer,
+    learning_rate,
+    n_moments,
+    orthogonalized,
+    restore_optimizer,
+)
 
 
 def settings(**values: Any) -> OptimConfig:
@@ -110,6 +116,17 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
     take_step(optimizer)
+
+
+@BOTH
+def test_moments_are_what_the_optimiser_holds(kind: str) -> None:
+    model = tiny_model()
+    optimizer = built(model, settings(optimizer=kind))
+    step(model, optimizer, 1)
+    states = [state.items() for state in optimizer.state.values()]
+    held = sum(x.numel() for state in states for name, x in state if name != "step")
+    groups = optimizer.param_groups
+    assert held == sum(n_moments(group) * p.numel() for group in groups for p in group["params"])
 
 
 @BOTH

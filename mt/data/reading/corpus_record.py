@@ -34,7 +34,7 @@ class CorpusFile(BaseModel, extra="forbid"):
 class CorpusRecord(BaseModel, extra="forbid"):
     """What is known of a fetched corpus."""
 
-    source: str  # as it was asked for, such as opus:Europarl/latest
+    source: str  # as it was asked for, such as mtdata:OPUS-europarl-v8-deu-eng
     name: str
     version: str
     languages: list[str]  # source and target

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 # Format of a table file -> delimiter between its cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}
-# Suffixes of what `read_table` reads.
-TABLE_SUFFIXES = tuple(
-    suffix for suffix, kind in SUFFIXES.items() if kind in ("json", "jsonl", *DELIMITERS)
-)
 # Delimiters that a message may suggest.
 USUAL_DELIMITERS = (";", "\t", "|", ",")
 

@@ -72,11 +72,3 @@ def length_fault(n_src: int, n_tgt: int, limits: Limits) -> str:
     if longer > limits.max_tokens:
         return "too_long"
     return "ratio" if longer > limits.max_length_ratio * shorter else ""
-
-
-def keeps_length(n_src: int, n_tgt: int, limits: Limits, counts: Counts) -> bool:
-    """Whether a pair with these numbers of tokens has no `length_fault`, which `counts` gets."""
-    fault = length_fault(n_src, n_tgt, limits)
-    if fault:
-        setattr(counts, fault, getattr(counts, fault) + 1)
-    return not fault

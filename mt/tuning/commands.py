@@ -53,8 +53,8 @@ def tune(
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.runs.model_folder import WEIGHTS, find_model, read_folder, read_meta, write_tuned
     from mt.search.options import EngineOptions
-    from mt.training import tune as tuning
     from mt.translate.load import check_source_language
+    from mt.tuning import tune as tuning
 
     if reset:
         folder = find_model(trained)

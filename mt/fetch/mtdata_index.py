@@ -6,7 +6,7 @@ mtdata is kept at a distance:
   two cores of an AMD EPYC Zen 4, 23 Nov 2026). Building it imports every mtdata*.py of the working
   folder, so a process in an empty folder does that.
 - Its logger would become that of the whole program.
-- Its download checks no size and, where a certificate is wrong, goes on without: ours replaces it.
+- Its download goes on without a certificate where one is wrong: here that is an error.
 - Its TMX parser loses the text after an inline tag, so TMX files stay as they are.
 """
 
@@ -20,15 +20,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from mt.data.reading.corpus_record import CorpusRecord
-from mt.data.reading.download import DOWNLOADS, download
 from mt.errors import ConfigError, DataError, MtError, first_line
 from mt.terminal import say
+
+DOWNLOADS = "downloads"  # the folder of what is not unpacked yet
+# Pages with the licences of a group's corpora. For another group it is the site of the files.
+PAGES = {"OPUS": "https://opus.nlpl.eu"}
 
 
 def load_index() -> Any:
@@ -74,8 +79,11 @@ def search_mtdata(languages: tuple[str, str]) -> Iterator[Any]:
         raise ConfigError(f"mtdata: --langs {'-'.join(languages)}: {first_line(error)}") from None
 
 
-def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path) -> CorpusRecord:
-    """Fetch `mtdata:GROUP-NAME-VERSION-LANGS` into `folder`; ConfigError, DataError or OSError."""
+def find_entry(source: str, languages: tuple[str, str]) -> tuple[Any, tuple[str, ...]]:
+    """The entry of `mtdata:GROUP-NAME-VERSION-LANGS`, and the languages in its order.
+
+    Raises ConfigError for a name that mtdata does not have, or not in these languages.
+    """
     index = load_index()
     from mtdata.entry import DatasetId, Langs
     from mtdata.iso.bcp47 import BCP47Tag
@@ -100,8 +108,14 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path) -> Corpu
         fits, swapped = BCP47Tag.check_compat_swap(pair, entry.did.langs)
     if not fits:
         raise ConfigError(f"--langs {'-'.join(languages)}: {source} is {entry.did.lang_str}")
+    return entry, languages[::-1] if swapped else languages
+
+
+def fetch_entry(entry: Any, source: str, languages: tuple[str, ...], folder: Path) -> CorpusRecord:
+    """Fetch an entry into `folder`. Raises DataError or OSError."""
+    index = load_index()
     try:
-        urls = _read(entry, languages[::-1] if swapped else languages, folder, source)
+        urls = _read(entry, languages, folder, source)
         keys = [entry.cite] if isinstance(entry.cite, str) else entry.cite or []
         citation = "\n".join(index.ref_db.get_bibtex(key) for key in keys)
     except MtError:
@@ -109,37 +123,44 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path) -> Corpu
     except Exception as error:  # mtdata and its parsers raise plain ones
         if isinstance(error, OSError) and error.errno:  # of the disk; those of requests have none
             raise
-        raise DataError(f"{source}: mtdata cannot read it: {first_line(error)}") from None
+        raise DataError(
+            f"{source}: mtdata cannot fetch or read it: {type(error).__name__}: "
+            f"{first_line(error)}. Is there a network here? Behind a proxy, set https_proxy. Files "
+            "that came whole are kept; run the command again"
+        ) from None
+    page = PAGES.get(entry.did.group, f"https://{urlsplit(urls[0]).hostname}")
     return CorpusRecord(
         source=source,
         name=f"{entry.did.group}-{entry.did.name}",
         version=entry.did.version,
         languages=list(languages),
         url=urls,
-        licence="not stated by mtdata",
+        licence=f"not stated by mtdata; see {page}",
         citation=citation or "not stated by mtdata",
     )
 
 
 def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str) -> list[str]:
     """Write the pairs of an entry to corpus.LANGUAGE files, or its TMX files; return the URLs."""
+    from mtdata import pbar_man
     from mtdata.cache import Cache
     from mtdata.parser import Parser
+    from urllib3.exceptions import InsecureRequestWarning
 
     urls: list[str] = []
 
     class Downloads(Cache):  # type: ignore[misc]
-        """mtdata's cache, filled by our download."""
+        """mtdata's cache, which trusts no server without a certificate."""
 
-        def download(self, url: str, save_at: Path, **_: object) -> Path:
+        def download(self, url: str, save_at: Path, **options: Any) -> Any:
             """Fetch a file, unless an earlier attempt has."""
             urls.append(url)
-            if not save_at.exists():
-                download(url, save_at, what)
-            return save_at
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", InsecureRequestWarning)
+                return super().download(url, save_at, **options)
 
-    cache = folder / DOWNLOADS
-    paths = Downloads(cache).get_entry(entry)
+    pbar_man.enabled = sys.stderr.isatty()
+    paths = Downloads(folder / DOWNLOADS).get_entry(entry)
     if "tmx" in (entry.in_ext or entry.ext):
         for number, path in enumerate(paths if isinstance(paths, list) else [paths]):
             name = "corpus.tmx" if number == 0 else f"corpus-{number}.tmx"
@@ -163,5 +184,4 @@ def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str) -> li
             raise DataError(f"{what}: mtdata has read no pair out of it")
         if replaced:  # which mtdata does without a word
             say(f"{what}: in {replaced:,} of {written:,} pairs U+FFFD stands for invalid UTF-8")
-    shutil.rmtree(cache)
     return urls or [entry.url]

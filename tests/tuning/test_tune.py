@@ -27,8 +27,8 @@ from mt.interop.huggingface_import import import_model
 from mt.runs import model_folder
 from mt.runs.model_folder import META, SHORTLIST, find_model, read_folder, read_meta, write_tuned
 from mt.search.options import NO_SHORTLIST, EngineOptions
-from mt.training import tune
-from mt.training.tune import Setting, TimedOutputs, Tuner, scoring_settings
+from mt.tuning import tune
+from mt.tuning.tune import Setting, TimedOutputs, Tuner, scoring_settings
 
 DRAW = random.Random(1)
 REFS = [" ".join(DRAW.choices([f"w{number}" for number in range(50)], k=6)) for _ in range(60)]

@@ -22,9 +22,9 @@ from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import read_config
 from mt.search.options import EngineOptions, SearchOptions
+from mt.synthetic.make_corpus import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
 from mt.translate import mbr
 from mt.translate.streaming import TextFiles, are_large, opened, read_file
-from mt.translate.synthetic import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
 

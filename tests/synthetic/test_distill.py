@@ -14,15 +14,16 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import DataError
-from mt.translate import streaming, synthetic
-from mt.translate.distill import (
+from mt.synthetic import make_corpus
+from mt.synthetic.distill import (
     DistillText,
     _read,
     _sources,
     student_config,
 )
+from mt.synthetic.make_corpus import most_similar
+from mt.translate import streaming
 from mt.translate.mbr import metric
-from mt.translate.synthetic import most_similar
 
 TEXT = {"src": "train.src", "tgt": "train.tgt"}
 BOTH = [{"both_directions": True}]
@@ -92,7 +93,7 @@ def test_a_large_training_text_is_worth_a_process_for_each_gpu(
         seen.append(arguments[-1])
         raise DataError("enough")
 
-    monkeypatch.setattr(synthetic, "load_translator", load)
+    monkeypatch.setattr(make_corpus, "load_translator", load)
     size = (tiny_corpus / "train.src").stat().st_size
     for least in (size, size + 1):
         monkeypatch.setattr(streaming, "LARGE_INPUT", least)

@@ -11,8 +11,8 @@ from pathlib import Path
 from mt.config.yaml_text import dump
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
+from mt.synthetic.make_corpus import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
 from mt.translate.streaming import TextFiles
-from mt.translate.synthetic import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
 

@@ -1,19 +1,16 @@
-"""Fetch a corpus by its name: files, licence, citation and SHA-256 in one folder."""
+"""Fetch a corpus by its name: files, citation and SHA-256 in one folder."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from mt.data.reading.corpus_record import RECORD, CorpusRecord, files_in, read_record
-from mt.data.reading.download import DOWNLOADS
-from mt.data.reading.mtdata_index import fetch_mtdata, search_mtdata
-from mt.data.reading.opus import fetch_opus, search_opus
-from mt.errors import ConfigError, DataError, MtError
+from mt.errors import ConfigError, DataError
+from mt.fetch.mtdata_index import DOWNLOADS, fetch_entry, find_entry, search_mtdata
 from mt.terminal import say
 
 # The folder inside the new one in which files are until all are there.
@@ -30,67 +27,44 @@ def language_pair(langs: str) -> tuple[str, str]:
     return codes[0], codes[1]
 
 
-def list_corpora(query: str, langs: str) -> Iterator[str]:
-    """Lines of name, pairs and megabytes of the corpora whose names contain `query`.
-
-    Raises DataError if neither OPUS nor mtdata can be asked, and warns if one of them cannot.
-    """
-    languages = language_pair(langs)
-    faults: list[MtError] = []
-    lines: list[str] = []
-    try:
-        for entry in search_opus(languages, "OPUS"):
-            pairs, size = (entry.get(key, "") for key in ("alignment_pairs", "size"))
-            known = isinstance(pairs, int) and isinstance(size, int)
-            shown = f"\t{pairs:,} pairs\t{size * 1024 / 1e6:,.1f} MB" if known else ""
-            lines.append(f"opus:{entry['corpus']}/{entry['version']}{shown}")
-    except DataError as error:
-        faults.append(error)
-    try:
-        for entry in search_mtdata(languages):
-            if faults or entry.did.group != "OPUS":  # whose own index is newer
-                lines.append(f"mtdata:{entry.did}")
-    except ConfigError as error:
-        faults.append(error)
-    if len(faults) == 2:
-        raise DataError("\n".join(map(str, faults)))
-    for fault in faults:
-        say(f"warning: {fault}")
-    yield from sorted((one for one in lines if query.lower() in one.lower()), key=str.lower)
+def list_corpora(query: str, langs: str) -> list[str]:
+    """The names of corpora that contain `query`. Raises ConfigError if mtdata cannot be asked."""
+    names = (f"mtdata:{entry.did}" for entry in search_mtdata(language_pair(langs)))
+    return sorted((name for name in names if query.lower() in name.lower()), key=str.lower)
 
 
 def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool) -> None:
-    """Fetch `opus:...` or `mtdata:...` into `folder`; nothing to do where it is there already.
+    """Fetch `mtdata:...` into `folder`; nothing to do where it is there already.
 
     A record without its files is a request for exactly these: what comes must have their SHA-256.
-    Raises ConfigError and DataError; then `folder` is as it was, except that `.partial` keeps what
-    has been received.
+    Raises ConfigError and DataError; then `folder` is as it was, except that `.partial` keeps the
+    files that were received whole.
     """
     languages = language_pair(langs)
-    fetch = {"opus": fetch_opus, "mtdata": fetch_mtdata}.get(source.partition(":")[0])
-    if fetch is None:
+    if not source.startswith("mtdata:"):
         raise ConfigError(
-            f"{source}: must begin with opus: or mtdata:, such as opus:Europarl/v8; mt data get "
-            f"--list TEXT --langs {langs} lists what there is"
+            f"{source}: must begin with mtdata:, such as mtdata:OPUS-europarl-v8-deu-eng; mt data "
+            f"get --list TEXT --langs {langs} lists what there is"
         )
     known = None if overwrite else _known(source, languages, folder)
     if known and all((folder / name).is_file() for name in known.files):  # `_known` has read them
         say(f"{folder}: nothing to do: {len(known.files)} files are as they were fetched")
         return
-    if known and source.startswith("opus:"):  # not what is the latest now
-        source = f"opus:{known.name}/{known.version}"
+    entry, languages_of_entry = find_entry(source, languages)
     partial = folder / PARTIAL
     try:
         partial.mkdir(parents=True, exist_ok=True)
         _drop_unpacked(partial)  # of an attempt that was killed
-        record = fetch(source, languages, partial)
-        record.fetched, record.files = time.strftime("%Y-%m-%d"), files_in(partial)
+        record = fetch_entry(entry, source, languages_of_entry, partial)
+        record.languages, record.fetched = list(languages), time.strftime("%Y-%m-%d")
+        shutil.rmtree(partial / DOWNLOADS)
+        record.files = files_in(partial)
         if known:
             _require_same(known, record, folder)
         for name in record.files:
             (partial / name).replace(folder / name)
         (known or record).write(folder)
-        shutil.rmtree(partial)
+        partial.rmdir()
     except OSError as error:
         raise DataError(
             f"-o {folder}: cannot be written: {error.strerror or error}; give a folder that you "
@@ -98,9 +72,6 @@ def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool) -> None
         ) from None
     finally:
         _drop_unpacked(partial)
-        for path in (partial / DOWNLOADS, partial, folder):  # of an attempt that received nothing
-            with suppress(OSError):
-                path.rmdir()
     sizes = ", ".join(f"{name} ({file.bytes:,} bytes)" for name, file in record.files.items())
     say(f"{folder}: {sizes}; licence: {record.licence}; see {RECORD}")
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.schema import DataConfig
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
-from mt.data.tokens.filters import Counts, keeps_length
+from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-# Quality flags that drop a pair. The others are implied by `keeps_length`.
+# Quality flags that drop a pair. The others are implied by `length_fault`.
 FATAL_FLAGS = ("copied", "looping", "truncated")
 # The columns of the corpus, as an entry of `data.train` names them.
 TSV_COLUMNS = {"src": 1, "tgt": 2}
@@ -49,8 +49,8 @@ class PairFilter:
         self.tokenizer = tokenizer
         self.data = data
         self.line_counts = Counts()
-        self.pair_counts = Counts()
-        self.flagged: Counter[str] = Counter()
+        # Pairs dropped by reason, which an interrupted job must remember.
+        self.counts: Counter[str] = Counter()
 
     def keep_lines(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield the lines, with an empty one for each that is not to be translated."""
@@ -78,41 +78,30 @@ class PairFilter:
         n_texts = [len(ids) for ids in self.tokenizer.src.encode(list(texts))]
         n_outputs = [len(ids) for ids in self.tokenizer.tgt.encode(list(outputs))]
         rows = zip(texts, outputs, n_texts, n_outputs, truncated, strict=True)
-        return [bool(row[0]) and self._keeps(*row) for row in rows]
+        faults = [self._fault(*row) if row[0] else None for row in rows]
+        self.counts.update(filter(None, faults))
+        return [fault == "" for fault in faults]
 
-    def _keeps(self, text: str, output: str, n_text: int, n_output: int, truncated: bool) -> bool:
-        if not keeps_length(n_text, n_output, self.data, self.pair_counts):
-            return False
+    def _fault(self, text: str, output: str, n_text: int, n_output: int, truncated: bool) -> str:
+        """Return why a pair is dropped, one of `LENGTH_FAULTS` or `FATAL_FLAGS`; "": it is kept."""
+        if fault := length_fault(n_text, n_output, self.data):
+            return fault
         max_ratio = self.data.max_length_ratio
         raised = flags(text, output, n_text, n_output, truncated=truncated, max_ratio=max_ratio)
-        for flag in FATAL_FLAGS:
-            if flag in raised:
-                self.flagged[flag] += 1
-                return False
-        return True
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Dropped pairs by reason: what an interrupted job must remember."""
-        return {**asdict(self.pair_counts), **self.flagged}
-
-    @counts.setter
-    def counts(self, counts: dict[str, int]) -> None:
-        known = asdict(Counts())
-        self.pair_counts = Counts(**{name: counts[name] for name in counts if name in known})
-        self.flagged = Counter({name: counts[name] for name in counts if name in FATAL_FLAGS})
+        return next((flag for flag in FATAL_FLAGS if flag in raised), "")
 
     @property
     def kept(self) -> int:
         """Pairs that were not dropped."""
-        return (self.line_counts + self.pair_counts).kept - self.flagged.total()
+        return self.line_counts.kept - self.counts.total()
 
     def summary(self) -> str:
         """One line, such as `9 of 10 pairs kept; dropped: 1 looping (repeats itself ...)`."""
-        both = self.line_counts + self.pair_counts
-        reasons = both.reasons(self.data) + [
-            f"{count:,} {flag} ({FLAGS[flag]})" for flag, count in sorted(self.flagged.items())
-        ]
+        lengths = {fault: self.counts[fault] for fault in LENGTH_FAULTS if fault}
+        both = self.line_counts + Counts(**lengths)
+        flagged = [flag for flag in FATAL_FLAGS if self.counts[flag]]
+        reasons = both.reasons(self.data)
+        reasons += [f"{self.counts[flag]:,} {flag} ({FLAGS[flag]})" for flag in flagged]
         dropped = f"; dropped: {', '.join(reasons)}" if reasons else ""
         return f"{self.kept:,} of {both.read:,} pairs kept{dropped}"
 
@@ -164,7 +153,7 @@ def make_corpus(
         translator = load_translator(search, engine, spec.is_large)
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
-        pair_filter.counts = output.counts
+        pair_filter.counts.update(output.counts)
         # What tokens do not see, as tabs, would not fit into TSV.
         normalized = (
             "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in spec.lines
@@ -181,7 +170,7 @@ def make_corpus(
             for window, translations in stream:
                 pairs = _pairs(spec, pair_filter, window, translations)
                 write_lines(file, ("\t".join(pair) for pair in pairs))
-                output.counts = pair_filter.counts
+                output.counts = dict(pair_filter.counts)
                 output.finished(file, window)
         if not pair_filter.kept:
             raise DataError(
