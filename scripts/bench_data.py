@@ -34,11 +34,14 @@ import numpy as np
 from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import config_from_mapping
+from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig, Config, TokenizerConfig
 from mt.data.reading.corpus import training_pairs
-from mt.data.tokens.store import Store, open_built, open_or_build
+from mt.data.tokens.directions import DirectedPairs
+from mt.data.tokens.store import open_built, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.files import whole_file
+from mt.training.prepare import training_texts
 
 PAIRS = 20_000_000
 # Pairs that differ; the corpus has them again and again, with a number before each.
@@ -115,12 +118,11 @@ def build(folder: Path) -> dict[str, Any]:
     tokenizer = Tokenizer.load(folder)
     with memory_watched() as memory:
         start = perf_counter()
-        store = open_or_build(
-            folder / "store", config.data.train, "data.train", config.data, tokenizer, print
-        )
+        texts = training_texts(plan_data(config.data), tokenizer, folder / "store", {})
+        store = open_or_build(folder / "store", texts, print)
         seconds = perf_counter() - start
     size = sum(path.stat().st_size for path in (folder / "store").iterdir())
-    n_tokens = len(store.src) + len(store.tgt)
+    n_tokens = len(store.ids)
     return {
         "pairs_per_second": round(store.corpora[0].read / seconds),
         "seconds": round(seconds, 1),
@@ -139,8 +141,8 @@ def load(folder: Path) -> dict[str, Any]:
     batch = BatchConfig(tokens_per_update=TOKENS_PER_UPDATE, tokens_per_batch=TOKENS_PER_BATCH)
     with memory_watched() as memory:
         start = perf_counter()
-        store: Store = open_built(folder / "store")
-        plan = Plan(store, [1.0], batch, 1)
+        pairs = DirectedPairs.of(open_built(folder / "store"))
+        plan = Plan(pairs, [1.0], batch, 1)
         with Prefetcher(plan, 0, 0) as updates:
             n_tgt = n_real = n_padded = n_batches = 0
             for number, update in enumerate(updates):
@@ -186,7 +188,7 @@ def main() -> None:
         write_corpus(folder, args.pairs)
     if not Tokenizer.exists_in(folder):
         sample = PairSample(TOKENIZER_PAIRS)
-        pairs = islice(training_pairs(config_of(folder).data), BLOCK)
+        pairs = islice(training_pairs(plan_data(config_of(folder).data)), BLOCK)
         deque(sample.watch(pairs), maxlen=0)
         settings = TokenizerConfig(vocab_size=VOCAB_SIZE)
         train_on_sample(settings, sample, print).save(folder)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.cli.console import say
-from mt.data.reading.corpus import data_root, read_pairs
-from mt.data.tokens.writing import direction_of, directions_of
+from mt.config.plan import plan_data
+from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
 from mt.evaluation.slices import Slicing, by_domain
@@ -142,7 +142,8 @@ def read_texts(
     if test_sets or ref:
         direction = TextDirection(source or None, to or None)
         if given:  # a model of both directions tells the other language
-            known = direction_of(read_config(models[0]).data, source, to) or (None, None)
+            plan = plan_data(read_config(models[0]).data)
+            known = plan.direction(source, to) or (None, None)
             direction = TextDirection(source or known[0], to or known[1])
         directions = [direction] * len(sets)
     names = [name for name, _, _ in sets]
@@ -239,36 +240,29 @@ def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Te
     """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
     from mt.training.validation import names_of
 
-    config = read_config(model)
-    tests = config.data.test
+    data = plan_data(read_config(model).data)
+    texts = data.valid if section == "valid" else data.test
     remedy = "give --src FILE and --ref FILE"
-    if section == "valid":
-        tests = config.data.valid_texts
-    else:
+    if section == "test":
         remedy += ", or --test-set NAME=SRC,REF"
-    if not tests:
+    if not texts:
         raise DataError(f"--model {model}: its config has no data.{section} to translate; {remedy}")
     sets = []
-    for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
-        where = f"data.{section}" + f"[{number}]" * (section == "test")
+    for name, text in zip(names_of(texts), texts, strict=True):
         try:
-            pairs = list(read_pairs(source, data_root(config.data), where))
+            pairs = list(read_pairs(text.source, data.root, text.name))
         except DataError as error:
             raise DataError(f"{error} This is data.{section} of {model}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
-        sets.append((name, {f"{where}.src": sources}, {where: refs}))
-    data = config.data
-    directions = directions_of(data)
-    own = [
-        data.language_tokens
-        or one.src_lang
-        or one.tgt_lang
-        or (len(directions) > 1 and data.direction(one) in directions)
-        for one in tests
-    ]
+        sets.append((name, {f"{text.name}.src": sources}, {text.name: refs}))
+    several = len(data.directions) > 1
     return sets, [
-        TextDirection(*data.direction(one)) if has else ANY_DIRECTION
-        for one, has in zip(tests, own, strict=True)
+        TextDirection(*text.direction)
+        if data.has_tokens
+        or text.direction != data.usual
+        or (several and text.direction in data.directions)
+        else ANY_DIRECTION
+        for text in texts
     ]
 
 
@@ -297,25 +291,25 @@ def translate_sets(
     name: str = "",
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
-    from mt.translate.load import load_translator, set_languages
-    from mt.translate.progress import Progress, Tally, can_show_bar
+    from mt.translate.assemble import make_translator
+    from mt.translate.load import load_engine
+    from mt.translate.progress import Progress, can_show_bar
 
-    search = replace(search, to=data[0].direction.to)
     outputs = []
-    section = read_config(model).data
-    with load_translator(search, engine.value([model])) as translator:
-        for one in data:
-            search = replace(search, to=one.direction.to, from_=one.direction.source)
-            set_languages(translator, search, section)
-            translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
-            sources = one.sources or []
+    with load_engine(search, engine.value([model])) as loaded:
+        for test_set in data:
+            direction, sources = test_set.direction, test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:
-                translator.on_progress = bar.update
+                translator = make_translator(
+                    loaded,
+                    direction.to,
+                    direction.source,
+                    on_progress=bar.update,
+                    number_of=test_set.number,
+                )
                 outputs.append([found.texts[0] for found in translator.translate(sources)])
-            for lines in (translator.tally.split, *translator.tally.flagged.values()):
-                lines.first = [one.number(line) for line in lines.first]
-            which = ", ".join(filter(None, [name, one.name]))
-            say(f"{which}: " * bool(which) + translator.tally.summary())
+            which = ", ".join(filter(None, [name, test_set.name]))
+            say(f"{which}: " * bool(which) + translator.summary())
     return outputs
 
 

@@ -127,6 +127,11 @@ class DataPlan:
         return [*self.corpora, *self.valid, *self.test]
 
     @property
+    def tags(self) -> set[str]:
+        """The words that training puts before sources."""
+        return {flow.tag for flow in self.flows if flow.tag is not None}
+
+    @property
     def target_languages(self) -> list[str]:
         """The languages that training translates into, each once."""
         languages = [flow.direction.tgt for flow in self.flows] or [self.usual.tgt]

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mt.config.plan import plan_data
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
@@ -45,8 +45,8 @@ class AttentionOfSentence:
 
 def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
     """A sentence as `mt translate` gives it to the model: in its usual case, with a stop."""
-    styles = loaded.tokenizer.styles
-    direction = direction_of(loaded.config.data, None, to)
+    styles = loaded.styles
+    direction = plan_data(loaded.config.data).direction(None, to)
     writing = styles.between(*direction) if styles and direction else None
     return writing.usual(sentence)[0] if writing else sentence
 
@@ -74,7 +74,7 @@ def read_attentions(
         raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {unknown[0]!r}")
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
-    first_ids = tokenizer.before_source(to, loaded.config.data)
+    first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
     longest = inference.max_tokens - len(first_ids)
     src = first_ids + _checked(tokenizer.src.encode([source])[0], "the sentence", longest)
     if target is None:

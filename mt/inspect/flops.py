@@ -34,7 +34,7 @@ def count_flops(summary: Summary, config: Config, length: int) -> dict[str, int]
             logits = model.output(model(ids, ids, torch.ones(1, length, dtype=torch.bool)))
             forward = counter.get_total_flops()
             logits.sum().backward()
-    passes = 2 if config.optim.rdrop or config.optim.simcut else 1
+    passes = 2 if config.optim.rdrop else 1
     training = counter.get_total_flops() * passes // length
     return {
         "length": length,

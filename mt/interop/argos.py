@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile
 
+from mt.config.plan import plan_data
 from mt.config.schema import DecodeConfig
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
@@ -79,8 +80,9 @@ def export_package(
     }
     if faults := list(_faults(loaded, output, metadata)):
         raise ConfigError("\n".join(faults))
-    to = target if loaded.config.data.language_tokens else None
-    first_ids = loaded.tokenizer.before_source(to, loaded.config.data, "--to-code")
+    data = plan_data(loaded.config.data)
+    to = target if data.has_tokens else None
+    first_ids = loaded.tokenizer.before_source(to, data, "--to-code")
     folder = f"translate-{source}_{target}-{names.version.replace('.', '_')}"
     try:
         with tempfile.TemporaryDirectory() as place:

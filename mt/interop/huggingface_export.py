@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mt.config.plan import plan_data
 from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
@@ -67,7 +68,8 @@ def export(
     is left at `output` then.
     """
     library = import_package("transformers")
-    config, languages = loaded.model.config, loaded.tokenizer.languages_of(loaded.config.data)
+    config, data = loaded.model.config, plan_data(loaded.config.data)
+    languages = loaded.tokenizer.languages_of(data)
     if config.learned_positions and not config.pre_norm:
         raise ConfigError(
             "export huggingface: model.positions learned with model.norm post: transformers has no "
@@ -83,9 +85,8 @@ def export(
         parity = prove(loaded, "huggingface", exported.log_probs)
         notes = [f"{type(exported.model).__name__}; {parity}"]
         if say is not None:
-            _, first_ids = validation_text(loaded)
-            codes = [code for code, number in languages.items() if number in first_ids]
-            exported.before = "".join(f">>{code}<<" for code in codes)
+            _, into = validation_text(data)
+            exported.before = f">>{into}<<" if into else ""
             notes.append(compare_translations(loaded, exported.translate))
         usage = USAGE.replace("FOLDER", output.name)
         if codes := sorted(languages):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mt.config.plan import plan_data
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
 from mt.data.tokens.tokenizer import BOS, Tokenizer
 from mt.interop.normalization import with_normalization
@@ -168,7 +169,9 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
     source = tokenizer.src.all_pieces()
     target = source if tokenizer.joint else tokenizer.tgt.all_pieces()
-    for code, number in tokenizer.languages_of(data).items():  # Marian's tokenizer knows these
+    for code, number in tokenizer.languages_of(
+        plan_data(data)
+    ).items():  # Marian's tokenizer knows these
         source[number] = f">>{code}<<"
     contents: dict[str, dict[str, Any]] = {
         VOCABULARY: {piece: number for number, piece in enumerate(source)},

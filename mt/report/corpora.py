@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import numpy as np
 
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.training_text import cleaned_data
-from mt.config.schema import Config, DataConfig, named_sources
-from mt.data.reading.corpus import data_root, local_files, read_pairs, translated_pairs
+from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import Config
+from mt.data.reading.corpus import local_files, read_pairs, translated_pairs
 from mt.data.tokens.duplicates import is_among
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
-from mt.report.run_summary import RunSummary, scored_sources
+from mt.report.run_summary import RunSummary, scored_texts
 from mt.runs.manifest import recorded_corpora
 
 # Training pairs that are read to count leaks.
@@ -41,33 +44,32 @@ def read_corpora(run: RunSummary) -> dict[str, Any]:
         leaks, note = _leaks(run, cleaned_data(data, run.folder) if is_cleaned else data)
     except DataError as error:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
-    is_moved = data is not run.config.data
+    is_moved = data.root != plan_data(run.config.data).root
     files = _files(data, run.recorded_files, Path(run.manifest["cwd"] if is_moved else ""))
     fetched = recorded_corpora(run.manifest)
     return {"files": files, "fetched": fetched, "leaks": leaks, "note": note}
 
 
-def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
-    """The `data` section with paths that start where they did when the run was trained."""
-    data = config.data
+def located(config: Config, manifest: Mapping[str, Any]) -> DataPlan:
+    """The plan of a run's data with paths that start where they did when it was trained."""
+    data = plan_data(config.data)
     cwd = manifest.get("cwd")
-    root = data_root(data)
-    if root.is_absolute() or not isinstance(cwd, str) or Path.cwd() == Path(cwd):
+    if data.root.is_absolute() or not isinstance(cwd, str) or Path.cwd() == Path(cwd):
         return data
-    here = [path for _, source in named_sources(data) for path in local_files(source, root)[:1]]
+    here = [path for text in data.named for path in local_files(text.source, data.root)[:1]]
     if here and all(path.exists() for path in here):
         return data
-    return data.model_copy(update={"root": str(Path(cwd) / root)})
+    return replace(data, root=Path(cwd) / data.root)
 
 
 def _files(
-    data: DataConfig, recorded: Mapping[str, dict[str, Any]], base: Path
+    data: DataPlan, recorded: Mapping[str, dict[str, Any]], base: Path
 ) -> list[dict[str, Any]]:
     """List the files of a run as they were recorded, by names below `base`, and as they are now."""
     places = []
-    for where, source in named_sources(data):
-        use = where.removeprefix("data.").split("[")[0]
-        for place in local_files(source, data_root(data)) or [Path(source.path or source.src)]:
+    for text in data.named:
+        use = re.split(r"[\[ ]", text.name.removeprefix("data."))[0]
+        for place in local_files(text.source, data.root) or [Path(text.file)]:
             is_inside = str(place) not in recorded and place.is_relative_to(base)
             places.append((use, str(place.relative_to(base) if is_inside else place), place))
     listed = {name for _, name, _ in places}
@@ -93,14 +95,13 @@ def _state(path: Path, sha256: str) -> str:
         return "cannot be read"
 
 
-def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[dict[str, Any]], str]:
+def _leaks(run: RunSummary, data: DataPlan) -> tuple[list[dict[str, Any]], str]:
     """Count leaks, and say how; memory grows with the evaluation sets, not the training data."""
-    root = data_root(data)
-    sets = dict(_evaluation_sets(run, data, root))
+    sets = dict(_evaluation_sets(run, data))
     if not sets:
         note = "Leaks were not counted: there is no validation or test set on this machine."
         return [], note
-    files = [local_files(source, root) for source in data.train]
+    files = [local_files(corpus.source, data.root) for corpus in data.corpora]
     if not files or not all(some and all(path.is_file() for path in some) for some in files):
         return [], "Leaks were not counted: the training data is not on this machine."
     index = LeakIndex(sets, with_runs=False)
@@ -120,18 +121,18 @@ def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[dict[str, Any]], str
 
 
 def _evaluation_sets(
-    run: RunSummary, data: DataConfig, root: Path
+    run: RunSummary, data: DataPlan
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """(name, pairs) of each validation and test set: from kept outputs, else from its files.
 
     A set of which neither is left is not among them.
     """
     kept = {one.name: one.sentences for one in run.scored}
-    for name, source in scored_sources(data).items():
+    for name, text in scored_texts(data).items():
         if sentences := kept.get(name):
             yield name, [(one.source, one.reference) for one in sentences]
             continue
-        if source.path is not None and not local_files(source, root):
+        if text.source.path is not None and not local_files(text.source, data.root):
             continue  # on a hub, not here
         with suppress(DataError):
-            yield name, list(read_pairs(source, root, name))
+            yield name, list(read_pairs(text.source, data.root, name))

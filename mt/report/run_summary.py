@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.load import load_config
-from mt.config.schema import Config, DataConfig, Source
+from mt.config.plan import Corpus, DataPlan
+from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
 from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.metrics import METRICS, metrics_lines, number, scored_step
@@ -136,10 +137,10 @@ def read_run(folder: Path, label: str) -> RunSummary:
     return RunSummary(folder, label, config, manifest, metrics, log, samples, tests, valid, remarks)
 
 
-def scored_sources(data: DataConfig) -> dict[str, Source]:
+def scored_texts(data: DataPlan) -> dict[str, Corpus]:
     """The validation and test sets of a config, by the names of their scores."""
     # A validation of several directions is no text of which one language is known.
-    validation = {VALIDATION: data.valid_texts[0]} if len(data.valid_texts) == 1 else {}
+    validation = {VALIDATION: data.valid[0]} if len(data.valid) == 1 else {}
     return validation | dict(zip(names_of(data.test), data.test, strict=True))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mt.config.data_schema import DataConfig
-from mt.data.reading.corpus import data_root, local_files
+from mt.config.plan import plan_data
+from mt.data.reading.corpus import local_files
 from mt.errors import DataError, MtError, first_line
 from mt.evaluation.bleu_tokenizer import fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import Score
@@ -19,7 +20,7 @@ from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.slices import by_length
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 from mt.report.corpora import located
-from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_sources
+from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_texts
 from mt.runs.outputs import Sentence
 from mt.terminal import say
 from mt.training.validation import as_sentences, read_text, validation_languages
@@ -61,23 +62,23 @@ def translate_again(run: RunSummary) -> None:
     what cannot be translated becomes a remark.
     """
     from mt.search.options import EngineOptions, SearchOptions
-    from mt.translate.load import load_translator, set_languages
+    from mt.translate.assemble import make_translator
+    from mt.translate.load import load_engine
 
     if run.config is None:
         return
     engine = EngineOptions(models=[run.folder], engine="torch")
     data = located(run.config, run.manifest)
-    sources = scored_sources(data)
+    texts = scored_texts(data)
     for scored in run.scored:
-        if scored.sentences or scored.name not in sources:
+        if scored.sentences or scored.name not in texts:
             continue
         try:
-            src, ref = read_text(data, sources[scored.name], scored.name)
+            src, ref = read_text(texts[scored.name], data.root)
             say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
-            source, to = data.direction(sources[scored.name])
-            search = SearchOptions(to=to if data.language_tokens else None)
-            with load_translator(search, engine) as translator:
-                set_languages(translator, replace(search, from_=source), data)
+            source, to = texts[scored.name].direction
+            with load_engine(SearchOptions(), engine) as loaded:
+                translator = make_translator(loaded, to if data.has_tokens else None, source)
                 scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
         except MtError as error:
             run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")
@@ -96,8 +97,8 @@ def score_run(run: RunSummary) -> list[ScoredSet]:
     All sets that one tokenizer fits have that of the last: a run that was resumed without the
     package of its tokenizer has another one since.
     """
-    data = run.config.data if run.config else DataConfig()
-    into = {name: data.direction(source)[1] for name, source in scored_sources(data).items()}
+    data = plan_data(run.config.data if run.config else DataConfig())
+    into = {name: text.direction.tgt for name, text in scored_texts(data).items()}
     others = validation_languages(data)[0]
     kinds = [fitting_tokenizer(into.get(one.name, others)) for one in run.scored]
     last = {kind: tokenizer_of(one.signature) for kind, one in zip(kinds, run.scored, strict=True)}
@@ -200,9 +201,9 @@ def _digests(run: RunSummary, name: str) -> list[str]:
     """The recorded SHA-256 of the files of a set; empty if they are not known."""
     if run.config is None:
         return []
-    data, recorded = run.config.data, run.recorded_files
-    source = scored_sources(data).get(name)
-    files = local_files(source, data_root(data)) if source else []
+    data, recorded = plan_data(run.config.data), run.recorded_files
+    text = scored_texts(data).get(name)
+    files = local_files(text.source, data.root) if text else []
     digests = [recorded[str(path)].get("sha256") for path in files if str(path) in recorded]
     return [str(digest) for digest in digests if digest]
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mt.config.data_schema import DataConfig
+from mt.config.plan import plan_data
 from mt.data.reading.words import is_unspaced
 from mt.data.reading.words import words as words_of
 from mt.errors import MtError
 from mt.evaluation.metrics import Chrf
 from mt.inspect.attention_map import chosen
-from mt.report.run_summary import RunSummary, scored_sources
+from mt.report.run_summary import RunSummary, scored_texts
 from mt.runs.outputs import Sentence
 from mt.terminal import say
 from mt.translate.quality_flags import FLAGS, is_blank
@@ -76,9 +77,9 @@ def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
         f"length^{penalty:g}."
     )
     loaded, attention_note = _load(run, sum(map(len, groups.values())))
-    data = run.config.data if run.config else DataConfig()
-    source = scored_sources(data).get(test.name)
-    to = data.direction(source)[1] if source and data.language_tokens else None
+    data = plan_data(run.config.data if run.config else DataConfig())
+    text = scored_texts(data).get(test.name)
+    to = text.direction.tgt if text and data.has_tokens else None
     shown = {
         title: [_shown(chrf, one, loaded, to) for chrf, one in pairs]
         for title, pairs in groups.items()

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Config, DataConfig, Source
+from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import Config, Source
 from mt.config.yaml_text import dump
-from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.text_files import under
 from mt.errors import ConfigError
 from mt.files import write_whole
@@ -49,20 +50,20 @@ def distill(
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
     config = read_config(engine.models[0])  # without what `mt tune` chose
-    if config.data.language_tokens:
+    data = plan_data(config.data)
+    if data.has_tokens:
         raise ConfigError(
             "--model: translates into several languages, and its corpus is of one direction; write "
             "that with mt translate --to"
         )
-    validated = [config.data.direction(text) for text in config.data.valid_texts]
-    src_lang, tgt_lang = (validated or [(config.data.src_lang, config.data.tgt_lang)])[0]
+    src_lang, tgt_lang = data.valid[0].direction if data.valid else data.usual
     if search.from_ == tgt_lang != src_lang:
         raise ConfigError(
             f"--from {search.from_}: the student's config is the teacher's, which is validated and "
             f"tested from {src_lang} into {tgt_lang}; leave --from out, or write the corpus with "
             "mt backtranslate"
         )
-    root, sources = _sources(config.data, text)
+    root, sources = _sources(data, text)
     inputs = [(name, file) for name, pair in sources.items() for file in local_files(pair, root)]
     check_output(files, inputs, engine.models)
     path = Path(files.output).with_suffix(".yaml")
@@ -79,16 +80,12 @@ def distill(
         _count(sources.values(), root),
         lambda source, target: (source, target),
         {"--metric": metric or ""},
-        are_large(_translated_file(source, root) for source in sources.values()),
+        are_large(under(root, source.path or source.src) for source in sources.values()),
         None if metric is None else mbr.metric(metric, "--metric"),
     )
     make_corpus(spec, files, search, engine)
     write_whole(path, student)
     return path
-
-
-def _translated_file(source: Source, root: Path) -> Path:
-    return under(root, source.path or (source.tgt if source.reverse else source.src))
 
 
 def _metric(text: DistillText, n_best: int) -> str | None:
@@ -108,17 +105,23 @@ def _metric(text: DistillText, n_best: int) -> str | None:
     return None
 
 
-def _sources(data: DataConfig, text: DistillText) -> tuple[Path, dict[str, Source]]:
+def _sources(data: DataPlan, text: DistillText) -> tuple[Path, dict[str, Source]]:
     """Return the root of paths, and what the teacher translates, by its option or key."""
     if text.src is not None:
         pair = Source(src=str(text.src), tgt=str(text.ref or text.src))
         return Path(), {"--src, --ref" if text.ref else "--src": pair}
-    if not data.train:
+    if not data.corpora:
         raise ConfigError("--model: its config names no training data; give the text with --src")
-    entries = zip(data.text_numbers, data.train, strict=True)
-    # Each text once: its entry that is not reversed, if it has one.
-    ordered = sorted(entries, key=lambda entry: (entry[0], not entry[1].reverse))
-    return data_root(data), {f"data.train[{number}]": pair for number, pair in ordered}
+    forward = {flow.corpus for flow in data.flows if not flow.is_turned}
+    return data.root, {
+        corpus.name: corpus.source if place in forward else _turned(corpus.source)
+        for place, corpus in enumerate(data.corpora)
+    }
+
+
+def _turned(source: Source) -> Source:
+    """The same text, read the other way round."""
+    return source.model_copy(update={"src": source.tgt, "tgt": source.src})
 
 
 def _count(sources: Iterable[Source], root: Path) -> int | None:
@@ -138,8 +141,7 @@ def _read(
             yield line.replace("\t", " ")
         return
     for name, source in sources.items():
-        for pair in read_pairs(source, root, name):
-            src, ref = reversed(pair) if source.reverse else pair
+        for src, ref in read_pairs(source, root, name):
             line = src.replace("\t", " ")  # a tab would begin the reference
             yield f"{line}\t{ref}" if with_references else line
 
@@ -160,10 +162,10 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     encoder, decoder = layers
     shape = {"n_encoder_layers": encoder, "n_decoder_layers": decoder}
     entry: dict[str, Any] = {"path": str(Path(corpus).absolute()), **TSV_COLUMNS}
-    data = teacher.data
-    texts = [text for text in data.train if not text.reverse] or data.train
-    pairs = {data.direction(text) for text in texts}
-    if len(pairs) == 1 and pairs != {(data.src_lang, data.tgt_lang)}:
+    data = plan_data(teacher.data)
+    flows = [flow for flow in data.flows if not flow.is_turned] or data.flows
+    pairs = {flow.direction for flow in flows}
+    if len(pairs) == 1 and pairs != {data.usual}:
         entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
     values = teacher.model_dump(mode="json")
     values["run"]["dir"] = None

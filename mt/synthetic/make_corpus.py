@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.config.schema import DataConfig
+from mt.config.plan import Limits
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault
@@ -44,10 +44,10 @@ class PairFilter:
     output has one of `FATAL_FLAGS`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, data: DataConfig) -> None:
-        """`data`: the limits of lengths, in tokens of `tokenizer`."""
+    def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
+        """`limits`: the limits of lengths, in tokens of `tokenizer`."""
         self.tokenizer = tokenizer
-        self.data = data
+        self.limits = limits
         self.line_counts = Counts()
         # Pairs dropped by reason, which an interrupted job must remember.
         self.counts: Counter[str] = Counter()
@@ -84,9 +84,9 @@ class PairFilter:
 
     def _fault(self, text: str, output: str, n_text: int, n_output: int, truncated: bool) -> str:
         """Return why a pair is dropped, one of `LENGTH_FAULTS` or `FATAL_FLAGS`; "": it is kept."""
-        if fault := length_fault(n_text, n_output, self.data):
+        if fault := length_fault(n_text, n_output, self.limits):
             return fault
-        max_ratio = self.data.max_length_ratio
+        max_ratio = self.limits.max_length_ratio
         raised = flags(text, output, n_text, n_output, truncated=truncated, max_ratio=max_ratio)
         return next((flag for flag in FATAL_FLAGS if flag in raised), "")
 
@@ -100,7 +100,7 @@ class PairFilter:
         lengths = {fault: self.counts[fault] for fault in LENGTH_FAULTS if fault}
         both = self.line_counts + Counts(**lengths)
         flagged = [flag for flag in FATAL_FLAGS if self.counts[flag]]
-        reasons = both.reasons(self.data)
+        reasons = both.reasons(self.limits)
         reasons += [f"{self.counts[flag]:,} {flag} ({FLAGS[flag]})" for flag in flagged]
         dropped = f"; dropped: {', '.join(reasons)}" if reasons else ""
         return f"{self.kept:,} of {both.read:,} pairs kept{dropped}"
@@ -150,23 +150,22 @@ def make_corpus(
     output = ResumableOutput(files.resume)
     output.settings |= spec.settings
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, spec.is_large)
-        data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
-        pair_filter = PairFilter(translator.tokenizer, data)
+        progress = Progress(spec.total, output.lines, can_show_bar(files.output))
+        translator = load_translator(search, engine, spec.is_large, on_progress=progress.update)
+        loaded = translator.loaded
+        limits = Limits(loaded.max_tokens, loaded.max_ratio, dedupe=True)
+        pair_filter = PairFilter(loaded.tokenizer, limits)
         pair_filter.counts.update(output.counts)
         # What tokens do not see, as tabs, would not fit into TSV.
         normalized = (
             "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in spec.lines
         )
         lines = pair_filter.keep_lines(normalized)
-        with (
-            translator,
-            Progress(spec.total, output.lines, can_show_bar(files.output)) as progress,
-        ):
-            translator.on_progress = progress.update
+        with translator, progress:
             left = output.remaining(lines, translator.settings)
-            translator.tally.before = output.lines
-            stream = translator.translate_stream(left, lambda line, _: line.partition("\t")[0])
+            stream = translator.translate_stream(
+                left, lambda line, _: line.partition("\t")[0], n_before=output.lines
+            )
             for window, translations in stream:
                 pairs = _pairs(spec, pair_filter, window, translations)
                 write_lines(file, ("\t".join(pair) for pair in pairs))
@@ -177,8 +176,8 @@ def make_corpus(
                 f"--output {files.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
-    translator.tally.blank = 0  # the filter counts blank lines and repeated ones
-    say(translator.tally.summary().partition("\n")[0])
+    # The filter counts blank lines, and repeated ones.
+    say(translator.summary(counts_blank=False).partition("\n")[0])
     say(f"{files.output}: {pair_filter.summary()}")
 
 

@@ -36,8 +36,9 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import corpus_records, known_records, open_built, open_or_build
 from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
-from mt.data.tokens.writing import Styles
+from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
+from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
@@ -264,12 +265,13 @@ def prepare_tokenizer(
     def find_or_make() -> Tokenizer:
         if Tokenizer.exists_in(run_dir):
             return Tokenizer.load(run_dir)
+        styles: Styles | None = None
         if base is not None and not config.train.new_vocabulary:
             log.say(
                 "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on "
                 "this data)"
             )
-            tokenizer = base.tokenizer
+            tokenizer, styles = base.tokenizer, base.styles
         elif config.tokenizer.model is not None:
             tokenizer = own_tokenizer(config.tokenizer)
             size = f"{tokenizer.src.size:,}"
@@ -288,8 +290,11 @@ def prepare_tokenizer(
             augment_sample(drawn, data)
             settings = with_placeholders(config.tokenizer, data)
             tokenizer = train_on_sample(settings, drawn, log.say, languages=data.token_languages)
-            tokenizer.styles = styles
             drawn.clear()
+        if styles is None:
+            (run_dir / WRITING).unlink(missing_ok=True)
+        else:
+            write_whole(run_dir / WRITING, styles.to_json())
         tokenizer.save(run_dir)
         return tokenizer
 

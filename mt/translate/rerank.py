@@ -7,19 +7,18 @@ gives. An output that leaves out a part of the source makes that part improbable
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mt.config.schema import Config
+from mt.config.plan import DataPlan, Direction, plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError
 from mt.runs.model_folder import WEIGHTS, find_model, read_config, read_folder, read_meta
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.scoring import ForcedDecoder
-from mt.translate.lines import Segment
+from mt.translate.lines import Line, Step
 from mt.translate.score_lines import load_scorer
 
 # Weight of the reverse model. On 1,014 lines of Multi30k, of 0.1 to 1, those from 0.1 to 0.35 were
@@ -28,7 +27,7 @@ WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
-class Reranker:
+class Reranker(Step):
     """A reverse model that sorts the outputs of segments."""
 
     forced: ForcedDecoder
@@ -42,15 +41,17 @@ class Reranker:
     first_ids: Sequence[int] = ()  # before the tag, for the target language
 
     @property
-    def settings(self) -> str:
+    def settings(self) -> Mapping[str, str]:  # type: ignore[override]
         """Everything that an output depends on; the search keeps all hypotheses, not `n_best`."""
-        return f"{self.weights_hash} x {self.weight:g}, {self.n_best} best"
+        value = f"{self.weights_hash} x {self.weight:g}, {self.n_best} best"
+        return {"--rerank-with": value}
 
-    def rerank(self, segments: Sequence[Segment]) -> None:
+    def found(self, lines: Sequence[Line]) -> None:
         """Sort the outputs of each segment by the new score, best first; of ties the first.
 
         A segment with a pair that is too long for the reverse model keeps its order and scores.
         """
+        segments = [segment for line in lines for segment in line.segments]
         texts = self.forward.src.decode([segment.source for segment in segments])
         targets = self.reverse.tgt.encode([self._untagged(text) for text in texts])
         before = f"{self.tag} " * bool(self.tag)
@@ -103,16 +104,16 @@ def load_reranker(
     Raises MtError for what the user must correct; ConfigError for a model of another direction.
     """
     assert search.rerank_with is not None
-    config, reverse = read_config(engine.models[0]), read_config(search.rerank_with)
-    if config.data.language_tokens:
+    models = (engine.models[0], search.rerank_with)
+    data, reverse = (plan_data(read_config(model).data) for model in models)
+    if data.has_tokens:
         raise ConfigError(
             "--rerank-with: not where --model translates into several languages, as the reverse "
             "model must be told the source's, which may be any; leave it out"
         )
     options = EngineOptions(models=[search.rerank_with], device=engine.device)
-    own = config.data.src_lang, config.data.tgt_lang
-    direction = direction_of(config.data, search.from_, search.to) or own
-    to = direction[0] if reverse.data.language_tokens else None
+    direction = data.direction(search.from_, search.to) or data.usual
+    to = direction.src if reverse.has_tokens else None
     scorer = load_scorer(SearchOptions(to=to), options)
     return Reranker(
         scorer.forced,
@@ -120,24 +121,22 @@ def load_reranker(
         forward,
         WEIGHT if search.rerank_weight is None else search.rerank_weight,
         _tag_of(reverse, direction, search.rerank_with),
-        frozenset(entry.tag for entry in config.data.train if entry.tag),
+        frozenset(data.tags),
         n_best,
         read_meta(find_model(search.rerank_with), [])["sha256"][WEIGHTS],
         scorer.first_ids,
     )
 
 
-def _tag_of(reverse: Config, forward: tuple[str, str], model: Path) -> str:
+def _tag_of(reverse: DataPlan, forward: Direction, model: Path) -> str:
     """Return what stands before a source of the reverse model, a line of the target language.
 
     `forward`: the direction that is translated.
     """
-    data = reverse.data
-    wanted = [*map(base_code, forward[::-1])]
-    languages = [base_code(data.src_lang), base_code(data.tgt_lang)]
-    learnt = directions_of(data)
-    entries = [entry for entry in data.train if data.direction(entry) in learnt]
-    directions = [([*map(base_code, data.direction(entry))], entry.tag) for entry in entries]
+    wanted = [*map(base_code, forward.turned)]
+    languages = [*map(base_code, reverse.usual)]
+    flows = [flow for flow in reverse.flows if flow.direction in reverse.directions]
+    directions = [([*map(base_code, flow.direction)], flow.tag) for flow in flows]
     for direction, tag in directions or [(languages, None)]:  # an imported model has no texts
         if direction == wanted:
             return tag or ""

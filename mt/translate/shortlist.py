@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.config.load import load_config
-from mt.data.tokens.directions import in_directions
-from mt.data.tokens.mixing import stages_of
-from mt.data.tokens.store import Store, open_built
+from mt.config.plan import plan_data
+from mt.data.tokens.directions import DirectedPairs, tokens_before
+from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import DataError
 from mt.files import write_whole
@@ -54,28 +54,29 @@ def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
 
     It is for the directions of the last stage of training.
     """
-    data = stages_of(load_config(str(store.parents[1] / CONFIG)).config.data)[-1]
-    directed = in_directions(open_built(store), data, tokenizer)
-    targets = {data.direction(one)[1] for one in data.train if one.weight > 0}
-    lines = [f"{line}\n" for line in shortlist(directed, tokenizer, len(targets))]
+    data = plan_data(load_config(str(store.parents[1] / CONFIG)).config.data)
+    flows = [flow for flow in data.stages[-1].flows if flow.weight]
+    pairs = DirectedPairs.of(open_built(store), flows, tokens_before(flows, tokenizer))
+    n_languages = len({flow.direction.tgt for flow in flows})
+    lines = [f"{line}\n" for line in shortlist(pairs, tokenizer, n_languages)]
     write_whole(path, "".join(lines))
     return len(lines) - 1
 
 
-def shortlist(store: Store, tokenizer: Tokenizer, n_languages: int) -> Iterator[str]:
+def shortlist(pairs: DirectedPairs, tokenizer: Tokenizer, n_languages: int) -> Iterator[str]:
     """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always.
 
-    There are as many candidates for each of the `n_languages` that the store translates into.
+    There are as many candidates for each of the `n_languages` that the pairs are translated into.
     """
     src_texts = tokenizer.src.all_pieces()
     tgt_texts = tokenizer.tgt.all_pieces()
     counts = np.zeros(len(tgt_texts), np.int64)
-    for start in range(0, len(store), PAIRS_PER_CHUNK):
-        pairs = store.pairs(np.arange(start, min(start + PAIRS_PER_CHUNK, len(store))))
-        counts += np.bincount(np.concatenate([tgt for _, tgt in pairs]), minlength=len(counts))
+    for start in range(0, len(pairs), PAIRS_PER_CHUNK):
+        chunk = pairs.pairs(np.arange(start, min(start + PAIRS_PER_CHUNK, len(pairs))))
+        counts += np.bincount(np.concatenate([tgt for _, tgt in chunk]), minlength=len(counts))
     frequent = np.argsort(-counts, kind="stable")[: ALWAYS * n_languages]
     yield "\t" + " ".join(tgt_texts[i] for i in frequent.tolist() if i > EOS and counts[i])
-    source, target, probability = translation_table(store, len(tgt_texts))
+    source, target, probability = translation_table(pairs, len(tgt_texts))
     order = np.lexsort((target, -probability, source))
     source, target = source[order], target[order]
     starts = np.searchsorted(source, np.arange(len(src_texts) + 1))
@@ -89,18 +90,18 @@ def shortlist(store: Store, tokenizer: Tokenizer, n_languages: int) -> Iterator[
             yield f"{src_texts[piece]}\t{' '.join(texts)}"
 
 
-def translation_table(store: Store, tgt_size: int) -> tuple[Indices, Indices, Floats]:
+def translation_table(pairs: DirectedPairs, tgt_size: int) -> tuple[Indices, Indices, Floats]:
     """Train IBM Model 1: return source ids, target ids and p(target | source), side by side.
 
     The source's eos stands for the empty word. Of a large corpus, every n-th pair is used.
     """
-    links = (store.src_lengths.astype(np.int64) + 1) * store.tgt_lengths
+    links = (pairs.src_lengths.astype(np.int64) + 1) * pairs.tgt_lengths
     step = 1 + int(links.sum()) // MOST_LINKS
     keys: list[Indices] = []
     places: list[Indices] = []
     n_places = 0
-    for number in range(0, len(store), step):
-        src, tgt = (ids.astype(np.int64) for ids in store.pair(number))
+    for number in range(0, len(pairs), step):
+        src, tgt = (ids.astype(np.int64) for ids in pairs.pair(number))
         src = np.append(src, EOS)
         keys.append((src[:, None] * tgt_size + tgt).ravel())  # (S, T)
         places.append(np.tile(np.arange(n_places, n_places + len(tgt)), len(src)))

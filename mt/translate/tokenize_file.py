@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.auto import replace_auto, sizes_for
+from mt.config.plan import plan_data
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
@@ -47,7 +48,8 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     (`joint: false`) become NAME.src.model and NAME.tgt.model. Raises MtError for what the user must
     correct; an existing file is never replaced, as models may depend on it.
     """
-    cfg = with_placeholders(config)
+    data = plan_data(config.data)
+    cfg = with_placeholders(config.tokenizer, data)
     config = config.model_copy(update={"tokenizer": cfg})
     if cfg.model is not None:
         raise ConfigError("tokenizer.model: names a finished model; set it to null to learn one")
@@ -70,22 +72,19 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
         if not path.parent.is_dir():
             raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
     lines = chain.from_iterable(map(read_input, files))
-    pairs = zip(lines, repeat("")) if files else training_pairs(config.data)
+    pairs = zip(lines, repeat("")) if files else training_pairs(data)
     unit = "lines" if files else "pairs"
-    data = (
-        config.data.model_copy(update={"augment": None, "stages": None}) if files else config.data
-    )
     if data.clean is not None and not files:
         say("data.clean: not applied here; mt train learns its vocabulary from the cleaned text")
     sample = PairSample(cfg.sample_lines)
     deque(sample.watch(pairs), maxlen=0)
-    augment_sample(sample, data)
+    if not files:
+        augment_sample(sample, data)
     n_pairs = sample.seen // 2 if files else sample.seen
     settled, told = replace_auto(config, sizes_for(n_pairs))
     if settled.tokenizer != cfg:
         say(f"{told}, for {n_pairs:,} pairs")
-    languages = data.target_languages if data.language_tokens else []
-    tokenizer = train_on_sample(settled.tokenizer, sample, say, unit, languages)
+    tokenizer = train_on_sample(settled.tokenizer, sample, say, unit, data.token_languages)
     sizes = tokenizer.src.size, tokenizer.tgt.size
     for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
         try:

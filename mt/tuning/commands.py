@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mt.cli.console import print_result, say
 from mt.cli.options import described
+from mt.config.plan import plan_data
 from mt.errors import DataError
 
 
@@ -66,7 +67,7 @@ def tune(
     if src == ref == "-":
         raise DataError("tune: --src and --ref are both - (stdin); name a file for one of them")
     described = read_folder(trained)
-    check_source_language(from_, described.config.data)
+    check_source_language(from_, plan_data(described.config.data))
     systems = [System(str(trained), str(trained), trained)]
     refs = [ref] if ref else []
     texts, *others = read_texts(systems, [], src, refs, None, section="valid", source=from_, to=to)

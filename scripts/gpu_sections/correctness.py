@@ -122,7 +122,7 @@ def loss(setting: Setting, precision: str) -> str:
 
 def first_updates(setting: Setting, updater: Updater, count: int) -> list[Update]:
     """The first updates of training on made-up pairs."""
-    plan = Plan(setting.store, [1.0], updater.config.batch, 1, packed=updater.packed)
+    plan = Plan(setting.pairs, [1.0], updater.config.batch, 1, packed=updater.packed)
     with setting.feed(plan) as feed:
         return list(islice(feed, count))
 
@@ -185,11 +185,11 @@ def compiled(setting: Setting, precision: str) -> str:
         setting.updater(setting.config(1024, compiled=wanted, model=model), precision)
         for wanted in (False, True)
     )
-    fast.choose_forward(setting.store)
+    fast.choose_forward(setting.pairs.store)
     n_graphs = n_compiled_graphs()
     updates = first_updates(setting, fast, 12)
     for row in range(3):
-        batch = gather_batch(setting.store, np.array([row]))
+        batch = gather_batch(setting.pairs, np.array([row]))
         batch = batch.packed() if fast.packed else batch
         updates.append(Update(0, 0, 1, [batch], batch.n_tgt))
     errors = [relative(gradients(fast, each), gradients(plain, each)) for each in updates]
@@ -208,7 +208,7 @@ def low_precision(setting: Setting, compiled: bool) -> str:
     exact = setting.updater(setting.config(1024, compiled=False, model=model), "fp32")
     exact.model.double().compute_dtype = None
     updater = setting.updater(setting.config(1024, compiled=compiled, model=model), "bf16")
-    updater.choose_forward(setting.store)
+    updater.choose_forward(setting.pairs.store)
     errors = []
     for each in first_updates(setting, updater, 3):
         padded = [replace(batch, src_positions=None) for batch in each.batches]
@@ -268,7 +268,7 @@ def automatic_batch(setting: Setting) -> str:
     tokens = 512 if setting.tiny else 2_000_000
     config = setting.config(tokens, compiled=False, batch={"tokens_per_batch": "auto"})
     updater = setting.updater(config)
-    chosen = fitting_batch(config, updater, setting.store.longest)
+    chosen = fitting_batch(config, updater, setting.pairs.longest)
     assert chosen > 200, f"only {chosen} tokens"
     return f"{chosen:,} tokens of the longer side, padding included where it is computed"
 
@@ -280,7 +280,7 @@ def out_of_memory(setting: Setting) -> str:
     index = setting.torch_device.index or 0
     updater = setting.updater(setting.config(1_000_000, compiled=False))
     large, small = (
-        gather_batch(setting.store, np.arange(count), pin=True) for count in (40_000, 100)
+        gather_batch(setting.pairs, np.arange(count), pin=True) for count in (40_000, 100)
     )
     gc.collect()  # the models of earlier checks
     torch.cuda.empty_cache()

@@ -70,9 +70,8 @@ def run(report: Report, setting: Setting) -> None:
     """Decode greedily and with a beam of 4."""
     biased = setting.config(1024, compiled=False, model={"output_bias": True})
     updater = setting.updater(biased)
-    store = setting.store
     count = 20 if setting.tiny else SENTENCES
-    sources = [store.pair(number)[0].tolist() for number in range(count)]
+    sources = [setting.pairs.pair(number)[0].tolist() for number in range(count)]
     sources.sort(key=len, reverse=True)
     let_end(updater.model, setting, sources[:: len(sources) // 20])
     some = sources[:: max(1, count // COMPARED)]

@@ -26,7 +26,7 @@ def run(report: Report, setting: Setting) -> None:
     """Measure each part on the largest batch of an update of real lengths."""
     tokens = setting.batch_tokens[-2]
     config = setting.config(tokens, compiled=False)
-    plan = Plan(setting.store, [1.0], config.batch, 1)
+    plan = Plan(setting.pairs, [1.0], config.batch, 1)
     with setting.feed(plan) as feed:
         batches = next(iter(feed)).batches
         batch = max(batches, key=lambda each: each.n_padded).to(setting.torch_device)

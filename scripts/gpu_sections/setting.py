@@ -16,6 +16,7 @@ from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
@@ -95,7 +96,7 @@ class Setting:
         return choose_device(self.device, precision or self.precision)
 
     @cached_property
-    def store(self) -> Store:
+    def pairs(self) -> DirectedPairs:
         """Made-up pairs of tokens as frequent as those of a text: the n-th as 1 / (n + 2.7).
 
         So an embedding gets many gradients for some of its rows, and none for most (Zipf's law, as
@@ -110,15 +111,13 @@ class Setting:
             )
             for side in sides
         ]
-        return Store(
-            src=cast("Any", ids[0]),
-            tgt=cast("Any", ids[1]),
-            src_lengths=sides[0],
-            tgt_lengths=sides[1],
-            kept=(self.n_pairs,),
-            counts="",
-            fingerprint="",
-        )
+        lengths = np.stack(sides)
+        # Source and target of each pair in turn: where each id of a side belongs.
+        is_source = np.repeat(np.arange(2 * self.n_pairs) % 2 == 0, lengths.T.ravel())
+        together = np.empty(len(is_source), np.int32)
+        together[is_source], together[~is_source] = ids
+        store = Store(cast("Any", together), lengths, (self.n_pairs,), "", "")
+        return DirectedPairs.of(store)
 
     def feed(self, plan: Plan) -> Prefetcher:
         """The updates of a plan from the first epoch on, loaded as training does."""

@@ -42,12 +42,12 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
     start = time.perf_counter()
     config = setting.config(max(setting.batch_tokens), compiled)
     updater = setting.updater(config)
-    store = setting.store
+    pairs = setting.pairs
     compiling = time.perf_counter()
-    updater.choose_forward(store)
+    updater.choose_forward(pairs.store)
     if compiled:
         report.add(f"{name}: compiling", value=time.perf_counter() - compiling, unit="s")
-    with setting.feed(Plan(store, [1.0], config.batch, 1, packed=updater.packed)) as feed:
+    with setting.feed(Plan(pairs, [1.0], config.batch, 1, packed=updater.packed)) as feed:
         updates = iter(feed)
         updater.train_step(next(updates), 0)
         setting.synchronize()
@@ -56,7 +56,7 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
         update = next(updates)
     for tokens in setting.batch_tokens:
         batch = setting.config(tokens, compiled).batch
-        plan = Plan(store, [1.0], batch, 1, packed=updater.packed)
+        plan = Plan(pairs, [1.0], batch, 1, packed=updater.packed)
         size = f"{name}, {tokens:,} tokens"
         if compiled and updater.forward is updater.replica:
             report.add(size, "failed", note="an error has ended compiling")

@@ -16,13 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from typing_extensions import assert_never
 
 from mt.data.tokens import noise
+from mt.errors import CheckpointError
 from mt.files import parse_json
 
+# The file beside a tokenizer that holds what `Styles.learn` has found.
+WRITING = "writing.json"
 # Lines of a language from which is learnt; less than twice as many of more.
 LINES = 200_000
 # Share of training lines in one case from which the model knows it, and such lines stay.
@@ -280,15 +284,23 @@ class Styles(NamedTuple):
         return cls([LanguageStyle.learn(some, language) for (language, _), some in lines.items()])
 
     @classmethod
-    def from_json(cls, content: bytes) -> Styles:
-        """What `to_json` wrote; ValueError or TypeError for anything else."""
-        values = parse_json(content)
-        # Earlier files name the two sides of the one direction.
-        each = values.values() if isinstance(values, dict) else values
-        return cls([LanguageStyle(**style) for style in each])
+    def load(cls, folder: Path) -> Styles | None:
+        """What is kept beside the tokenizer in a folder; CheckpointError for a damaged file."""
+        try:
+            values = parse_json((folder / WRITING).read_bytes())
+            # Earlier files name the two sides of the one direction.
+            styles = values.values() if isinstance(values, dict) else values
+            return cls([LanguageStyle(**style) for style in styles])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder / WRITING}: cannot be read as what mt learns of writing ({error}); copy "
+                "it again from the run directory, or remove it to translate without"
+            ) from error
 
     def to_json(self) -> str:
-        """As the text of a file."""
+        """As the text of the file `WRITING`."""
         return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
 
     @property
