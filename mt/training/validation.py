@@ -50,7 +50,7 @@ from mt.training.selection import Criterion, ValidationResult
 from mt.training.signals import StopRequestedError
 from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
-from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.loaded_engine import NO_DATA, LoadedEngine
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -93,7 +93,7 @@ def translate(
             engine=TorchEngine(Inference(model, device), config.decode),  # a copy of the model
             tokenizer=tokenizer,
             max_source=config.data.max_tokens,
-            data=plan_data(config.data),
+            data=NO_DATA if into is None else plan_data(config.data),
         )
         if into is None or not loaded.data.has_tokens:
             return list(make_translator(loaded).translate(lines))

@@ -52,6 +52,7 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     `large`: the text is worth starting a process for each GPU. Prints notes, also before slow
     steps. Raises MtError for what the user must correct.
     """
+    check_source_language(search.from_, plan_data(read_config(engine.models[0]).data))
     loaded = _load(search, engine, large)
     decode = loaded.engine.decode
     if decode.beam_size > LARGE_BEAM:
@@ -77,7 +78,6 @@ def load_translator(
     search: SearchOptions, engine: EngineOptions, large: bool = False, **wants: Any
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
-    check_source_language(search.from_, plan_data(read_config(engine.models[0]).data))
     n_best = search.n_best
     if search.rerank_with is None:
         loaded = load_engine(search, engine, large)

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

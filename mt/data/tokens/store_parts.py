@@ -189,7 +189,7 @@ def _merged(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, lis
             part_lengths = np.load(part / "lengths.npy")
             lengths.append(part_lengths[:, stays])
             ids = np.fromfile(part / TOKENS, texts.id_type)
-            file.write(ids[np.repeat(stays, part_lengths.sum(0))].tobytes())
+            file.write(ids[np.repeat(stays, part_lengths.sum(0, dtype=np.int64))].tobytes())
     np.save(merged / "lengths.npy", np.concatenate(lengths, axis=1))
     return merged, corpora
 
