@@ -37,10 +37,10 @@ from mt.search.engine_contract import Hypotheses, Ids, search_in_worker
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.search import Finished, collect
 from mt.translate import translate_file
+from mt.translate.assemble import make_translator
 from mt.translate.formats import LineFormat
-from mt.translate.protect import Protection
+from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.streaming import TextFiles
-from mt.translate.translator import Translator
 from mt.translate.workers import Pool
 
 PENALTY = 1.0
@@ -101,17 +101,21 @@ def measure(args: argparse.Namespace, workers: int, source: Path, count: int) ->
         lines=args.window,
     )
     pool = Pool([partial(search_in_worker, engine, tokenizer)] * workers) if workers else None
-    translator = Translator(
-        engine, tokenizer, max_source=256, pool=pool, reads_ahead=args.reads_ahead
+    loaded = LoadedEngine(
+        engine=engine,
+        tokenizer=tokenizer,
+        max_source=256,
+        pool=pool,
+        reads_ahead=args.reads_ahead,
     )
     files = TextFiles(source=str(source), output=f"{source}.out", overwrite=True)
     start, cpu = time.perf_counter(), time.process_time()
     with (
-        mock.patch.object(translate_file, "load_translator", return_value=translator),
+        mock.patch.object(translate_file, "load_translator", return_value=make_translator(loaded)),
         mock.patch.object(translate_file, "say"),
     ):
         options = EngineOptions(models=[source])
-        translate_file.translate_file(files, LineFormat(), SearchOptions(), options, Protection())
+        translate_file.translate_file(files, LineFormat(), SearchOptions(), options)
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
     return Turn(workers, count / seconds, 1e6 * cpu / count)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.cli.console import say
+from mt.config.plan import direction_of, directions_of
 from mt.data.reading.corpus import data_root, read_pairs
-from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
 from mt.evaluation.slices import Slicing, by_domain
@@ -297,25 +297,25 @@ def translate_sets(
     name: str = "",
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
-    from mt.translate.load import load_translator, set_languages
-    from mt.translate.progress import Progress, Tally, can_show_bar
+    from mt.translate.assemble import make_translator
+    from mt.translate.load import load_engine
+    from mt.translate.progress import Progress, can_show_bar
 
-    search = replace(search, to=data[0].direction.to)
     outputs = []
-    section = read_config(model).data
-    with load_translator(search, engine.value([model])) as translator:
-        for one in data:
-            search = replace(search, to=one.direction.to, from_=one.direction.source)
-            set_languages(translator, search, section)
-            translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
-            sources = one.sources or []
+    with load_engine(search, engine.value([model])) as loaded:
+        for test_set in data:
+            direction, sources = test_set.direction, test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:
-                translator.on_progress = bar.update
+                translator = make_translator(
+                    loaded,
+                    direction.to,
+                    direction.source,
+                    on_progress=bar.update,
+                    number_of=test_set.number,
+                )
                 outputs.append([found.texts[0] for found in translator.translate(sources)])
-            for lines in (translator.tally.split, *translator.tally.flagged.values()):
-                lines.first = [one.number(line) for line in lines.first]
-            which = ", ".join(filter(None, [name, one.name]))
-            say(f"{which}: " * bool(which) + translator.tally.summary())
+            which = ", ".join(filter(None, [name, test_set.name]))
+            say(f"{which}: " * bool(which) + translator.summary())
     return outputs
 
 

@@ -94,9 +94,7 @@ def translate(
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.search.options import SearchOptions
-    from mt.translate.documents import format_of
-    from mt.translate.formats import LineFormat
-    from mt.translate.protect import Protection
+    from mt.translate.formats import LineFormat, format_of
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
@@ -132,5 +130,4 @@ def translate(
     options = engine.value(models, ensemble=ensemble, shortlist=shortlist)
     form = form or format_of(source)
     line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
-    protection = Protection(protect or (), glossary)
-    translate_file(files, line_format, search, options, protection)
+    translate_file(files, line_format, search, options, protect or (), glossary)

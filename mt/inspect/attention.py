@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mt.config.plan import direction_of
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
@@ -45,7 +45,7 @@ class AttentionOfSentence:
 
 def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
     """A sentence as `mt translate` gives it to the model: in its usual case, with a stop."""
-    styles = loaded.tokenizer.styles
+    styles = loaded.styles
     direction = direction_of(loaded.config.data, None, to)
     writing = styles.between(*direction) if styles and direction else None
     return writing.usual(sentence)[0] if writing else sentence

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mt.config.load import config_from_mapping
+from mt.config.values import compile_pattern
 from mt.data.cleaning.rejected import HEADER, REASONS, tab_free
 from mt.data.cleaning.rules import RULES, PairScorer, Rule
 from mt.data.reading.text_files import Damage, read_lines
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError, DataError
 from mt.terminal import printable
-from mt.translate.protect import compile_pattern
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean

@@ -23,6 +23,7 @@ from mt.interop.exporter import (
     compare_translations,
     import_package,
     new_folder,
+    translate_plainly,
     validation_text,
 )
 from mt.interop.model_card import model_card
@@ -91,8 +92,8 @@ def export(
             shutil.copyfile(tuned_shortlist(loaded.folder), partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: the shortlist that mt tune has chosen")
         if say is not None:
-            before = [] if first_ids else validation_text(loaded)[1]
-            translate = translate_with(partial, loaded, quantization, before)
+            into = None if first_ids else validation_text(loaded.config.data)[1]
+            translate = translate_with(partial, loaded, quantization, into)
             notes.append(f"{output}: {compare_translations(loaded, translate, to=to)}")
     if say is not None:
         for note in notes:
@@ -127,26 +128,23 @@ def write_model(
 
 
 def translate_with(
-    folder: Path, loaded: LoadedModel, quantization: str, first_ids: list[int]
+    folder: Path, loaded: LoadedModel, quantization: str, to: str | None
 ) -> Translate:
     """Return what translates lines with the exported model, as mt's own engine would.
 
-    `first_ids`: what it does not put before a source itself.
+    `to`: the language whose token it does not put before a source itself.
     """
     from mt.search.engine_ctranslate2 import CTranslate2Engine
-    from mt.translate.translator import Translator
 
-    config, tokenizer = loaded.config, loaded.tokenizer
     int8 = quantization == "int8"
     library = import_package("ctranslate2")
     model = library.Translator(str(folder), compute_type="int8" if int8 else "float32")
 
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
-        positions = config.model.max_positions
-        engine = CTranslate2Engine(model, tokenizer, search, positions, "int8" if int8 else "fp32")
-        translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
-        translator.first_ids = first_ids
-        return [translation.texts[0] for translation in translator.translate(lines)]
+        positions = loaded.config.model.max_positions
+        precision = "int8" if int8 else "fp32"
+        engine = CTranslate2Engine(model, loaded.tokenizer, search, positions, precision)
+        return translate_plainly(loaded, engine, to, lines)
 
     return translate
 

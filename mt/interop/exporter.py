@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from mt.config.schema import DecodeConfig, Source
+from mt.config.schema import DataConfig, DecodeConfig, Source
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
@@ -28,8 +28,10 @@ from mt.model.checkpoint import LoadedModel, reason_of
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.search.engine import TorchEngine
+from mt.search.engine_contract import Engine
 from mt.search.inference import Inference
-from mt.translate.translator import Translator
+from mt.translate.assemble import make_translator
+from mt.translate.loaded_engine import LoadedEngine
 
 # Sentence pairs of the validation text that are translated.
 LINES = 200
@@ -74,15 +76,27 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def validation_text(loaded: LoadedModel, to: str | None = None) -> tuple[Source | None, list[int]]:
-    """The validation text, of several the first one `to` a language; the ids before its sources."""
-    data = loaded.config.data
+def validation_text(data: DataConfig, to: str | None = None) -> tuple[Source | None, str | None]:
+    """The validation text, of several the first one `to` a language; that, if a token names it."""
     for text in data.valid_texts:
         into = data.direction(text)[1]
         if to in (None, into):
-            wanted = into if data.language_tokens else to
-            return text, loaded.tokenizer.before_source(wanted, data)
-    return None, []
+            return text, into if data.language_tokens else to
+    return None, None
+
+
+def translate_plainly(
+    loaded: LoadedModel, engine: Engine, to: str | None, lines: Sequence[str]
+) -> list[str]:
+    """Translate lines as they are; `to`: the language whose token begins them, None: no token."""
+    data = loaded.config.data
+    plain = LoadedEngine(
+        engine=engine,
+        tokenizer=loaded.tokenizer,
+        max_source=data.max_tokens,
+        data=DataConfig() if to is None else data,
+    )
+    return [found.texts[0] for found in make_translator(plain, to).translate(lines)]
 
 
 def compare_translations(
@@ -98,10 +112,10 @@ def compare_translations(
     from where it was trained: if that text cannot be read, the reason is returned.
     """
     data = loaded.config.data
-    valid, first_ids = validation_text(loaded, to)
+    valid, into = validation_text(data, to)
     if valid is None:
-        into = f" into {to}" if to else ""
-        return f"the model's config has no data.valid{into}, so no translations were compared"
+        missing = f" into {to}" if to else ""
+        return f"the model's config has no data.valid{missing}, so no translations were compared"
     try:
         pairs = list(itertools.islice(read_pairs(valid, data_root(data), "data.valid"), LINES))
     except MtError as error:
@@ -109,9 +123,7 @@ def compare_translations(
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     search = search or loaded.config.decode
     engine = TorchEngine(Inference(loaded.model, Device(torch.device("cpu"), "fp32")), search)
-    translator = Translator(engine, loaded.tokenizer, max_source=data.max_tokens)
-    translator.first_ids = first_ids
-    ours = [translation.texts[0] for translation in translator.translate(sources)]
+    ours = translate_plainly(loaded, engine, into, sources)
     theirs = list(translate(sources, search))
     same = sum(one == other for one, other in zip(ours, theirs, strict=True))
     tokenize = choose_tokenizer(data.direction(valid)[1], loaded.config.train.bleu_tokenize)

@@ -83,9 +83,8 @@ def export(
         parity = prove(loaded, "huggingface", exported.log_probs)
         notes = [f"{type(exported.model).__name__}; {parity}"]
         if say is not None:
-            _, first_ids = validation_text(loaded)
-            codes = [code for code, number in languages.items() if number in first_ids]
-            exported.before = "".join(f">>{code}<<" for code in codes)
+            _, into = validation_text(loaded.config.data)
+            exported.before = f">>{into}<<" if into else ""
             notes.append(compare_translations(loaded, exported.translate))
         usage = USAGE.replace("FOLDER", output.name)
         if codes := sorted(languages):

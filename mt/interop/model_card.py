@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mt import __version__
+from mt.config.plan import Direction, directions_of
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
-from mt.data.tokens.writing import directions_of
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import read_manifest, recorded_corpora
@@ -42,7 +42,7 @@ def model_card(
     `usage`: how to translate with the exported folder, in Markdown. `library`: what opens it.
     """
     data = loaded.config.data
-    pairs = directions_of(data) or [(data.src_lang, data.tgt_lang)]
+    pairs = directions_of(data) or [Direction(data.src_lang, data.tgt_lang)]
     languages = [code for pair in pairs for code in pair if code not in UNKNOWN]
     title = ", ".join(f"{source} → {target}" for source, target in pairs)
     run_dir = run_dir_of(loaded.folder)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError
 from mt.files import require_new, sha256_of, sync_files, sync_folder
 from mt.model.transformer import Transformer
@@ -286,5 +287,7 @@ def average_run(
     names = {"config", "tokenizer", SEVERAL_SENTENCES}
     meta = {name: value for name, value in newest.meta.items() if name in names}
     meta |= {"step": steps[-1], "averaged": steps}
-    save_model_folder(output, average(chosen), meta, tokenizer=newest.tokenizer)
+    styles = newest.styles
+    texts = {WRITING: styles.to_json()} if styles else {}
+    save_model_folder(output, average(chosen), meta, tokenizer=newest.tokenizer, texts=texts)
     return steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ def translate_again(run: RunSummary) -> None:
     what cannot be translated becomes a remark.
     """
     from mt.search.options import EngineOptions, SearchOptions
-    from mt.translate.load import load_translator, set_languages
+    from mt.translate.assemble import make_translator
+    from mt.translate.load import load_engine
 
     if run.config is None:
         return
@@ -75,9 +76,8 @@ def translate_again(run: RunSummary) -> None:
             src, ref = read_text(data, sources[scored.name], scored.name)
             say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
             source, to = data.direction(sources[scored.name])
-            search = SearchOptions(to=to if data.language_tokens else None)
-            with load_translator(search, engine) as translator:
-                set_languages(translator, replace(search, from_=source), data)
+            with load_engine(SearchOptions(), engine) as loaded:
+                translator = make_translator(loaded, to if data.language_tokens else None, source)
                 scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
         except MtError as error:
             run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")

@@ -20,6 +20,7 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of, write_whole
 
@@ -75,6 +76,11 @@ class ModelFolder:
     def tuned(self) -> TunedDecoding | None:
         """The decoding defaults that `mt tune` has chosen, if it has."""
         return tuned_of(self.meta)
+
+    @property
+    def styles(self) -> Styles | None:
+        """How the training text is written, where that was learnt with the vocabulary."""
+        return Styles.load(_tokenizer_folder(self.folder))
 
 
 def step_name(step: int) -> str:
@@ -273,15 +279,18 @@ def read_folder(path: Path) -> ModelFolder:
         chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
         values = values | {"decode": values.get("decode", {}) | chosen}
     config = config_from_mapping(values, str(folder / META))
-    # The checkpoints of a run share the tokenizer of the run.
-    run_dir = None if Tokenizer.exists_in(folder) else run_dir_of(folder)
-    tokenizer = Tokenizer.load(run_dir or folder)
+    tokenizer = Tokenizer.load(_tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
             "files there"
         )
     return ModelFolder(folder, meta, config, tokenizer)
+
+
+def _tokenizer_folder(folder: Path) -> Path:
+    """Where a model's tokenizer is: the checkpoints of a run share that of the run."""
+    return folder if Tokenizer.exists_in(folder) else run_dir_of(folder) or folder
 
 
 def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:

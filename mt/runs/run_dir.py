@@ -15,6 +15,7 @@ from mt.config.load import load_config
 from mt.config.schema import Config
 from mt.data.cleaning.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
 from mt.runs.manifest import MANIFEST
@@ -285,7 +286,7 @@ def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
 def _fill(folder: Path, run_dir: Path) -> None:
     """Give `folder` what training reads from a run directory before it starts."""
     # A copied lock is another one, so a training may be in progress.
-    named = [run_dir / name for name in (CONFIG, MANIFEST, LOCK, "writing.json")]
+    named = [run_dir / name for name in (CONFIG, MANIFEST, LOCK, WRITING)]
     for path in filter(Path.exists, [*named, *run_dir.glob("tokenizer.*")]):
         shutil.copy(path, folder)
     (folder / CHECKPOINTS).mkdir()

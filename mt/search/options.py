@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DecodeConfig
-from mt.data.tokens.tokenizer import EOS, UNK, Tokenizer
-from mt.errors import ConfigError, DataError
+from mt.data.tokens.tokenizer import EOS, Tokenizer
+from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.search.constraints import Constraint
@@ -216,28 +216,3 @@ def _token_id(token: str, tokenizer: Tokenizer) -> int:
             f"the tokenizer splits this text into {tokens}"
         )
     return number
-
-
-def encode_prefixes(
-    prefixes: list[str], first_line: int, max_tokens: int, tokenizer: Tokenizer
-) -> list[list[int]]:
-    """Return the tokens that outputs must begin with, none for a blank prefix.
-
-    The prefixes are those of the lines from `first_line` on. Raises DataError for one of more than
-    `max_tokens` tokens, and for a character that the vocabulary lacks.
-    """
-    if not any(prefixes):
-        return [[] for _ in prefixes]
-    rows = tokenizer.tgt.encode(prefixes)
-    for number, (text, ids) in enumerate(zip(prefixes, rows, strict=True), first_line):
-        if len(ids) > max_tokens:
-            raise DataError(
-                f"--prefix line {number:,}: has {len(ids):,} tokens, but the model has positions "
-                f"for {max_tokens:,}; shorten it"
-            )
-        if UNK in ids:
-            raise DataError(
-                f"--prefix line {number:,}: {text!r} contains a character that the vocabulary "
-                "lacks; leave it out"
-            )
-    return rows

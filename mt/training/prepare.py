@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mt.config.plan import directions_of
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.data.reading.sentences import split_sentences
@@ -34,8 +35,9 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
-from mt.data.tokens.writing import Styles
+from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError
+from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
@@ -277,12 +279,13 @@ def prepare_tokenizer(
     def find_or_make() -> Tokenizer:
         if Tokenizer.exists_in(run_dir):
             return Tokenizer.load(run_dir)
+        styles: Styles | None = None
         if base is not None and not config.train.new_vocabulary:
             log.say(
                 "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on "
                 "this data)"
             )
-            tokenizer = base.tokenizer
+            tokenizer, styles = base.tokenizer, base.styles
         elif config.tokenizer.model is not None:
             tokenizer = own_tokenizer(config.tokenizer)
             size = f"{tokenizer.src.size:,}"
@@ -295,13 +298,22 @@ def prepare_tokenizer(
             for number, text in config.data.texts.items() if sample is None else ():
                 pairs = read_pairs(text, data_root(config.data), f"data.train[{number}]")
                 deque(drawn.watch(log.watch(pairs, "reading data.train")), maxlen=0)
-            styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, config.data)
+            data = config.data
+            languages = [
+                (text.src_lang or data.src_lang, text.tgt_lang or data.tgt_lang)
+                for text in data.texts.values()
+            ]
+            each_once = len(directions_of(data)) > 1
+            styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, languages, each_once)
             augment_sample(drawn, config.data)
-            languages = config.data.target_languages if config.data.language_tokens else []
+            named = data.target_languages if data.language_tokens else []
             symbols = with_placeholders(config)
-            tokenizer = train_on_sample(symbols, drawn, log.say, languages=languages)
-            tokenizer.styles = styles
+            tokenizer = train_on_sample(symbols, drawn, log.say, languages=named)
             drawn.clear()
+        if styles is None:
+            (run_dir / WRITING).unlink(missing_ok=True)
+        else:
+            write_whole(run_dir / WRITING, styles.to_json())
         tokenizer.save(run_dir)
         return tokenizer
 

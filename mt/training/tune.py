@@ -24,7 +24,8 @@ from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.runs.model_folder import SHORTLIST, ModelFolder, require_writable, write_tuned
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
 from mt.terminal import say
-from mt.translate.load import load_translator, reasons_for_torch, set_languages
+from mt.translate.assemble import make_translator
+from mt.translate.load import load_engine, reasons_for_torch
 from mt.translate.load_ctranslate2 import read_shortlist, why_not_in_precision
 from mt.translate.shortlist import store_of, write_shortlist
 
@@ -191,9 +192,8 @@ def tune(
         )
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)
-        with load_translator(search, options) as translator:
-            directed = replace(search, from_=data.direction.source)
-            set_languages(translator, directed, described.config.data)
+        with load_engine(search, options) as loaded:
+            translator = make_translator(loaded, to, data.direction.source)
             sources = data.sources or []
             list(translator.translate(sources[:WARM_UP]))
             before = translator.tally.seconds

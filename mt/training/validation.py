@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
+from mt.config.schema import DataConfig
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.data.tokens.batches import collate
 from mt.data.tokens.plan import bucket
@@ -40,11 +41,12 @@ from mt.search.inference import Inference
 from mt.training.loss import batch_loss
 from mt.training.selection import Criterion, ValidationResult
 from mt.training.signals import StopRequestedError
+from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
-from mt.translate.translator import Translator
+from mt.translate.loaded_engine import LoadedEngine
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, DataConfig, Source
+    from mt.config.schema import Config, Source
     from mt.data.tokens.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
@@ -80,14 +82,17 @@ def translate(
     `into`: the target language of each line, where the model is told it.
     """
     try:
-        engine = TorchEngine(Inference(model, device), config.decode)  # a copy of the model
-        translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
+        loaded = LoadedEngine(
+            engine=TorchEngine(Inference(model, device), config.decode),  # a copy of the model
+            tokenizer=tokenizer,
+            max_source=config.data.max_tokens,
+            data=DataConfig() if into is None else config.data,
+        )
         if into is None or not config.data.language_tokens:
-            return list(translator.translate(lines))
+            return list(make_translator(loaded).translate(lines))
         translations: list[Translation] = []
         for to, group in groupby(zip(into, lines, strict=True), key=itemgetter(0)):
-            translator.first_ids = tokenizer.before_source(to, config.data)
-            translations += translator.translate([line for _, line in group])
+            translations += make_translator(loaded, to).translate([line for _, line in group])
         return translations
     except (MemoryError, RuntimeError) as error:
         raise_unless_out_of_memory(error)

@@ -1,6 +1,6 @@
 """Line formats: which part of an input line is translated, and how the translation is written.
 
-Documents, whose texts are not their lines, are read by `documents`.
+Documents, whose texts are not their lines, are read by `mt.documents`.
 
 Text lines hold nothing else; TSV and CSV lines have columns, and JSON lines have fields, which are
 kept.
@@ -14,19 +14,33 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from mt.data.reading import formats
 from mt.data.reading.columns import SURROGATES
+from mt.data.reading.compression import suffix_of
 from mt.data.reading.table_files import DELIMITERS
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
 
 DOCUMENTS = ("html", "srt", "xliff")
+# Ending of the name of a document -> format.
+SUFFIXES = {
+    ".srt": "srt",
+    **{ending: form for ending, form in formats.SUFFIXES.items() if form == "xliff"},
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+}
 FORMATS = ("text", "tsv", "csv", "jsonl", *DOCUMENTS)
 # White space between the tokens of JSON.
 JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
 SHOWN = 40
+
+
+def format_of(name: str) -> str:
+    """The format that the name of an input tells; lines of text if none."""
+    return SUFFIXES.get(suffix_of(Path(name)), "text")
 
 
 @dataclass(frozen=True)

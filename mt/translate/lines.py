@@ -1,22 +1,10 @@
-"""A line on its way through the translator, in segments: its sentences, and parts of long ones."""
+"""A line on its way through the translator, in segments, and the steps that work on it."""
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from mt.data.tokens.tokenizer import Tokenizer
-from mt.data.tokens.writing import Written
-
-# A long source is cut after these, best first: the end of a sentence, a clause, a word.
-SEPARATORS = (
-    re.compile(r"(?<=[.!?…])[\"'”“’‘»«)\]]*\s+|(?<=[。！？])[”’」』）]*"),
-    re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
-    re.compile(r"\s+"),
-)
 
 
 class Translation(NamedTuple):
@@ -27,6 +15,9 @@ class Translation(NamedTuple):
     segments: int = 1  # 0 for a blank line
     alignments: tuple[str, ...] = ()  # of each output, if asked for; see `word_links`
     flags: tuple[str, ...] = ()  # why the best output is suspect; see `quality_flags.FLAGS`
+
+
+UNTRANSLATED = Translation(("",), (0.0,), 0)
 
 
 class SegmentOutput(NamedTuple):
@@ -45,84 +36,51 @@ class Segment:
     """A source as the model sees it: a whole line, a sentence of it, or a part that fits."""
 
     source: list[int]
-    prefix: list[int]  # how its output must begin
+    prefix: Sequence[int] = ()  # how its output must begin
     outputs: Sequence[SegmentOutput] = ()  # best first
     is_joined: bool = False  # no white space is before it in the line
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Line:
-    """A line on its way through the translator."""
+    """A line on its way through the translator; hashed by identity."""
 
     number: int  # from 1
-    text: str  # as the model sees it
-    segments: list[Segment]  # none for a blank line
+    text: str  # as the steps so far give it to the model
+    prefix: Sequence[int] = ()  # the tokens that its output must begin with
+    segments: Sequence[Segment] = ()  # none for a blank line
     sentences: int = 1  # 1 also where sentences are not told apart
-    written: Written | None = None  # how, where the model sees it otherwise
-    translation: Translation | None = None
+    translation: Translation = UNTRANSLATED
     rank: int = 0  # of the hypotheses of which its best output is made
 
 
-class SourcePart(NamedTuple):
-    """The ids of a segment, and whether no white space is between it and the one before."""
+class Step:
+    """Something that is done to the lines of a window before the search, or to what it finds.
 
-    ids: list[int]
-    is_joined: bool
-
-
-def split_source(
-    text: str,
-    tokenizer: Tokenizer,
-    max_tokens: int,
-    cut: Callable[[str], list[str]] | None = None,
-    tags: Set[str] = frozenset(),
-) -> list[SourcePart]:
-    """Return the segments of a text, each of at most `max_tokens` tokens.
-
-    Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
-    clauses, else between words, else anywhere. A token for the target language, or one of `tags`,
-    at the beginning of the text is repeated in each segment.
+    `before` is called from the first step to the last, the other two from the last to the first.
     """
-    language, text = tokenizer.split_language(text)
-    tag = max((tag for tag in tags if text.lstrip().startswith(tag)), key=len, default="")
-    first = tokenizer.src.encode([language or tag])[0] if language or tag else []
-    text = text.lstrip().removeprefix(tag)
-    max_tokens = max(1, max_tokens - len(first))
-    segments = cut(text) if cut else [text]
-    for separator in SEPARATORS:
-        segments = [
-            part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
-        ]
-    found = []
-    end = 0  # of the segment before
-    for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
-        begin = text.find(segment, end)
-        is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
-        end = max(begin, end) + len(segment)
-        found += [
-            SourcePart(first + ids[start : start + max_tokens], is_joined and start == 0)
-            for start in range(0, len(ids), max_tokens)
-        ]
-    return found
 
+    # What an output depends on, by the name of its option.
+    settings: Mapping[str, str] = {}
 
-def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
-    """Cut a text after separators into as few segments as fit.
+    def before(self, lines: Sequence[Line]) -> None:
+        """Change lines before the search, all of a window and in order.
 
-    A part without a separator stays whole, even if it is too long.
-    """
-    ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
-    parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
-    if len(tokenizer.src.encode([text])[0]) <= max_tokens:
-        return [text]
-    sizes = [len(ids) for ids in tokenizer.src.encode(parts)]
-    packed: list[str] = []
-    room = 0
-    for part, size in zip(parts, sizes, strict=True):
-        if packed and size <= room:
-            packed[-1] += part
-            room -= size
-        else:
-            packed.append(part)
-            room = max_tokens - size
-    return packed
+        May be called ahead, in another thread: uses nothing that the other two change.
+        """
+
+    def found(self, lines: Sequence[Line]) -> None:
+        """Work on lines whose outputs have been found, in any order.
+
+        The engine may work on others meanwhile, and must not be used.
+        """
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Change the translations of a window, in order."""
+
+    def end(self) -> None:
+        """Called where there are no more lines; raises MtError for what is left over."""
+
+    def notes(self) -> list[str]:
+        """What the closing summary is to say of the step."""
+        return []

@@ -1,4 +1,4 @@
-"""Models → a translator: chooses the engine, torch or CTranslate2, and loads it.
+"""Models → an engine or a translator: chooses the engine, torch or CTranslate2, and loads it.
 
 Loads no torch where CTranslate2 decodes.
 """
@@ -6,17 +6,16 @@ Loads no torch where CTranslate2 decodes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import assert_never
 
+from mt.config.plan import directions_of
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
-from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
     SEVERAL_SENTENCES,
@@ -29,7 +28,9 @@ from mt.runs.model_folder import (
 )
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
+from mt.translate.assemble import make_translator
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
+from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.translator import Translator
 
 if TYPE_CHECKING:
@@ -48,25 +49,15 @@ NOT_IN_SETTINGS = {
 LEAST_SEVERAL = 0.05
 
 
-def load_translator(
-    search: SearchOptions, engine: EngineOptions, large: bool = False
-) -> Translator:
+def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
     """Load the models into the engine that is asked for, or that suits best.
 
     `large`: the text is worth starting a process for each GPU. Prints notes, also before slow
     steps. Raises MtError for what the user must correct.
     """
-    if search.rerank_with is None:
-        translator = _load(search, engine, large)
-    else:
-        from mt.translate.rerank import load_reranker, with_all_hypotheses
-
-        n_best, search = search.n_best, with_all_hypotheses(search, engine.models[0])
-        translator = _load(search, engine, large)
-        reranker = load_reranker(search, engine, translator.tokenizer, n_best)
-        translator.reranker = reranker
-        translator.settings["--rerank-with"] = reranker.settings
-    decode = translator.engine.decode
+    check_source_language(search.from_, read_config(engine.models[0]).data)
+    loaded = _load(search, engine, large)
+    decode = loaded.engine.decode
     if decode.beam_size > LARGE_BEAM:
         say(
             f"--beam-size {decode.beam_size:,}: time and memory grow with the beam, and "
@@ -74,31 +65,37 @@ def load_translator(
             "is meant"
         )
     values = vars(search) | vars(decode) | {"ensemble": engine.ensemble or "probability"}
-    for name in values.keys() - NOT_IN_SETTINGS:
-        translator.settings[f"--{name.replace('_', '-')}"] = str(values[name])
-    if note := _tuned_note(translator, search, engine):
+    settings = {
+        f"--{name.replace('_', '-')}": str(value)
+        for name, value in values.items()
+        if name not in NOT_IN_SETTINGS
+    }
+    if note := _tuned_note(loaded, search, engine):
         say(note)
-    # Several outputs, and drawn ones, show what the model gives.
-    translator.escapes_loops = search.n_best == 1 and search.sample is None
-    data = read_config(engine.models[0]).data
-    translator.tags = {text.tag for text in data.train if text.tag}
-    check_source_language(search.from_, data)
-    translator.cut = sentence_cutter(search.split_sentences, engine.models[0])
-    source = set_languages(translator, search, data)
-    if translator.first_ids:
-        translator.settings["--to"] = str(translator.first_ids)
-    if translator.cut is not None:
-        translator.settings["--split-sentences"] = "always"
-    if translator.writing is not None:
-        translator.settings["--as-written"] = "no"
-    if source != data.src_lang:  # also where --to tells it, and no token
-        translator.settings["--from"] = source
-    return translator
+    cuts_sentences = cuts_into_sentences(search.split_sentences, engine.models[0])
+    settings = {**loaded.settings, **settings}
+    return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
+
+
+def load_translator(
+    search: SearchOptions, engine: EngineOptions, large: bool = False, **wants: Any
+) -> Translator:
+    """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
+    n_best = search.n_best
+    if search.rerank_with is None:
+        loaded = load_engine(search, engine, large)
+    else:
+        from mt.translate.rerank import load_reranker, with_all_hypotheses
+
+        search = with_all_hypotheses(search, engine.models[0])
+        loaded = load_engine(search, engine, large)
+        wants["reranker"] = load_reranker(search, engine, loaded.tokenizer, n_best)
+    return make_translator(loaded, search.to, search.from_, **wants)
 
 
 def check_source_language(code: str | None, data: DataConfig) -> None:
     """Raise ConfigError for a `--from` that the model of this `data` does not translate from."""
-    known = sorted({language for language, _ in directions_of(data)})
+    known = sorted({direction.src for direction in directions_of(data)})
     if code is not None and code not in known and known not in ([], ["src"]):
         raise ConfigError(
             "--from: must be a language that this model translates from "
@@ -106,31 +103,12 @@ def check_source_language(code: str | None, data: DataConfig) -> None:
         )
 
 
-def set_languages(translator: Translator, search: SearchOptions, data: DataConfig) -> str:
-    """Let a translator, whose model has this `data`, translate `search.from_` into `search.to`.
-
-    Returns the language of the source, that of `data` where it is not known. Raises ConfigError for
-    a target language that the model does not know.
-    """
-    translator.first_ids = translator.tokenizer.before_source(search.to, data)
-    direction = direction_of(data, search.from_, search.to)
-    source = search.from_ or (direction[0] if direction else data.src_lang)
-    if translator.cut is not None:
-        translator.cut = partial(split_sentences, language=base_code(source))
-    styles = translator.tokenizer.styles
-    if styles is not None and not search.as_written:
-        translator.unknown_cases = set() if direction else styles.unknown_cases
-        # A vocabulary that was taken from another model may be that of other languages.
-        translator.writing = styles.between(*direction) if direction else None
-    return source
-
-
-def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOptions) -> str:
+def _tuned_note(loaded: LoadedEngine, search: SearchOptions, engine: EngineOptions) -> str:
     """Say which settings are used because `mt tune` has chosen them; empty if none is."""
     tuned = tuned_of(read_meta(find_model(engine.models[0]), []))
     if tuned is None:
         return ""
-    used = translator.settings
+    used = loaded.settings
     on_ctranslate2 = used["--engine"] == "ctranslate2"
     settings = {
         f"beam {tuned.beam_size}": search.beam_size is None and search.sample is None,
@@ -145,26 +123,25 @@ def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOpt
     return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen{on}" if chosen else ""
 
 
-def sentence_cutter(choice: str, model: Path) -> Callable[[str], list[str]] | None:
-    """Return what cuts a line into its sentences; None if they are translated together.
+def cuts_into_sentences(choice: str, model: Path) -> bool:
+    """Whether the sentences of a line are translated one by one.
 
     `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
     """
     share = read_meta(find_model(model), []).get(SEVERAL_SENTENCES, 1.0)
     if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
-        return None
-    cut = partial(split_sentences, language=base_code(read_config(model).data.src_lang))
+        return False
     try:
-        cut("")
+        split_sentences("", base_code(read_config(model).data.src_lang))
     except ConfigError as error:
         if choice == "always":
             raise
         say(f"{error}; until then, lines of several sentences are translated whole")
-        return None
-    return cut
+        return False
+    return True
 
 
-def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> Translator:
+def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> LoadedEngine:
     match engine.engine:
         case "torch":
             reasons = []

@@ -1,4 +1,4 @@
-"""A model → a translator that decodes with CTranslate2, on a CPU.
+"""A model → an engine that decodes with CTranslate2, on a CPU.
 
 The model is converted once and kept in the user's cache, never in the model folder: whoever hands a
 model on could put other weights there. A conversion is named by a hash of all that it depends on,
@@ -29,7 +29,7 @@ from mt.runs.model_folder import SHORTLIST, ModelFolder, tuned_shortlist
 from mt.runtime.machine import usable_cores
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
-from mt.translate.translator import Translator
+from mt.translate.loaded_engine import LoadedEngine
 
 # CTranslate2's name for each precision that its engine takes. The search is exact in float32, and
 # that is what `auto` gives.
@@ -50,7 +50,7 @@ Loaded = TypeVar("Loaded")
 
 def load_ctranslate2(
     described: ModelFolder, search: SearchOptions, options: EngineOptions
-) -> Translator:
+) -> LoadedEngine:
     """Load the converted model; convert it first if that was not done. Raises MtError."""
     import ctranslate2
 
@@ -87,25 +87,20 @@ def load_ctranslate2(
         search,
         shortlist=vmap is not None,
     )
-    translator = Translator(
-        engine,
-        described.tokenizer,
-        max_source=config.data.max_tokens,
-        max_ratio=config.data.max_length_ratio,
-        batch_tokens=options.batch_tokens,
-    )
-    translator.settings = {
+    settings = {
         "--engine": "ctranslate2",
         "--precision": precision,
         "--model": described.weights_hash,
     }
     if vmap is not None:
-        translator.settings["--shortlist"] = hashlib.sha256(vmap).hexdigest()
-    translator.tally.engine = (
+        settings["--shortlist"] = hashlib.sha256(vmap).hexdigest()
+    name = (
         f"CTranslate2 {ctranslate2.__version__} on CPU in {precision}, "
         f"{threads} thread{'s' * (threads != 1)}"
     )
-    return translator
+    return LoadedEngine.of_model(
+        described, engine, batch_tokens=options.batch_tokens, settings=settings, name=name
+    )
 
 
 def precision_and_shortlist(

@@ -1,4 +1,4 @@
-"""One model, or several → a translator that decodes with torch; on several GPUs, a process each."""
+"""One model, or several → an engine that decodes with torch; on several GPUs, a process each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mt.config.plan import directions_of
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.data.tokens.writing import directions_of
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.runs.model_folder import read_folder
@@ -23,7 +23,7 @@ from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
-from mt.translate.translator import Translator
+from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.workers import Pool
 
 # The device of a process whose workers compute: tensors without numbers.
@@ -36,7 +36,7 @@ def load_torch(
     report: Callable[[str], None],
     large: bool = False,
     reasons: str = "",
-) -> Translator:
+) -> LoadedEngine:
     """Load the models, and start the processes that decode beside this one.
 
     `reasons`: why this engine was chosen, for the closing summary. Raises MtError for what the user
@@ -74,26 +74,23 @@ def load_torch(
         # fast within 5 %.
         tokens = engine.batch_tokens // min(2, workers)
         loaded = LoadedOnDevice(str(device), device.precision, tokens)
-    translator = Translator(
+    several = f"{len(searches)} GPUs in {loaded.precision}"
+    where = several if len(searches) > 1 else loaded.device
+    return LoadedEngine.of_model(
+        first,
         engine,
-        first.tokenizer,
         max_source=min(each.config.data.max_tokens for each in models),
-        max_ratio=first.config.data.max_length_ratio,
         batch_tokens=options.batch_tokens or loaded.batch_tokens,
         pool=pool,
         # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
         reads_ahead=large and bool(searches),
+        settings={
+            "--engine": "torch",
+            "--precision": loaded.precision,
+            "--model": " ".join(each.weights_hash for each in models),
+        },
+        name=f"torch on {where} ({reasons})" if reasons else "",
     )
-    translator.settings = {
-        "--engine": "torch",
-        "--precision": loaded.precision,
-        "--model": " ".join(each.weights_hash for each in models),
-    }
-    if reasons:
-        several = f"{len(searches)} GPUs in {loaded.precision}"
-        where = several if len(searches) > 1 else loaded.device
-        translator.tally.engine = f"torch on {where} ({reasons})"
-    return translator
 
 
 def cpu_pool(engine: Engine, tokenizer: Tokenizer, workers: int) -> Pool | None:
@@ -159,7 +156,7 @@ class SearchOnDevice:
     options: EngineOptions
     large: bool
     is_first: bool = True  # of several processes one reports what all would report
-    loaded: Translator | None = field(default=None, compare=False)
+    loaded: LoadedEngine | None = field(default=None, compare=False)
 
     def __call__(self, *job: Any) -> Answer | LoadedOnDevice:
         """Search a batch, see `search_in_worker`; without one, only load."""

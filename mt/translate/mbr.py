@@ -12,12 +12,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
+from mt.translate.lines import Line, Step
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
 UTILITIES = ("chrf", "bleu")
+
+
+class ChooseByMbr(Step):
+    """Keeps one of the outputs of each line."""
+
+    def __init__(self, utility: str) -> None:
+        """`utility`: of `UTILITIES`; ConfigError for any other."""
+        self.utility = metric(utility)
+
+    def found(self, lines: Sequence[Line]) -> None:
+        """Choose while the engine works on: 16 samples of a line take some milliseconds."""
+        for line in lines:
+            texts, scores = line.translation.texts, line.translation.scores
+            line.rank = rank = choose(texts, self.utility)
+            line.translation = line.translation._replace(
+                texts=texts[rank : rank + 1], scores=scores[rank : rank + 1]
+            )
 
 
 def metric(name: str, option: str = "--mbr") -> BLEU | CHRF:

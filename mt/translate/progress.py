@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +30,27 @@ class Progress:
     """The progress of one translation, as a context manager."""
 
     def __init__(self, total: int | None, before: int, on_terminal: bool) -> None:
-        """Start with `before` lines done of `total`; None: not known, as of a stream."""
+        """`before` lines are done of `total`; None: not known, as of a stream."""
         self._total = total
         self._before = before
-        self._started = time.monotonic()
-        self._said_at = self._started
+        self._on_terminal = on_terminal
+        self._started = self._said_at = 0.0
         self.bar: tqdm[Any] | None = None
-        if on_terminal:
+
+    def __enter__(self) -> Progress:
+        self._started = self._said_at = time.monotonic()
+        if self._on_terminal:
             # Imported here, because `scripts/gpu_check.py` translates without tqdm.
             from tqdm import tqdm
 
             self.bar = tqdm(
-                total=total, initial=before, unit=" lines", dynamic_ncols=True, leave=False, delay=1
+                total=self._total,
+                initial=self._before,
+                unit=" lines",
+                dynamic_ncols=True,
+                leave=False,
+                delay=1,
             )
-
-    def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,47 +95,19 @@ class Tally:
     """Counts of a translation."""
 
     lines: int = 0
-    before: int = 0  # lines finished by an earlier start of the job; line numbers continue there
     blank: int = 0
-    several: int = 0  # of several sentences, each translated by itself
-    rewritten: int = 0  # given to the model as its training text would write them
-    unknown: int = 0  # that might have been, if their language were known
-    split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
-    looped: int = 0  # sources whose outputs repeated themselves up to the limit
-    escaped: int = 0  # of these, those whose second search found something better
     halved: int = 0  # batches that did not fit into the memory
     tokens: int = 0  # of the output, eos counted
     seconds: float = 0.0
-    noun: str = "line"  # what is counted
-    notes: list[str] = field(default_factory=list)  # of the caller
-    engine: str = ""  # what decoded, and why, where that was a choice
 
-    def summary(self) -> str:
+    def summary(self, noun: str = "line", notes: Sequence[str] = (), engine: str = "") -> str:
         """Return a line such as `1,000 lines (2 blank) in 1.6 s: 625 lines/s, 8,200 tokens/s`.
 
-        One more line follows for each quality flag, and one names the engine.
+        `noun`: what is counted. `notes` stand in the brackets. One more line follows for each
+        quality flag, and one names the engine.
         """
-        notes = [f"{self.blank:,} blank"] if self.blank else []
-        notes += self.notes
-        if self.several:
-            notes.append(f"{self.several:,} of several sentences, translated one by one")
-        if self.rewritten:
-            notes.append(f"{self.rewritten:,} translated as the training text would write them")
-        if self.unknown:
-            notes.append(
-                f"{self.unknown:,} in capitals, Title Case or lower case translated as they are: "
-                "--from CODE, their language, may help"
-            )
-        if self.split.count:
-            notes.append(
-                f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
-            )
-        if self.looped:
-            notes.append(
-                f"{self.looped:,} repeated themselves up to the limit and were searched again, "
-                f"better for {self.escaped:,}"
-            )
+        notes = [*([f"{self.blank:,} blank"] if self.blank else []), *notes]
         if self.halved:
             batches = "batch" if self.halved == 1 else "batches"
             notes.append(
@@ -137,13 +116,12 @@ class Tally:
             )
         note = f" ({'; '.join(notes)})" if notes else ""
         seconds = max(self.seconds, 1e-9)
-        speed = f"{self.lines / seconds:,.0f} {self.noun}s/s, {self.tokens / seconds:,.0f} tokens/s"
+        speed = f"{self.lines / seconds:,.0f} {noun}s/s, {self.tokens / seconds:,.0f} tokens/s"
         plural = "s" * (self.lines != 1)
-        first = f"{self.lines:,} {self.noun}{plural}{note} in {self.seconds:.1f} s: {speed}"
+        first = f"{self.lines:,} {noun}{plural}{note} in {self.seconds:.1f} s: {speed}"
         flagged = [
             f"{flag}: {lines.count:,} ({meaning}): {lines}"
             for flag, meaning in FLAGS.items()
             if (lines := self.flagged.get(flag))
         ]
-        engine = [f"engine: {self.engine}"] if self.engine else []
-        return "\n".join([first, *flagged, *engine])
+        return "\n".join([first, *flagged, *([f"engine: {engine}"] if engine else [])])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import compress, groupby
 
 from mt.data.reading.words import is_unspaced
+from mt.translate.lines import Line, Step
 
 # An n-gram of words repeated this often in a row, for n = 1, 2, 3, 4, is a loop.
 REPEATS = (4, 3, 3, 3)
@@ -32,6 +33,35 @@ FLAGS = {
     "truncated": "stopped at the length limit",
     "misplaced": "a protected text or term that the model left out stands at the end",
 }
+
+
+class FlagOutputs(Step):
+    """Flags suspicious outputs."""
+
+    def __init__(self, max_ratio: float) -> None:
+        """`max_ratio`: of lengths, beyond which an output is flagged."""
+        self.max_ratio = max_ratio
+
+    def found(self, lines: Sequence[Line]) -> None:
+        """Look at the best output of each line."""
+        for line in lines:
+            best = [segment.outputs[line.rank] for segment in line.segments]
+            raised = flags(
+                line.text,
+                line.translation.texts[0],
+                sum([len(segment.source) for segment in line.segments]),
+                sum([part.length for part in best]),
+                truncated=True in [part.truncated for part in best],
+                max_ratio=self.max_ratio,
+            )
+            if raised:
+                line.translation = line.translation._replace(flags=raised)
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Flag lines of which nothing is left for the model, such as of invisible characters."""
+        for line in lines:
+            if not line.segments and not is_blank(line.text):
+                line.translation = line.translation._replace(flags=("empty",))
 
 
 def flags(

@@ -7,19 +7,19 @@ gives. An output that leaves out a part of the source makes that part improbable
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mt.config.plan import direction_of, directions_of
 from mt.config.schema import Config
 from mt.data.cleaning.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.data.tokens.writing import direction_of, directions_of
 from mt.errors import ConfigError
 from mt.runs.model_folder import WEIGHTS, find_model, read_config, read_folder, read_meta
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.scoring import ForcedDecoder
-from mt.translate.lines import Segment
+from mt.translate.lines import Line, Step
 from mt.translate.score_lines import load_scorer
 
 # Weight of the reverse model. On 1,014 lines of Multi30k, of 0.1 to 1, those from 0.1 to 0.35 were
@@ -28,7 +28,7 @@ WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
-class Reranker:
+class Reranker(Step):
     """A reverse model that sorts the outputs of segments."""
 
     forced: ForcedDecoder
@@ -42,15 +42,17 @@ class Reranker:
     first_ids: Sequence[int] = ()  # before the tag, for the target language
 
     @property
-    def settings(self) -> str:
+    def settings(self) -> Mapping[str, str]:  # type: ignore[override]
         """Everything that an output depends on; the search keeps all hypotheses, not `n_best`."""
-        return f"{self.weights_hash} x {self.weight:g}, {self.n_best} best"
+        value = f"{self.weights_hash} x {self.weight:g}, {self.n_best} best"
+        return {"--rerank-with": value}
 
-    def rerank(self, segments: Sequence[Segment]) -> None:
+    def found(self, lines: Sequence[Line]) -> None:
         """Sort the outputs of each segment by the new score, best first; of ties the first.
 
         A segment with a pair that is too long for the reverse model keeps its order and scores.
         """
+        segments = [segment for line in lines for segment in line.segments]
         texts = self.forward.src.decode([segment.source for segment in segments])
         targets = self.reverse.tgt.encode([self._untagged(text) for text in texts])
         before = f"{self.tag} " * bool(self.tag)

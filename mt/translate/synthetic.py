@@ -163,23 +163,22 @@ def make_corpus(
     output = ResumableOutput(files.resume)
     output.settings |= recipe.settings
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, recipe.is_large)
-        data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
-        pair_filter = PairFilter(translator.tokenizer, data)
+        progress = Progress(recipe.total, output.lines, can_show_bar(files.output))
+        translator = load_translator(search, engine, recipe.is_large, on_progress=progress.update)
+        loaded = translator.loaded
+        data = DataConfig(max_tokens=loaded.max_tokens, max_length_ratio=loaded.max_ratio)
+        pair_filter = PairFilter(loaded.tokenizer, data)
         pair_filter.counts = output.counts
         # What tokens do not see, as tabs, would not fit into TSV.
         normalized = (
             "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in recipe.lines
         )
         lines = pair_filter.keep_lines(normalized)
-        with (
-            translator,
-            Progress(recipe.total, output.lines, can_show_bar(files.output)) as progress,
-        ):
-            translator.on_progress = progress.update
+        with translator, progress:
             left = output.remaining(lines, translator.settings)
-            translator.tally.before = output.lines
-            stream = translator.translate_stream(left, lambda line, _: line.partition("\t")[0])
+            stream = translator.translate_stream(
+                left, lambda line, _: line.partition("\t")[0], n_before=output.lines
+            )
             for window, translations in stream:
                 pairs = _pairs(recipe, pair_filter, window, translations)
                 write_lines(file, ("\t".join(pair) for pair in pairs))
@@ -190,8 +189,8 @@ def make_corpus(
                 f"--output {files.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
-    translator.tally.blank = 0  # the filter counts blank lines and repeated ones
-    say(translator.tally.summary().partition("\n")[0])
+    # The filter counts blank lines, and repeated ones.
+    say(translator.summary(counts_blank=False).partition("\n")[0])
     say(f"{files.output}: {pair_filter.summary()}")
 
 

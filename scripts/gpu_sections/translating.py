@@ -24,8 +24,9 @@ from mt.runtime.devices import Device
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import Answer, search_in_worker
 from mt.search.inference import Inference
+from mt.translate.assemble import make_translator
 from mt.translate.load_torch import ELSEWHERE
-from mt.translate.translator import Translator
+from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.workers import Pool
 
 LINES = 20_000
@@ -93,12 +94,13 @@ def through_worker(report: Report, setting: Setting, weights: Path, lines: list[
     with torch.device("meta"):
         elsewhere = engine_of(random_model(setting), setting, ELSEWHERE)
     options: dict[str, Any] = {
+        "tokenizer": tokenizer_of(setting),
         "max_source": elsewhere.max_length,
         "batch_tokens": 1024 if setting.tiny else BATCH_TOKENS,
     }
-    tokenizer = tokenizer_of(setting)
     pool = Pool([search], forks=False)
-    with Translator(elsewhere, tokenizer, pool=pool, reads_ahead=True, **options) as translator:
+    loaded = LoadedEngine(engine=elsewhere, pool=pool, reads_ahead=True, **options)
+    with make_translator(loaded) as translator:
         list(translator.translate(lines[:FIRST]))  # the worker loads the model
         start = time.perf_counter()
         found = [each.texts[0] for each in translator.translate(lines)]
@@ -107,7 +109,7 @@ def through_worker(report: Report, setting: Setting, weights: Path, lines: list[
     report.add("lines through a worker", value=speed, unit="lines/s")
     search([[EOS + 1]], [[]])
     assert search.engine is not None
-    here = Translator(search.engine, tokenizer, **options)
+    here = make_translator(LoadedEngine(engine=search.engine, **options))
     expected = [each.texts[0] for each in here.translate(lines)]
     assert len(found) == len(lines), "lines are missing"
     assert not found[FIRST - 1], "a line without text has a translation"

@@ -196,6 +196,17 @@ def test_a_translation_by_ctranslate2_imports_no_torch(copied_run: Path, tiny_co
     assert LARGE & names == {"ctranslate2"}
 
 
+@pytest.mark.parametrize("engine", ["ctranslate2", "torch"])
+def test_a_translation_of_lines_imports_no_leaf(
+    engine: str, copied_run: Path, tiny_corpus: Path
+) -> None:
+    pytest.importorskip(engine)
+    command = ["translate", "--model", copied_run, tiny_corpus / "test.src", "--engine", engine]
+    names = imported_by([*command, "--device", "cpu"])
+    leaves = {"documents", "inspect", "interop", "report", "training"}
+    assert not leaves & {name.split(".")[1] for name in names if name.startswith("mt.")}
+
+
 def test_training_on_text_files_imports_neither_datasets_nor_matplotlib(
     tiny_config: Path, tmp_path: Path
 ) -> None:

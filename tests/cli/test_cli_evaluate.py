@@ -60,7 +60,7 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
     files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
     search = ["--beam-size", 3, "--length-penalty", 0.5]
     execution = ["--batch-tokens", 7, "--precision", "bf16", "--device", "cuda:3"]
-    with mock.patch("mt.translate.load.load_translator", side_effect=MtError("enough")) as made:
+    with mock.patch("mt.translate.load.load_engine", side_effect=MtError("enough")) as made:
         ended = mt("evaluate", "-m", tiny_run, *files, *search, *execution)
     assert refused(ended) == "enough"
     assert made.call_args.args[:2] == (

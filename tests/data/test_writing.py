@@ -13,10 +13,12 @@ from conftest import Mt, config_of, refused, write_lines
 from messages import says
 from odd_lines import odd_lines
 
+from mt.config.plan import direction_of
 from mt.config.schema import DataConfig
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import PairSample
 from mt.data.tokens.writing import (
+    WRITING,
     Case,
     LanguageStyle,
     Styles,
@@ -24,7 +26,6 @@ from mt.data.tokens.writing import (
     Writing,
     Written,
     case_of,
-    direction_of,
     with_symbols,
     without_symbols,
 )
@@ -53,7 +54,7 @@ def writing() -> Writing:
     return Writing(LanguageStyle.learn(GERMAN, "de"), LanguageStyle.learn(ENGLISH, "en"))
 
 
-def test_what_is_learnt_by_hand(writing: Writing) -> None:
+def test_what_is_learnt_by_hand(writing: Writing, tmp_path: Path) -> None:
     """A word seen once is a noun in German, more often than not; only other words are listed."""
     german, english = writing
     assert (german.is_capital, german.begins_with_capital, german.final_stop) == (True, True, ".")
@@ -61,7 +62,8 @@ def test_what_is_learnt_by_hand(writing: Writing) -> None:
     assert not {"Mann", "Hund", "ein"} & {*german.words}
     assert (english.is_capital, english.words) == (False, ["Anna", "I", "Paris", "USB"])
     styles = Styles([german, english])
-    assert Styles.from_json(styles.to_json().encode()) == styles
+    (tmp_path / WRITING).write_text(styles.to_json(), encoding="utf-8")
+    assert Styles.load(tmp_path) == styles
 
 
 @pytest.mark.parametrize(
@@ -229,10 +231,9 @@ def test_the_direction_of_a_translation(
 def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:
     """As from these alone: a file that is in three texts counts once, and reversed texts too."""
     german = LanguageStyle.learn(GERMAN, "de")
-    data = data_of(**MANY)
-    assert list(data.texts) == [0, 2, 3]
+    languages = [("de", "en"), ("cs", "en"), ("de", "fr")]
     src, tgt = [*GERMAN[:4], "Pes", *GERMAN], [*ENGLISH, "A dog.", *["Chien"] * 6]
-    found = Styles.learn(src, tgt, [0] * 4 + [1] + [2] * 6, data)
+    found = Styles.learn(src, tgt, [0] * 4 + [1] + [2] * 6, languages, each_once=True)
     assert [style.language for style in found.styles] == ["de", "cs", "en", "fr"]
     assert found.between("de", "fr") == (german, found.styles[3])
     assert found.between("cs", "en") == (
@@ -240,7 +241,7 @@ def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:
         LanguageStyle.learn([*ENGLISH, "A dog."], "en"),
     )
     assert found.between("de", "it") is None
-    back = Styles.learn(GERMAN[:4], ENGLISH, [0] * 4, data_of(train=[BACK])).between("en", "de")
+    back = Styles.learn(GERMAN[:4], ENGLISH, [0] * 4, [("de", "en")]).between("en", "de")
     assert back is not None
     assert back.src == LanguageStyle.learn(ENGLISH, "en")
 
@@ -264,7 +265,7 @@ def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Pat
     assert [["ac", "bd"][text] for text in sample.texts] == [
         src[0] + tgt[0] for src, tgt in zip(sample.src, sample.tgt, strict=True)
     ]
-    learnt = Styles.learn(sample.src, sample.tgt, sample.texts, data)
+    learnt = Styles.learn(sample.src, sample.tgt, sample.texts, [("de", "en"), ("cs", "fr")])
     assert {style.language for style in learnt.styles} == {"de", "cs", "en", "fr"}
 
 
@@ -272,17 +273,18 @@ def test_one_direction_is_learnt_from_its_two_sides() -> None:
     """Repeated lines count, and both sides may be of one language."""
     twice = [*GERMAN, *GERMAN]
     ordered = [0] * len(twice)
-    found = Styles.learn(twice, ENGLISH * 3, ordered, data_of(train=[FORTH])).between("de", "en")
+    found = Styles.learn(twice, ENGLISH * 3, ordered, [("de", "en")]).between("de", "en")
     assert found == (LanguageStyle.learn(twice, "de"), LanguageStyle.learn(ENGLISH * 3, "en"))
     lower = [line.lower() for line in GERMAN]
-    same = data_of(train=[FORTH], tgt_lang="de")
-    found = Styles.learn(lower, GERMAN, [0] * len(lower), same).between("de", "de")
+    found = Styles.learn(lower, GERMAN, [0] * len(lower), [("de", "de")]).between("de", "de")
     assert found == (LanguageStyle.learn(lower, "de"), LanguageStyle.learn(GERMAN, "de"))
 
 
-def test_a_file_that_names_the_sides_is_read(writing: Writing) -> None:
+def test_a_file_that_names_the_sides_is_read(writing: Writing, tmp_path: Path) -> None:
     sides = {"src": asdict(writing.src), "tgt": asdict(writing.tgt)}
-    found = Styles.from_json(json.dumps(sides, ensure_ascii=False).encode())
+    (tmp_path / WRITING).write_text(json.dumps(sides, ensure_ascii=False), encoding="utf-8")
+    found = Styles.load(tmp_path)
+    assert found is not None
     assert found.between("de", "en") == writing
     assert found.between("en", "de") == (writing.tgt, writing.src)
 
@@ -449,8 +451,8 @@ def test_sentences_end_by_the_rules_of_the_source_language(
     search = SearchOptions(to="en", from_=source, split_sentences="always")
     options = EngineOptions(models=[several], engine="torch", workers=1, device="cpu")
     with load_translator(search, options) as translator:
-        assert translator.cut is not None
-        assert len(translator.cut("Zehn Euro zzgl. Versand.")) == n_sentences
+        (found,) = translator.translate(["Zehn Euro zzgl. Versand."])
+        assert found.segments == n_sentences
 
 
 def test_a_line_with_a_prefix_would_stay_in_any_language(

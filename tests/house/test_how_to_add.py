@@ -31,8 +31,11 @@ from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, Metric, Statistics
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
-from mt.search.options import Sampling
+from mt.search.options import EngineOptions, Sampling, SearchOptions
 from mt.training.launch import train
+from mt.translate.assemble import make_translator
+from mt.translate.lines import Line, Step
+from mt.translate.load import load_engine
 
 PAGE = (ROOT / "mt" / "README.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^\*\*(.+?)\.\*\* ", PAGE, re.MULTILINE)
@@ -41,7 +44,7 @@ RECIPES = re.findall(r"^\*\*(.+?)\.\*\* ", PAGE, re.MULTILINE)
 def test_every_recipe_is_followed_below() -> None:
     assert RECIPES == [
         "a metric", "a corpus format", "an exporter", "a command or an option",
-        "an option of the search", "a config key",
+        "an option of the search", "a step of translation", "a config key",
     ]  # fmt: skip
 
 
@@ -208,6 +211,42 @@ def test_a_command_parses_its_options_and_calls_one_function(
     page = mt("count", "--help").out.decode()
     assert says(page, "Count the lines", "Output:", "--repeat", "--batch-tokens")
     assert "count" in mt("--help").out.decode()
+
+
+# --- a step of translation ----------------------------------------------------------------------
+
+
+class Spelled(Step):
+    """Writes the best output letter by letter; counts lines."""
+
+    def __init__(self) -> None:
+        self.settings = {"--spelled": "yes"}
+        self.seen: list[str] = []
+
+    def before(self, lines: Sequence[Line]) -> None:
+        self.seen += [line.text for line in lines]
+
+    def after(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            spelled = " ".join(line.translation.texts[0])
+            line.translation = line.translation._replace(texts=(spelled,))
+
+    def notes(self) -> list[str]:
+        return [f"{len(self.seen)} spelled"]
+
+
+def test_a_step_works_before_and_after_the_search(tiny_run: Path) -> None:
+    engine = EngineOptions(models=[tiny_run], engine="torch", workers=1)
+    with load_engine(SearchOptions(), engine) as loaded:
+        plain = [found.texts[0] for found in make_translator(loaded).translate(["eins", "EINS"])]
+        step = Spelled()
+        translator = make_translator(loaded, protection=step)
+        assert [found.texts for found in translator.translate(["eins", "EINS"])] == [
+            (" ".join(text),) for text in plain
+        ]
+    assert step.seen == ["eins", "EINS"]  # outermost: as they were given
+    assert translator.settings["--spelled"] == "yes"
+    assert says(translator.summary(), "2 lines (2 spelled; 1 translated as the training text")
 
 
 # --- a config key -----------------------------------------------------------------------------

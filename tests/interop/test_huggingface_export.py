@@ -19,6 +19,7 @@ from torch import Tensor
 from untrained_models import untrained_model
 
 from mt.errors import ConfigError, MtError
+from mt.interop.exporter import translate_plainly
 from mt.interop.huggingface_export import ExportedFolder, build, export
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_layout import to_halves, to_interleaved
@@ -29,7 +30,6 @@ from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.search.parity import LogProbs, prove
 from mt.search.scoring import ForcedDecoder
-from mt.translate.translator import Translator
 
 SHAPES: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
@@ -60,8 +60,7 @@ def translations(loaded: LoadedModel, lines: list[str]) -> list[str]:
     engine = TorchEngine(
         Inference(loaded.model, choose_device("cpu", "fp32")), loaded.config.decode
     )
-    translator = Translator(engine, loaded.tokenizer, max_source=loaded.config.data.max_tokens)
-    return [translation.texts[0] for translation in translator.translate(lines)]
+    return translate_plainly(loaded, engine, None, lines)
 
 
 def log_probs_of(loaded: LoadedModel) -> LogProbs:

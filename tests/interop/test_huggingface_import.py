@@ -34,7 +34,7 @@ from mt.model.checkpoint import LoadedModel, load_model
 from mt.runtime.devices import choose_device
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.translate.lines import split_source
+from mt.translate.segments import split_source
 
 TOLERANCE = 1e-6  # in float64; both have their position tables in float32
 

@@ -25,8 +25,9 @@ from mt.training.launch import train
 from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
+from mt.translate.assemble import make_translator
 from mt.translate.load import load_translator
-from mt.translate.translator import Translator
+from mt.translate.loaded_engine import LoadedEngine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -71,13 +72,13 @@ def test_translations_equal_those_of_the_cpu(tiny_run: Path, tiny_corpus: Path) 
         for name in ("cpu", "cuda"):
             device = choose_device(name, "fp32")
             engine = TorchEngine(Inference(load_model(tiny_run).model, device), decode)
-            translator = Translator(engine, loaded.tokenizer, max_source=32)
-            texts.append([one.texts for one in translator.translate(lines)])
+            on_device = LoadedEngine(engine=engine, tokenizer=loaded.tokenizer, max_source=32)
+            texts.append([one.texts for one in make_translator(on_device).translate(lines)])
         # By a worker process, as a large text.
         search = SearchOptions(beam_size=beam_size)
         options = EngineOptions(models=[tiny_run], precision="fp32", device="cuda:0")
         with load_translator(search, options, large=True) as translator:
-            assert translator.pool is not None
+            assert translator.loaded.pool is not None
             texts.append([one.texts for one in translator.translate(lines)])
         assert texts[0] == texts[1] == texts[2]
 

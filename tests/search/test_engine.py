@@ -26,11 +26,19 @@ from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import Sampling, SearchOptions
 from mt.search.search import Stepper
-from mt.translate import translator as translator_module
+from mt.translate import loaded_engine
+from mt.translate.assemble import make_translator
 from mt.translate.load_torch import cpu_pool
-from mt.translate.translator import Translator, batch_cuts
+from mt.translate.loaded_engine import LoadedEngine, batch_cuts
+from mt.translate.translator import Translator
 
 CPU = Device(torch.device("cpu"), "fp32")
+
+
+def translator(loaded: LoadedModel, engine: TorchEngine, **values: Any) -> Translator:
+    return make_translator(
+        LoadedEngine(engine=engine, tokenizer=loaded.tokenizer, max_source=32, **values)
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -39,12 +47,7 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel, workers: 
     decode = loaded.config.decode.model_copy(update={"beam_size": 10**15})
     engine = TorchEngine(Inference(loaded.model, CPU), decode)
     with (
-        Translator(
-            engine,
-            loaded.tokenizer,
-            max_source=32,
-            pool=cpu_pool(engine, loaded.tokenizer, workers),
-        ) as one,
+        translator(loaded, engine, pool=cpu_pool(engine, loaded.tokenizer, workers)) as one,
         pytest.raises(ConfigError) as caught,
     ):
         list(one.translate(["eins"]))
@@ -106,9 +109,9 @@ def test_a_batch_that_does_not_fit_is_searched_in_halves(
 
     def outputs(engine: TorchEngine) -> tuple[list[tuple[str, ...]], str]:
         pool = cpu_pool(engine, loaded.tokenizer, workers)
-        with Translator(engine, loaded.tokenizer, max_source=32, pool=pool) as translator:
-            texts = [one.texts for one in translator.translate(lines)]
-            return texts, translator.tally.summary()
+        with translator(loaded, engine, pool=pool) as halving:
+            texts = [one.texts for one in halving.translate(lines)]
+            return texts, halving.summary()
 
     engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
     expected, summary = outputs(engine)
@@ -168,7 +171,7 @@ def test_no_search_has_more_rows_than_that(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
 ) -> None:
     """With a grid that ends at 9: nine sources, four in a beam of 2, two with 4 samples."""
-    monkeypatch.setattr(translator_module, "MOST_ROWS", 9)
+    monkeypatch.setattr(loaded_engine, "MOST_ROWS", 9)
     monkeypatch.setattr(plan, "MOST_ROWS", 9)
     decode = loaded.config.decode.model_copy(update={"beam_size": search.pop("beam_size", 1)})
     engine = TorchEngine(Inference(loaded.model, CPU), decode, SearchOptions(**search))
@@ -180,6 +183,6 @@ def test_no_search_has_more_rows_than_that(
         return real(src, src_mask, n_hypotheses)
 
     monkeypatch.setattr(engine.model, "start", start)
-    one = Translator(engine, loaded.tokenizer, max_source=32, batch_tokens=10**6)
+    one = translator(loaded, engine, batch_tokens=10**6)
     assert len(list(one.translate(["eins"] * 40))) == 40
     assert 8 <= max(rows) <= 9

@@ -20,8 +20,9 @@ from mt.search.engine_contract import Hypothesis, Job
 from mt.search.engine_ctranslate2 import CTranslate2Engine
 from mt.search.options import DEFAULT_SEARCH, EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate import load
+from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
-from mt.translate.load import load_translator, reasons_for_torch
+from mt.translate.load import load_engine, reasons_for_torch
 from mt.translate.translator import Translator
 
 pytest.importorskip("ctranslate2")
@@ -36,16 +37,15 @@ def both(tiny_run: Path) -> Load:
     Options of the search, or length limits of the model's config.
     """
 
-    def load(engine: EngineName, **options: Any) -> Translator:
+    def load(name: EngineName, **options: Any) -> Translator:
         limits = {name: options.pop(name) for name in list(options) if name.startswith("max_len")}
-        translator = load_translator(
+        loaded = load_engine(
             SearchOptions(**options),
-            EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=1),
+            EngineOptions(models=[tiny_run], engine=name, precision="fp32", workers=1),
         )
-        loaded: Any = translator.engine
-        decode = loaded.decode.model_copy(update=limits)
-        translator.engine = replace(loaded, decode=decode)
-        return translator
+        engine: Any = loaded.engine
+        decode = engine.decode.model_copy(update=limits)
+        return make_translator(replace(loaded, engine=replace(engine, decode=decode)))
 
     return load
 
@@ -133,7 +133,7 @@ def result(*hypotheses: list[str]) -> Any:
 def test_what_may_differ_is_searched_again(both: Load) -> None:
     """By hand: unk in the beam, an output over its limit, and one that never ends."""
     with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
-        engine = translator.engine
+        engine = translator.loaded.engine
         assert isinstance(engine, CTranslate2Engine)
         a, b = engine._tgt_texts[9:11]
         good = result([a, "</s>"], [b, "</s>"])
@@ -162,7 +162,7 @@ def test_what_may_differ_is_searched_again(both: Load) -> None:
 
 def test_what_is_searched_again_comes_last_and_stays_in_its_place(both: Load) -> None:
     with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
-        engine = translator.engine
+        engine = translator.loaded.engine
         assert isinstance(engine, CTranslate2Engine)
         a, b, c = engine._tgt_texts[9:12]
         one, other = result([a, "</s>"], [b, "</s>"]), result([c, "</s>"], [b, "</s>"])

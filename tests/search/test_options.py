@@ -12,7 +12,7 @@ from messages import says
 
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
-from mt.translate.load import load_translator
+from mt.translate.load import load_engine
 
 LINES = 40
 
@@ -40,12 +40,12 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
 
 def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> None:
     def tokens(*forbidden: str) -> list[str]:
-        translator = load_translator(
+        loaded = load_engine(
             SearchOptions(forbid=forbidden), EngineOptions(models=[tiny_run], precision="fp32")
         )
-        tokenizer = translator.tokenizer
+        tokenizer = loaded.tokenizer
         sources = tokenizer.src.encode(lines_of(text))
-        found = translator.engine.search([ids for ids in sources if ids])
+        found = loaded.engine.search([ids for ids in sources if ids])
         return [token for best, *_ in found for token in tokenizer.tgt.pieces_of(list(best.tokens))]
 
     free = tokens()

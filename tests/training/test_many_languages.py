@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,8 @@ from mt.training import tune
 from mt.training.launch import train
 from mt.training.trainer import Trainer
 from mt.training.validation import Validation
-from mt.translate.load import load_translator
+from mt.translate.assemble import make_translator
+from mt.translate.load import load_engine
 from mt.translate.score_lines import load_scorer
 from mt.translate.shortlist import write_shortlist
 
@@ -333,29 +335,26 @@ def test_each_segment_begins_with_the_token(
     run: Path, engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = EngineOptions(models=[run], engine=engine, workers=1, device="cpu")
-    with load_translator(SearchOptions(to="fr"), options) as translator:
-        translator.escapes_loops = False
+    with load_engine(SearchOptions(), options) as loaded:
+        translator = make_translator(replace(loaded, escapes_loops=False), to="fr")
         seen: list[list[int]] = []
-        search = translator.engine.search_batches
+        search = loaded.engine.search_batches
 
         def searching(jobs: Any) -> Any:
             seen.extend(source for sources, _ in jobs for source in sources)
             return search(jobs)
 
-        monkeypatch.setattr(
-            type(translator.engine), "search_batches", lambda _, jobs: searching(jobs)
-        )
+        monkeypatch.setattr(type(loaded.engine), "search_batches", lambda _, jobs: searching(jobs))
         lines = ["čba čde", "", "čba čde čgu " * 30, "<2de> čba"]
         results = list(translator.translate(lines))
         assert [one.segments for one in results][:2] == [1, 0]
         assert len(seen) == sum(one.segments for one in results)
         assert results[2].segments > 1
-        french = translator.tokenizer.languages["fr"]
+        languages = loaded.tokenizer.languages
+        french = languages["fr"]
         assert all(source[0] == french for source in seen)
-        assert all(len(source) <= translator.max_source for source in seen)
-        assert not {*translator.tokenizer.languages.values()} & {
-            id for one in seen for id in one[1:]
-        }
+        assert all(len(source) <= loaded.max_tokens for source in seen)
+        assert not {*languages.values()} & {id for one in seen for id in one[1:]}
         assert translator.settings["--to"] == str([french])
 
 

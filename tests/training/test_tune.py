@@ -285,8 +285,8 @@ def test_speed_is_that_of_a_warm_process(
             self.tally.seconds += 1.0 if len(seen) % 2 == 0 else 100.0
             return [SimpleNamespace(texts=[one]) for one in sources]
 
-    monkeypatch.setattr(tune, "load_translator", lambda *_: nullcontext(Slow()))
-    monkeypatch.setattr(tune, "set_languages", lambda *_: None)
+    monkeypatch.setattr(tune, "load_engine", lambda *_: nullcontext())
+    monkeypatch.setattr(tune, "make_translator", lambda *_: Slow())
     monkeypatch.setattr(tune, "WARM_UP", 2)
     data, engine = EvaluationSet("", [lines], lines), EngineOptions(models=[run], engine="torch")
     trials, _ = tune.tune(read_folder(run), data, SCORING, engine, 0.3)

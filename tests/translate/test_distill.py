@@ -169,7 +169,7 @@ def test_a_large_training_text_is_worth_a_process_for_each_gpu(
 ) -> None:
     seen: list[bool] = []
 
-    def load(*arguments: Any) -> None:
+    def load(*arguments: Any, **_: Any) -> None:
         seen.append(arguments[-1])
         raise DataError("enough")
 

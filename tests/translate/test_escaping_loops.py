@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from messages import says
 from odd_lines import odd_lines
 
 from mt.search.options import EngineName, EngineOptions, SearchOptions
-from mt.translate.lines import Segment, SegmentOutput, Translation
-from mt.translate.load import load_translator
+from mt.translate.assemble import make_translator
+from mt.translate.lines import Line, SegmentOutput, Translation
+from mt.translate.load import load_engine, load_translator
+from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.quality_flags import loops
 
 
@@ -28,12 +31,12 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     engines: list[tuple[EngineName, int]] = [("torch", 1), ("torch", 2), ("ctranslate2", 1)]
     for engine, workers in engines:
         options = EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=workers)
-        with load_translator(SearchOptions(beam_size=1, as_written=True), options) as translator:
-            translator.escapes_loops = False
-            before = list(translator.translate(lines))
-            translator.escapes_loops = True
+        with load_engine(SearchOptions(beam_size=1, as_written=True), options) as loaded:
+            staying = make_translator(replace(loaded, escapes_loops=False))
+            before = list(staying.translate(lines))
+            translator = make_translator(loaded)
             after = list(translator.translate(lines))
-            summary = translator.tally.summary()
+            summary = translator.summary()
             other_order = [one.texts for one in translator.translate(lines[::-1])]
             single = [n for n in range(len(lines)) if before[n].segments == 1]
             looping = [n for n in single if runs_away(lines[n], before[n])]
@@ -51,8 +54,8 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
         in_order = zip(after, other_order[::-1], strict=True)
         assert sum(one.texts != texts for one, texts in in_order) <= 1
         # Several outputs show what the model gives.
-        with load_translator(SearchOptions(n_best=2, as_written=True), options) as translator:
-            assert not translator.escapes_loops
+        with load_engine(SearchOptions(n_best=2, as_written=True), options) as loaded:
+            assert not loaded.escapes_loops
     torch, _, ctranslate2 = escaped
     common = torch.keys() & ctranslate2.keys()
     assert len(common) >= 2
@@ -69,15 +72,15 @@ def test_no_log_probability_decides(
     """
 
     def search(
-        segments: list[Segment], loop_free: bool = False
-    ) -> Iterator[tuple[list[int], float]]:
+        _: object, lines: list[Line], __: object, loop_free: bool = False
+    ) -> Iterator[tuple[list[Line], float]]:
         text, log_prob = ("b " * 9, -1.0) if loop_free else ("a " * 9, known)
-        for segment in segments:
-            segment.outputs = [SegmentOutput(text, log_prob, log_prob, 9, True, [])]
-        yield list(range(len(segments))), 1.0
+        for line in lines:
+            line.segments[0].outputs = [SegmentOutput(text, log_prob, log_prob, 9, True, [])]
+        yield lines, 1.0
 
+    monkeypatch.setattr(LoadedEngine, "search", search)
     options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
-    with load_translator(SearchOptions(beam_size=1, as_written=True), options) as translator:
-        monkeypatch.setattr(translator, "_search", search)
-        assert [one.texts for one in translator.translate(["x"])] == [("a " * 9,)]
-        assert (translator.tally.looped, translator.tally.escaped) == (1, 0)
+    translator = load_translator(SearchOptions(beam_size=1, as_written=True), options)
+    assert [one.texts for one in translator.translate(["x"])] == [("a " * 9,)]
+    assert says(translator.summary(), "1 repeated themselves", "better for 0")

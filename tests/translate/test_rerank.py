@@ -20,7 +20,7 @@ from mt.interop.huggingface_import import import_model
 from mt.model.checkpoint import load_model
 from mt.search.options import SearchOptions
 from mt.search.scoring import ForcedScores
-from mt.translate.lines import Segment, SegmentOutput
+from mt.translate.lines import Line, Segment, SegmentOutput
 from mt.translate.load import check_source_language
 from mt.translate.rerank import Reranker, _tag_of
 
@@ -109,7 +109,7 @@ def test_a_pair_that_is_too_long_leaves_the_order(loaded: Any) -> None:
     segments = [Segment(source, [], row) for row in outputs]
     forced: Any = SimpleNamespace(score=score)
     one = Reranker(forced, tokenizer, tokenizer, 0.6, "null", frozenset({"zwei"}), 2, "")
-    one.rerank(segments)
+    one.found([Line(1, "", segments=segments)])
     assert replace(one, n_best=3).settings != one.settings  # --resume refuses another n-best list
     assert [found.text for found in segments[0].outputs] == ["three", "two"]
     assert [found.score for found in segments[0].outputs] == pytest.approx([-2.6, -2.8])
@@ -131,7 +131,8 @@ def test_the_language_that_a_line_names_is_no_target(loaded: Any, tmp_path: Path
     (source,) = forward.src.encode([">>fra<< Nein"])
     segment = Segment(source, [], [SegmentOutput("one", -1.0, -1.0, 1, False, [])])
     forced: Any = SimpleNamespace(score=score)
-    Reranker(forced, loaded.tokenizer, forward, 0.2, "", frozenset(), 1, "").rerank([segment])
+    reranker = Reranker(forced, loaded.tokenizer, forward, 0.2, "", frozenset(), 1, "")
+    reranker.found([Line(1, "", segments=[segment])])
     assert [target for _, target in asked] == loaded.tokenizer.tgt.encode(["Nein"])
 
 

@@ -26,8 +26,8 @@ from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
-from mt.translate.lines import SEPARATORS, pack, split_source
-from mt.translate.load import load_translator, sentence_cutter
+from mt.translate.load import cuts_into_sentences, load_translator
+from mt.translate.segments import SEPARATORS, pack, split_source
 
 
 class Letters:
@@ -265,10 +265,10 @@ def test_without_the_library_lines_stay_whole(
     tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    assert sentence_cutter("auto", tiny_run) is None
+    assert not cuts_into_sentences("auto", tiny_run)
     said = capsys.readouterr().err
     assert says(said, "--split-sentences", "sentencex", "pip install", "whole")
     with pytest.raises(ConfigError, match=r"--split-sentences.*sentencex.*pip install"):
-        sentence_cutter("always", tiny_run)
+        cuts_into_sentences("always", tiny_run)
     with pytest.raises(ConfigError, match=r"--split-sentences.*never.*'yes'"):
         SearchOptions(split_sentences="yes")

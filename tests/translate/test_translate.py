@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt
+from messages import says
 from odd_lines import odd_lines
 from torch import Tensor
 
@@ -23,9 +24,11 @@ from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.search.options import SearchOptions
+from mt.translate.assemble import make_translator
 from mt.translate.formats import LineFormat
-from mt.translate.lines import Translation, split_source
-from mt.translate.progress import LineNumbers
+from mt.translate.lines import Translation
+from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.segments import split_source
 from mt.translate.streaming import open_output, write_lines
 from mt.translate.translator import Translator
 
@@ -47,22 +50,25 @@ def translator(
     n_best: int = 1,
     batch_tokens: int | None = None,
     model: Any = None,
+    on_progress: Callable[[int], None] = lambda _: None,
     **decode: Any,
 ) -> Translator:
     """A translator of the tiny model, or of another with the tokenizer and settings of that."""
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
-    return Translator(
-        TorchEngine(model or Inference(loaded.model, CPU), settings, SearchOptions(n_best=n_best)),
-        loaded.tokenizer,
+    inference = model or Inference(loaded.model, CPU)
+    engine = LoadedEngine(
+        engine=TorchEngine(inference, settings, SearchOptions(n_best=n_best)),
+        tokenizer=loaded.tokenizer,
         max_source=loaded.config.data.max_tokens,
         batch_tokens=batch_tokens,
     )
+    return make_translator(engine, on_progress=on_progress)
 
 
 def started(translator: Translator) -> list[tuple[int, ...]]:
     """From now on, the shape (B, S) of every batch that enters the model."""
     shapes: list[tuple[int, ...]] = []
-    engine: Any = translator.engine
+    engine: Any = translator.loaded.engine
     start = engine.model.start
 
     def spy(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
@@ -126,8 +132,8 @@ def test_windows_do_not_show(
     monkeypatch.setattr(engine_module, "WINDOW", 4)
     windowed = translator(loaded)
     assert texts(windowed.translate(lines)) == expected
-    assert windowed.tally.split == LineNumbers(1, [22])
-    assert whole.tally.split == LineNumbers(1, [22])
+    for one in (windowed, whole):
+        assert says(one.summary(), "1 too long for the model, translated in pieces: line 22")
     assert (windowed.tally.lines, windowed.tally.blank) == (27, 1)
     assert windowed.tally.tokens == whole.tally.tokens
 
@@ -185,7 +191,7 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
     limits: dict[str, Any] = {"max_len_factor": factor, "max_len_extra": extra}
     one = translator(loaded, model=inference, beam_size=beam_size, **limits)
     sources = [[301] * length for length in (1, 2, 7, 20)]
-    assert [len(best.tokens) for best, *_ in one.engine.search(sources)] == [
+    assert [len(best.tokens) for best, *_ in one.loaded.engine.search(sources)] == [
         limit(len(ids)) for ids in sources
     ]
     assert sorted(inference.sources) == [[*ids, EOS] for ids in sources]
@@ -268,15 +274,14 @@ def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
     empty = ("empty",)
     assert [line.flags for line in found[1:]] == [empty, (), empty, empty, (), empty, empty]
     assert len(inference.sources) == 1
-    assert one.tally.summary().startswith("8 lines (2 blank) in ")
-    assert "\nempty: 5 (the translation is blank): line 2, 4, 5, 7, 8" in one.tally.summary()
+    assert one.summary().startswith("8 lines (2 blank) in ")
+    assert "\nempty: 5 (the translation is blank): line 2, 4, 5, 7, 8" in one.summary()
 
 
 def test_progress_is_reported_after_every_batch(loaded: LoadedModel, sources: list[str]) -> None:
-    one = translator(loaded, batch_tokens=400)
-    shapes = started(one)
     reported: list[int] = []
-    one.on_progress = reported.append
+    one = translator(loaded, batch_tokens=400, on_progress=reported.append)
+    shapes = started(one)
     texts(one.translate(sources))
     assert len(reported) == len(shapes) > 3
     assert reported == sorted(reported)
@@ -301,16 +306,15 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
     assert len(found[1].texts[0].split()) > 1000
     assert "\n" not in found[1].texts[0]
     assert "  " not in found[1].texts[0]
-    assert one.tally.split.first == [2]
-    assert "1 too long for the model, translated in pieces: line 2)" in one.tally.summary()
+    assert "1 too long for the model, translated in pieces: line 2)" in one.summary()
     assert [found[0].texts[0], found[3].texts[0]] == texts(
         translator(loaded, beam_size=2).translate(["eins", "zwei"])
     )
     # Each piece is translated as if it stood alone; text and score are put together from them.
-    ids = [part.ids for part in split_source(long, loaded.tokenizer, one.max_source)]
+    ids = [part.ids for part in split_source(long, loaded.tokenizer, one.loaded.max_tokens)]
     whole = list(itertools.chain(*ids))  # the vocabulary is joint
     assert loaded.tokenizer.tgt.decode([whole])[0].split() == long.split()
-    parts = list(one.engine.search(ids))
+    parts = list(one.loaded.engine.search(ids))
     for rank in (0, 1):
         tokens = [list(part[rank].tokens) for part in parts]
         assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.tgt.decode(tokens)))

@@ -23,9 +23,9 @@ from mt.search import candidates, engine
 from mt.search.engine import TorchEngine
 from mt.search.options import DEFAULT_SEARCH, EngineOptions, Sampling, SearchOptions
 from mt.translate import load_torch
-from mt.translate.load import load_translator
+from mt.translate.load import load_engine, load_translator
 from mt.translate.load_torch import SearchOnDevice, searches_on_gpus
-from mt.translate.translator import batch_cuts
+from mt.translate.loaded_engine import batch_cuts
 from mt.translate.workers import Pool
 
 
@@ -135,9 +135,9 @@ def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
         n_best=2, repetition_penalty=1.5, sample=Sampling(top_k=5), **constraints
     )
     options = EngineOptions(models=[tiny_run], engine="torch", precision=precision, workers=1)
-    translator = load_translator(search, options)
-    engine = pickle.loads(pickle.dumps(translator.engine))
-    expected = list(translator.engine.search([[9, 10, 11]]))
+    loaded = load_engine(search, options)
+    engine = pickle.loads(pickle.dumps(loaded.engine))
+    expected = list(loaded.engine.search([[9, 10, 11]]))
     assert list(engine.search([[9, 10, 11]])) == expected
 
 
@@ -238,7 +238,7 @@ def test_a_process_for_each_gpu(
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
     with load_translator(SearchOptions(), on_cpu(tiny_run)) as alone:
         expected = [one.texts for one in alone.translate(lines)]
-        budget = alone.batch_tokens
+        budget = alone.loaded.batch_tokens
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("_lazy_init", "set_device", "get_device_properties"):
@@ -247,13 +247,14 @@ def test_a_process_for_each_gpu(
     monkeypatch.setattr(engine, "WINDOW_ON_GPU", 7)
     options = EngineOptions(models=[tiny_run], precision="fp32", device="cuda")
     with load_translator(SearchOptions(), options, large=True) as together:
-        assert together.pool is not None
-        assert len(together.pool.workers) == 2
-        assert together.batch_tokens == budget
+        pool = together.loaded.pool
+        assert pool is not None
+        assert len(pool.workers) == 2
+        assert together.loaded.batch_tokens == budget
         assert together.settings["--precision"] == "fp32"
-        assert together.tally.engine.startswith("torch on 2 GPUs in fp32 (it decodes on a CPU")
+        assert together.loaded.name.startswith("torch on 2 GPUs in fp32 (it decodes on a CPU")
         assert [one.texts for one in together.translate(lines)] == expected
-        together.pool.workers[1].process.kill()
+        pool.workers[1].process.kill()
         with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
             list(together.translate(lines))
 
@@ -270,8 +271,8 @@ def test_a_large_text_is_translated_by_compiled_code(
     def outputs(compiled: bool, **search: Any) -> list[tuple[str, ...]]:
         options = SearchOptions(beam_size=beam_size, **search)
         with load_translator(options, on_cpu(tiny_run, batch_tokens=200), large=True) as one:
-            assert isinstance(one.engine, TorchEngine)
-            assert (one.engine.fused is not None) == compiled
+            assert isinstance(one.loaded.engine, TorchEngine)
+            assert (one.loaded.engine.fused is not None) == compiled
             return [each.texts for each in one.translate(lines)]
 
     expected = outputs(compiled=False)

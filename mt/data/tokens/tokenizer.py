@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.config.plan import directions_of
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.piece_vocabulary import (
     SPECIAL_PIECES,
@@ -24,7 +25,6 @@ from mt.data.tokens.sentencepiece_model import (
     require_algorithm,
     special_ids,
 )
-from mt.data.tokens.writing import Styles, directions_of
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
@@ -176,8 +176,6 @@ class Tokenizer:
             found = listed or special_ids(processor)
             if found != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
-        # How the training text is written, where that was learnt with the vocabulary.
-        self.styles: Styles | None = None
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
 
@@ -252,10 +250,7 @@ class Tokenizer:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in zip(names, self._files, strict=True):
                 write_whole(folder / name, content)
-            if self.styles is not None:
-                write_whole(folder / _WRITING, self.styles.to_json())
-                names = [*names, _WRITING]
-            for stale in {*_JOINT, *_IMPORTED, _WRITING} - set(names):
+            for stale in {*_JOINT, *_IMPORTED} - set(names):
                 (folder / stale).unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
@@ -284,23 +279,13 @@ class Tokenizer:
         try:
             if not all(models):
                 raise ValueError("the file is empty")
-            tokenizer = cls(*models)
+            return cls(*models)
         except (RuntimeError, ValueError) as error:
             reason = error if isinstance(error, ValueError) else "SentencePiece cannot read it"
             raise CheckpointError(
                 f"{folder}: {' or '.join(names)} is damaged or not a tokenizer of mt ({reason}). "
                 "Copy it again from the run directory where it was trained."
             ) from error
-        try:
-            tokenizer.styles = Styles.from_json((folder / _WRITING).read_bytes())
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(
-                f"{folder / _WRITING}: cannot be read as what mt learns of writing ({error}); copy "
-                "it again from the run directory, or remove it to translate without"
-            ) from error
-        return tokenizer
 
 
 def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
@@ -394,7 +379,6 @@ def train_on_sample(
 _JOINT = ["tokenizer.model"]
 _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
 _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
-_WRITING = "writing.json"
 
 
 def _train(

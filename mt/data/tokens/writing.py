@@ -16,17 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from typing_extensions import assert_never
 
 from mt.data.tokens import noise
-from mt.data.tokens.mixing import stages_of
+from mt.errors import CheckpointError
 from mt.files import parse_json
 
-if TYPE_CHECKING:
-    from mt.config.schema import DataConfig
-
+# The file beside a tokenizer that holds what `Styles.learn` has found.
+WRITING = "writing.json"
 # Lines of a language from which is learnt; less than twice as many of more.
 LINES = 200_000
 # Share of training lines in one case from which the model knows it, and such lines stay.
@@ -254,32 +254,6 @@ def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
     return " ".join(marked.split())  # an empty output is no word between two symbols
 
 
-def directions_of(data: DataConfig) -> list[tuple[str, str]]:
-    """The directions that a model of this `data` has learnt, each once.
-
-    Without those whose reverse alone is trained to the end.
-    """
-    last = {data.direction(one) for one in stages_of(data)[-1].train if one.weight or one.share}
-    every = dict.fromkeys(map(data.direction, data.train))
-    return [one for one in every if one in last or one[::-1] not in last]
-
-
-def direction_of(data: DataConfig, source: str | None, to: str | None) -> tuple[str, str] | None:
-    """The direction of a translation, given one of its languages, both or none; None: not known.
-
-    It need not be one that the model of this `data` has learnt. Other languages than those of the
-    texts count as not given.
-    """
-    known = {code for text in data.train for code in data.direction(text)}
-    source, to = (code if code in known else None for code in (source, to))
-    found = [
-        one for one in directions_of(data) if source in (None, one[0]) and to in (None, one[1])
-    ]
-    if len(found) == 1:
-        return found[0]
-    return (source, to) if source and to else None
-
-
 class Styles(NamedTuple):
     """How each language of the training text is written; of two of one name the source first."""
 
@@ -287,35 +261,46 @@ class Styles(NamedTuple):
 
     @classmethod
     def learn(
-        cls, src: Sequence[str], tgt: Sequence[str], texts: Sequence[int], data: DataConfig
+        cls,
+        src: Sequence[str],
+        tgt: Sequence[str],
+        texts: Sequence[int],
+        languages: Sequence[tuple[str, str]],
+        each_once: bool = False,
     ) -> Styles:
-        """Learn from pairs of lines, each of a text: its place among `data.texts`.
+        """Learn from pairs of lines, each of a text: a place in `languages`, those of its sides.
 
-        Where there are several directions, a line that is in several texts counts once: no word of
-        a file that is translated into three languages would be rare.
+        `each_once`: a line that is in several texts counts once, as no word of a file that is
+        translated into three languages would be rare.
         """
-        sides: list[list[tuple[str, bool]]] = []
-        for text in data.texts.values():
-            source, target = data.direction(text.model_copy(update={"reverse": False}))
-            sides.append([(source, False), (target, source == target)])
         lines: dict[tuple[str, bool], list[str]] = {}
         for side, drawn in enumerate((src, tgt)):
-            for line, text_number in zip(drawn, texts, strict=True):
-                lines.setdefault(sides[text_number][side], []).append(line)
-        if len(directions_of(data)) > 1:
-            lines = {key: list(dict.fromkeys(own)) for key, own in lines.items()}
-        return cls([LanguageStyle.learn(own, language) for (language, _), own in lines.items()])
+            for line, text in zip(drawn, texts, strict=True):
+                language = languages[text][side]
+                is_second = side == 1 and language == languages[text][0]
+                lines.setdefault((language, is_second), []).append(line)
+        if each_once:
+            lines = {key: list(dict.fromkeys(repeated)) for key, repeated in lines.items()}
+        return cls([LanguageStyle.learn(some, language) for (language, _), some in lines.items()])
 
     @classmethod
-    def from_json(cls, content: bytes) -> Styles:
-        """What `to_json` wrote; ValueError or TypeError for anything else."""
-        values = parse_json(content)
-        # Earlier files name the two sides of the one direction.
-        each = values.values() if isinstance(values, dict) else values
-        return cls([LanguageStyle(**style) for style in each])
+    def load(cls, folder: Path) -> Styles | None:
+        """What is kept beside the tokenizer in a folder; CheckpointError for a damaged file."""
+        try:
+            values = parse_json((folder / WRITING).read_bytes())
+            # Earlier files name the two sides of the one direction.
+            styles = values.values() if isinstance(values, dict) else values
+            return cls([LanguageStyle(**style) for style in styles])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder / WRITING}: cannot be read as what mt learns of writing ({error}); copy "
+                "it again from the run directory, or remove it to translate without"
+            ) from error
 
     def to_json(self) -> str:
-        """As the text of a file."""
+        """As the text of the file `WRITING`."""
         return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
 
     @property

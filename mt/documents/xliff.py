@@ -1,52 +1,21 @@
-"""Documents: subtitles (SRT), XLIFF 1.2 and 2, and HTML. Their texts, and what is around them.
-
-A parser says where the parts of a document begin; all but the translated texts is written as it was
-read, byte for byte. That is why HTML and XLIFF are read with the parsers of the standard library,
-which tell the places of what they find: lxml writes attributes and entities in its own way. An SRT
-file has no more grammar than `TIMING`.
-"""
+"""XLIFF 1.2 and 2: the texts of its units and segments."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from pathlib import Path
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 from xml.parsers import expat
 
-from mt.data.reading import formats
-from mt.data.reading.compression import suffix_of
+from mt.documents.document import Document, DocumentText, Protect, merged
+from mt.documents.inline_tags import MarkupToken, TaggedText, TokenKind, has_words
 from mt.errors import DataError
-from mt.translate.html_tokens import html_tokens
-from mt.translate.inline_tags import MarkupToken, TaggedText, TokenKind, has_words
-from mt.translate.lines import Translation
 
-Protect: TypeAlias = Callable[[list[MarkupToken]], list[MarkupToken]]
-
-# Ending of a file name -> format.
-SUFFIXES = {
-    ".srt": "srt",
-    **{ending: form for ending, form in formats.SUFFIXES.items() if form == "xliff"},
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-}
-
-# What an XML or HTML file says of its encoding.
-ENCODING = re.compile(
-    r"""<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE
-)
-TIMING = re.compile(r"\s*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
-SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
-# The speaker of a line of a dialogue changes at a dash.
-DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")
-
-# An attribute of an HTML tag.
-ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
-
-# XLIFF: elements whose content is code, and those that are a single tag. What each begins or ends.
+# Elements whose content is code, and those that are a single tag. What each begins or ends.
 XLIFF_CODE: dict[str, TokenKind] = {
     **dict.fromkeys(("ph", "it", "x", "cp"), "point"),
     **dict.fromkeys(("bpt", "bx", "sc", "sm"), "start"),
@@ -54,169 +23,6 @@ XLIFF_CODE: dict[str, TokenKind] = {
 }
 # States of a target whose text may be replaced; without a state it may not.
 OPEN_STATES = {"new", "needs-translation", "initial"}
-
-
-@dataclass
-class DocumentText:
-    """A text, and the tokens [first, last) in whose place its translation stands."""
-
-    tagged: TaggedText
-    first: int
-    last: int
-    line: int  # of the document, from 1
-    around: tuple[str, str] = ("", "")  # what is written before and after the translation
-    attribute: str = ""  # as written, in the token `first`; "": the text is no attribute
-
-
-@dataclass
-class Document:
-    """The parts of a document, and its texts in their order."""
-
-    tokens: list[MarkupToken]
-    texts: list[DocumentText] = field(default_factory=list)
-    n_done: int = 0  # texts that have a translation already
-
-    @property
-    def needs_alignment(self) -> bool:
-        """Whether there are tags whose place depends on how words have moved."""
-        return any(text.tagged.needs_alignment for text in self.texts)
-
-    def render(self, translations: Iterable[Translation], count: Callable[[int, Any], None]) -> str:
-        """The document with its translations. `count` gets the line and the tags of each text."""
-        parts, at = [], 0
-        found = list(zip(self.texts, translations, strict=True))
-        # Attributes first: their tags may be in texts.
-        for text, translation in sorted(
-            found, key=lambda one: (not one[0].attribute, one[0].first)
-        ):
-            rendered = text.tagged.render(translation.texts[0], "".join(translation.alignments[:1]))
-            count(text.line, rendered)
-            token = self.tokens[text.first]
-            if text.attribute:
-                written = text.attribute.split("=", 1)[0]
-                value = rendered.text.replace('"', "&quot;")
-                same = rf"(?<![^\s\"'/]){re.escape(text.attribute)}"  # not of data-title, say
-                before, after = re.split(same, token.raw, maxsplit=1)
-                token.raw = f'{before}{written}="{value}"{after}'
-                continue
-            parts += [token.raw for token in self.tokens[at : text.first]]
-            parts += [text.around[0], rendered.text, text.around[1]]
-            at = text.last
-        return "".join([*parts, *(token.raw for token in self.tokens[at:])])
-
-
-def format_of(name: str) -> str:
-    """The format that the name of an input tells; lines of text if none."""
-    return SUFFIXES.get(suffix_of(Path(name)), "text")
-
-
-def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
-    """Find the texts of a document. Raises DataError, which begins with `name`.
-
-    `protect` gets the tokens of a text and returns them, some of them kept.
-    """
-    declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
-    if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii"):
-        raise DataError(
-            f"{name}: says that it is {declared[1]}, but must be UTF-8, as the translation is; "
-            f"convert it and what it says"
-        )
-    if form == "xliff":
-        return _XliffReader(content, name, protect).document
-    tokens = _merged(_srt_tokens(content) if form == "srt" else html_tokens(content, name))
-    if form == "srt" and "\r" in content and "\n" not in content:
-        raise DataError(
-            f"{name}: its line ends are carriage returns (\\r) without line feeds, which are "
-            "required. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
-        )
-    if form == "srt" and not TIMING.search(content):
-        raise DataError(
-            f"{name}: has no subtitle, a line such as 00:00:01,000 --> 00:00:02,500 is required; "
-            "give --format text if it is no SRT file"
-        )
-    document = Document(tokens)
-    line, first = 1, 0
-    for is_break, group in groupby(tokens, lambda token: token.kind == "break"):
-        run = list(group)
-        raw = "".join(token.raw for token in run)
-        if form == "html":
-            document.texts += _attributes(run, first, line, protect)
-        if not is_break and has_words(run):
-            start = line + raw[: len(raw) - len(raw.lstrip())].count("\n")
-            tagged = TaggedText(protect(run), form == "html")
-            document.texts.append(DocumentText(tagged, first, first + len(run), start))
-        line += raw.count("\n")
-        first += len(run)
-    return document
-
-
-def _merged(tokens: Iterable[MarkupToken]) -> list[MarkupToken]:
-    """Join texts that follow each other."""
-    merged: list[MarkupToken] = []
-    for token in tokens:
-        if merged and token.kind == merged[-1].kind == "text":
-            merged[-1].raw += token.raw
-        elif token.raw or token.kind == "end":
-            merged.append(token)
-    return merged
-
-
-# --- subtitles ----------------------------------------------------------------------------------
-
-
-def _srt_tokens(content: str) -> Iterator[MarkupToken]:
-    """Cut subtitles. The lines of one are a text; a dash at the start of a line begins another."""
-    lines = re.findall(r"[^\n]*\n|[^\n]+", content)
-    in_text = False
-    for line, following, after in zip(lines, [*lines, ""][1:], [*lines, "", ""][2:], strict=True):
-        is_number = line.strip().isdecimal() and TIMING.match(following)
-        in_text = bool(TIMING.match(line)) or (in_text and not is_number)
-        if not in_text or TIMING.match(line) or not line.strip():
-            yield MarkupToken("break", line)
-            continue
-        text = line.rstrip()
-        dash = DASH.match(text)
-        if dash:
-            text = text[dash.end() :]
-            yield from _subtitle(dash[1])
-            yield MarkupToken("break", dash[2])
-        yield from _subtitle(text)
-        is_next = TIMING.match(following) or (following.strip().isdecimal() and TIMING.match(after))
-        goes_on = following.strip() and not is_next and not DASH.match(following)
-        yield MarkupToken("newline" if goes_on else "break", line[len(line.rstrip()) :])
-
-
-def _subtitle(text: str) -> Iterator[MarkupToken]:
-    for number, part in enumerate(SUBTITLE_TAG.split(text)):
-        kind: TokenKind = "text"
-        name = "".join(re.findall(r"^(?:</?|\{\\)([^\W\d_]+)", part)).lower()
-        if number % 2 and part[0] == "{":  # {\an8} stands alone, {\i1} is ended by {\i0}
-            pair = re.fullmatch(r"\{\\[bius]([01])\}", part)
-            kind = "point" if pair is None else "start" if pair[1] == "1" else "end"
-        elif number % 2:
-            kind = "end" if part[1] == "/" else "start"
-        yield MarkupToken(kind, part, name)
-
-
-# --- HTML ---------------------------------------------------------------------------------------
-
-
-def _attributes(
-    tokens: Sequence[MarkupToken], first: int, line: int, protect: Protect
-) -> Iterator[DocumentText]:
-    """The attributes of tags that are translated."""
-    for number, token in enumerate(tokens, first):
-        if token.attributes.keys() & {"alt", "title"}:
-            for match in ATTRIBUTE.finditer(token.raw):
-                is_quoted = match[2][0] in "\"'"
-                text = MarkupToken("text", match[2][1:-1] if is_quoted else match[2])
-                if match[1].lower() in ("alt", "title") and has_words([text]):
-                    tagged = TaggedText(protect([text]))
-                    yield DocumentText(tagged, number, number + 1, line, attribute=match[0])
-        line += token.raw.count("\n")
-
-
-# --- XLIFF --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -244,7 +50,7 @@ def _is_segment(element: _Element) -> bool:
     return element.name == "mrk" and element.attributes.get("mtype") == "seg"
 
 
-class _XliffReader:
+class XliffReader:
     """Reads the units of XLIFF 1.2 and the segments of XLIFF 2."""
 
     def __init__(self, content: str, name: str, protect: Protect) -> None:
@@ -455,7 +261,7 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
             if in_cdata:
                 raw = raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
             found.append(dataclasses.replace(token, raw=raw))
-    return _merged(found)
+    return merged(found)
 
 
 def _opened(tag: str) -> str:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from mt.translate.documents import read_document
-from mt.translate.inline_tags import Rendered
+from mt.documents.inline_tags import Rendered
+from mt.documents.read_document import read_document
 from mt.translate.lines import Translation
 
 TAG = re.compile(r"<[^>]*>")

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
+from mt.documents.inline_tags import MarkupToken, TokenKind
 from mt.errors import DataError
-from mt.translate.inline_tags import MarkupToken, TokenKind
 
 # Elements inside a line of text. All others end it.
 INLINE = re.compile(

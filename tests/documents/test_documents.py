@@ -14,16 +14,18 @@ import pytest
 from conftest import Mt, refused
 from lxml import etree, html
 from messages import raises_saying, says
+from stand_in_engine import StandInEngine, stand_in_translator
 
+from mt.documents import translate_document as module
+from mt.documents.document import Document
+from mt.documents.read_document import read_document
 from mt.errors import DataError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.translate import translate_file as module
-from mt.translate.documents import Document, read_document
 from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
-from mt.translate.progress import Tally
-from mt.translate.protect import Protection
 from mt.translate.streaming import TextFiles
+from mt.translate.translate_file import translate_file
+from mt.translate.translator import Translator
 
 SRT = (
     "\ufeff1\r\n00:00:01,000 --> 00:00:02,500 X1:40\r\n<i>Hallo Welt,</i>\r\nwie geht es?\r\n\r\n"
@@ -306,32 +308,18 @@ def test_what_is_no_such_document(form: str, content: str, message: tuple[str, .
         read_document(form, content, "in.x")
 
 
-class Copying:
-    """A stand-in translator that copies, but drops the word `weg`."""
-
-    def __init__(self) -> None:
-        self.tally = Tally(engine="copies")
-        self.on_progress = print
-
-    def __enter__(self) -> Copying:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def translate(self, texts: list[str]) -> list[Translation]:
-        self.tally.lines = len(texts)
-        self.tally.split.add(2)
-        return copied(texts, lambda text: text.replace(" weg", ""))
-
-
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[SearchOptions] = []
     said: list[str] = []
 
-    def load(search: SearchOptions, *_: object) -> Copying:
+    def translate(text: str) -> Translation:
+        return copied([text], lambda text: text.replace(" weg", ""))[0]._replace(
+            flags=("truncated",) * ("b" in text)
+        )
+
+    def load(search: SearchOptions, *_: object, **wants: Any) -> Translator:
         searches.append(search)
-        return Copying()
+        return stand_in_translator(StandInEngine(translate), **wants)
 
     monkeypatch.setattr(module, "load_translator", load)
     monkeypatch.setattr(module, "say", said.append)
@@ -342,12 +330,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         (tmp_path / "in.html").write_text(content, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in.html"), output=str(tmp_path / "out"))
-        module.translate_file(files, LineFormat("html"), SearchOptions(), engine, Protection())
+        translate_file(files, LineFormat("html"), SearchOptions(), engine)
     assert [search.alignments for search in searches] == ["auto", None]
     assert says(said[0], "tags inside sentences", "--alignments")
     # The line is that of the document.
     assert says(said[1], "2 texts", "2 tags without a place", "at the end: line 3, 3")
-    assert says(said[1], "too long", "in pieces: line 3)", "copies")
+    assert says(said[1], "truncated: 1", "limit): line 3", "engine: stands in")
     assert (tmp_path / "out").read_text(encoding="utf-8") == content
 
 

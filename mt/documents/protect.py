@@ -11,21 +11,21 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
+from mt.config.values import compile_pattern
 from mt.data.reading.words import UNSPACED, composed, is_unspaced, tokens
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
 from mt.data.tokens.writing import SYMBOLS, Case, case_of
+from mt.documents.inline_tags import LEFT_OVER, MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import read_folder
-from mt.translate.inline_tags import LEFT_OVER, MarkupToken, TaggedText
-from mt.translate.lines import Translation
-from mt.translate.progress import SHOWN, LineNumbers
+from mt.translate.lines import Line, Step, Translation
+from mt.translate.progress import SHOWN
 from mt.translate.streaming import read_file
 
 _NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
@@ -48,7 +48,7 @@ _PLACEHOLDER = re.compile("|".join(PLACEHOLDERS))
 MOST_LOST = 10_000
 
 
-class Protection:
+class Protection(Step):
     """What `--protect` and `--glossary` keep, how often, and what the model has left out."""
 
     def __init__(self, protect: Sequence[str] = (), glossary: Path | None = None) -> None:
@@ -57,7 +57,6 @@ class Protection:
         self.symbols: Sequence[str] = ()  # placeholders of the model
         self._takes_emoji = False
         self.tags: set[str] = set()  # that the model knows at the start of a line
-        self.lines = LineNumbers()  # where the model has left something out
         if blank := [text for text in protect if not text.strip()]:
             raise ConfigError(
                 f"--protect: must be a regular expression or auto, found {blank[0]!r}"
@@ -76,8 +75,7 @@ class Protection:
                 self._terms.setdefault(words[0].lower(), []).append((words, terms[term]))
         self._counts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
-        self._hidden: deque[TaggedText | None] = deque()  # lines that are being translated
-        self.n_kept_whole = 0  # lines of which nothing is left to translate
+        self._hidden: dict[Line, tuple[TaggedText, str]] = {}  # lines that are being translated
 
     def __bool__(self) -> bool:
         return bool(self._patterns or self._is_auto or self._terms)
@@ -97,36 +95,36 @@ class Protection:
         self._takes_emoji = True
         self._counts.clear()
 
-    def hide(self, line: str) -> str:
-        """A line as the model is to see it; `show` is called for the same lines in this order."""
-        if not self:
-            return line
-        found = self.keep([MarkupToken("text", line.strip())], is_document=False)
-        is_plain = all(token.kind == "text" for token in found)
-        tagged = None if is_plain else TaggedText(found, escapes=False)
-        self._hidden.append(tagged)
-        return line if tagged is None else tagged.to_translate
+    def before(self, lines: Sequence[Line]) -> None:
+        """Show the model lines without what is kept, or with placeholders for it."""
+        for line in lines:
+            tokens = self.keep([MarkupToken("text", line.text.strip())], is_document=False)
+            if all(token.kind == "text" for token in tokens):
+                continue
+            tagged = TaggedText(tokens, escapes=False)
+            self._hidden[line] = tagged, line.text
+            line.text = tagged.to_translate
 
-    def show(self, translation: Translation, number: int) -> Translation:
-        """The translation of line `number` with the texts that are kept."""
-        if not self:
-            return translation
-        tagged = self._hidden.popleft()
-        if tagged is None:
-            texts = translation.texts
-            if self.symbols:
-                texts = tuple(LEFT_OVER.sub("", text).strip() for text in texts)
-            return translation._replace(texts=texts, alignments=())
-        self.n_kept_whole += not tagged.to_translate.strip()
+    def after(self, lines: Sequence[Line]) -> None:
+        """Write what is kept into the translations."""
+        for line in lines:
+            line.translation = self._shown(line)._replace(alignments=())
+
+    def _shown(self, line: Line) -> Translation:
+        translation = line.translation
+        if line not in self._hidden:
+            if not self.symbols:
+                return translation
+            texts = [LEFT_OVER.sub("", text).strip() for text in translation.texts]
+            return translation._replace(texts=tuple(texts))
+        tagged, line.text = self._hidden.pop(line)
         pairs = zip_longest(translation.texts, translation.alignments, fillvalue="")
         rendered = [tagged.render(text, links) for text, links in pairs]
         flags = translation.flags
         if lost := [token for token in rendered[0].lost if token.kind == "kept"]:
-            self.lines.add(number)
             self.count_lost(lost)
             flags = (*flags, "misplaced")
-        texts = tuple(one.text.strip() for one in rendered)
-        return translation._replace(texts=texts, alignments=(), flags=flags)
+        return translation._replace(texts=tuple(one.text.strip() for one in rendered), flags=flags)
 
     def keep(self, text: Sequence[MarkupToken], is_document: bool = True) -> list[MarkupToken]:
         """The tokens of a text, and what is kept as tokens of its own."""
@@ -276,17 +274,3 @@ def _is_in_word(text: str, place: int) -> bool:
         return False
     before, after = (unicodedata.category(char)[0] for char in text[place - 1 : place + 1])
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
-
-
-def compile_pattern(text: str, option: str) -> re.Pattern[str]:
-    """Compile the regular expression that an option was given. Raises ConfigError."""
-    try:
-        with warnings.catch_warnings():
-            # A pattern such as [[a], which a later Python may read otherwise.
-            warnings.simplefilter("error", FutureWarning)
-            return re.compile(text)
-    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
-        raise ConfigError(
-            f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
-            "before a sign that is meant as such"
-        ) from None

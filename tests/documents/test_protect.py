@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
 from messages import raises_saying, says
+from stand_in_engine import StandInEngine, stand_in_translator
 
+from mt.documents import protect, translate_document
+from mt.documents.inline_tags import MarkupToken, TaggedText
+from mt.documents.protect import Protection
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.translate import protect, translate_file
+from mt.translate import translate_file
 from mt.translate.formats import LineFormat
-from mt.translate.inline_tags import MarkupToken, TaggedText
 from mt.translate.lines import Translation
-from mt.translate.progress import Tally
-from mt.translate.protect import Protection
 from mt.translate.streaming import TextFiles
+from mt.translate.translator import Translator
 
 
 def kept(protection: Protection, text: str) -> list[str]:
@@ -83,34 +85,6 @@ def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -
     assert time.perf_counter() - started < 5  # linear in the length of the line
 
 
-class Model:
-    """A stand-in translator: writes the texts that `answer` gives; `aligns` them word by word."""
-
-    def __init__(self, answer: Callable[[str], list[str]]) -> None:
-        self.answer = answer
-        self.aligns = False
-        self.tally = Tally()
-        self.settings: dict[str, str] = {}
-        self.seen: list[str] = []
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def translate(self, texts: Iterable[str]) -> Iterator[Translation]:
-        for text in texts:
-            self.seen.append(text)
-            found = tuple(self.answer(text) if text else [""])
-            links = [" ".join(f"{n}-{n}" for n in range(len(text.split())))] * self.aligns
-            yield Translation(found, (0.0,) * len(found), len(text), tuple(links) * len(found))
-
-    def translate_stream(self, lines: Iterable[str], text_of: Any, *_: object) -> Iterator[Any]:
-        window = list(lines)
-        yield window, list(self.translate([text_of(line, n) for n, line in enumerate(window, 1)]))
-
-
 @pytest.fixture
 def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the command with a stand-in: the output, what the model saw, and what was said."""
@@ -118,18 +92,29 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(
         text: str,
         answer: Callable[[str], list[str]],
-        options: Protection,
+        options: tuple[Any, ...],
         known: bool = True,
         form: str = "text",
         **fields: Any,
     ) -> tuple[str, list[str], str]:
-        model, said = Model(answer), list[str]()
+        aligns: list[bool] = []
+        said: list[str] = []
 
-        def load(search: SearchOptions, *_: object) -> Model:
-            model.aligns = search.alignments is not None
-            return model
+        def translation(text: str) -> Translation:
+            """Words are aligned one by one."""
+            outputs = tuple(answer(text) if text else [""])
+            links = [" ".join(f"{n}-{n}" for n in range(len(text.split())))] * aligns[0]
+            return Translation(outputs, (0.0,) * len(outputs), 1, tuple(links) * len(outputs))
 
-        monkeypatch.setattr(translate_file, "load_translator", load)
+        model = StandInEngine(translation)
+
+        def load(search: SearchOptions, *_: object, **wants: Any) -> Translator:
+            aligns.append(search.alignments is not None)
+            return stand_in_translator(model, **wants)
+
+        for module in (translate_file, translate_document):
+            monkeypatch.setattr(module, "load_translator", load)
+            monkeypatch.setattr(module, "say", said.append)
         data = SimpleNamespace(train=[SimpleNamespace(tag="<bt>")])
         folder = SimpleNamespace(tokenizer=None, config=SimpleNamespace(data=data))
         monkeypatch.setattr(protect, "read_folder", lambda _: folder)
@@ -138,9 +123,8 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
         line_format = LineFormat(form, **fields)
         engine = EngineOptions(models=[tmp_path / "model"])
-        monkeypatch.setattr(translate_file, "say", said.append)
-        translate_file.translate_file(files, line_format, SearchOptions(), engine, options)
-        assert model.aligns == says_aligned("\n".join(said))
+        translate_file.translate_file(files, line_format, SearchOptions(), engine, *options)
+        assert aligns == [says_aligned("\n".join(said))]
         return (tmp_path / "out").read_text(encoding="utf-8"), model.seen, "\n".join(said)
 
     return run
@@ -172,7 +156,7 @@ def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
     out, seen, said = translated(
         "\n".join(lines) + "\n",
         lambda text: answers.get(text) or backwards(text),
-        Protection(["auto"]),
+        (["auto"],),
     )
     assert not says_aligned(said)
     assert seen[:6] == [
@@ -193,7 +177,7 @@ def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
     assert says(said, "put at the end", "{n} (2)", "%s (1)")
     # Placeholders that the model invents are none, texts that it drops stand apart.
     out, _, _ = translated(
-        "ja\nja {0} {1}\n", lambda text: ["<ph3> a"] if text == "ja" else [""], Protection(["auto"])
+        "ja\nja {0} {1}\n", lambda text: ["<ph3> a"] if text == "ja" else [""], (["auto"],)
     )
     assert out.splitlines() == ["a", "{0} {1}"]
 
@@ -202,14 +186,12 @@ def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> 
     def answer(text: str) -> list[str]:
         return ["lost", text]
 
-    out, _, _ = translated(
-        '{"text": "a %s"}\n{"text": "b"}\n', answer, Protection(["auto"]), form="jsonl"
-    )
+    out, _, _ = translated('{"text": "a %s"}\n{"text": "b"}\n', answer, (["auto"],), form="jsonl")
     first, second = map(json.loads, out.splitlines())
     assert (first["translation"], first["flags"]) == ("lost %s", ["misplaced"])
     assert "alignment" not in first
     assert "flags" not in second
-    out, _, _ = translated("a %s c\n", answer, Protection(["auto"]), n_best=2)
+    out, _, _ = translated("a %s c\n", answer, (["auto"],), n_best=2)
     assert [line.split(" ||| ")[1] for line in out.splitlines()] == ["lost %s", "a %s c"]
 
 
@@ -221,33 +203,29 @@ def test_without_placeholders_the_alignment_tells_the_place(
     out, seen, said = translated(
         "Ein Hund, ja {name} a\nHund und Katze\n",
         lambda text: [text.replace("{name}", "{Nome}").replace("Hund", "Hound")],
-        Protection(["auto"], path),
+        (["auto"], path),
         known=False,
     )
     assert seen == ["Ein Hund, ja {name} a", "Hund und Katze"]
     assert out.splitlines() == ["Ein dog, ja {name} a", "Dog und cat"]
     assert says(said, "data.augment.placeholders", "--alignments", "1 text and 3 terms")
     # A model with placeholders sees terms as well, so that it can choose the words around them.
-    out, seen, said = translated(
-        "Ein Hund {0} a\n", lambda text: [text], Protection(["auto"], path)
-    )
+    out, seen, said = translated("Ein Hund {0} a\n", lambda text: [text], (["auto"], path))
     assert (seen, out) == (["Ein Hund <ph1> a"], "Ein dog {0} a\n")
     assert says_aligned(said)
-    out, _, said = translated("Hund a b\n", lambda _: [""], Protection((), path), known=False)
+    out, _, said = translated("Hund a b\n", lambda _: [""], ((), path), known=False)
     assert says(said, "misplaced: 1", "line 1", "Hund → dog (1)")
     # The model has found the translation of a term by itself.
-    out, _, _ = translated("Hund ja\n", lambda _: ["Yes, Dog"], Protection((), path), known=False)
+    out, _, _ = translated("Hund ja\n", lambda _: ["Yes, Dog"], ((), path), known=False)
     assert out == "Yes, dog\n"
-    out, _, _ = translated("Hund ja\n", lambda _: ["<ph2> yes"], Protection((), path))
+    out, _, _ = translated("Hund ja\n", lambda _: ["<ph2> yes"], ((), path))
     assert out == "Dog yes\n"
     for text, expected in (("Hund", "Dog"), ("Hund.", "Dog."), ("<b>Hund</b>", "<b>Dog</b>")):
         form = "html" if "<" in text else "text"
-        out, _, _ = translated(text, backwards, Protection((), path), form=form)
+        out, _, _ = translated(text, backwards, ((), path), form=form)
         assert out.rstrip("\n") == expected
     # Emoji are taken out as tags are, as the model seldom knows them.
-    out, seen, _ = translated(
-        "😀 Ein Hund lacht 🎉 so ★\n🎉\n", lambda text: [text], Protection((), path)
-    )
+    out, seen, _ = translated("😀 Ein Hund lacht 🎉 so ★\n🎉\n", lambda text: [text], ((), path))
     assert seen == ["Ein Hund lacht so", ""]
     assert out == "😀 Ein dog lacht 🎉 so ★\n🎉\n"
     # A line in capitals has its terms in capitals.
@@ -259,9 +237,9 @@ def test_without_placeholders_the_alignment_tells_the_place(
         ("EIN HUND {name}\n", "EIN DOG & CO {name}\n"),
         ("我喜欢A hund\n", "我喜欢A dog & co\n"),
     ):
-        assert translated(text, lambda text: [text], Protection((), path))[0] == expected
+        assert translated(text, lambda text: [text], ((), path))[0] == expected
     # What the model did not see it has not left out.
-    out, seen, said = translated("ja🎉und hund\n", lambda _: [""], Protection((), path))
+    out, seen, said = translated("ja🎉und hund\n", lambda _: [""], ((), path))
     assert (seen, out) == (["ja und hund"], "🎉 dog & co\n")
     assert says(said, "left out by the model", "hund → dog & co (1)")
     assert "🎉" not in said
@@ -272,7 +250,7 @@ def test_without_placeholders_the_alignment_tells_the_place(
         tagged = TaggedText(Protection((), path).keep([MarkupToken("text", "L'école est")]))
         assert tagged.render(answer, links).text == expected
     # The tag of a training text at the start of a line is for the model.
-    _, seen, _ = translated("<bt> ja <b>x\n", lambda text: [text], Protection(["auto"]))
+    _, seen, _ = translated("<bt> ja <b>x\n", lambda text: [text], (["auto"],))
     assert seen == ["<bt> ja <ph1>x"]
 
 
@@ -286,7 +264,7 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
     out, seen, said = translated(
         text,
         lambda text: [text.upper().replace("PH", "ph")],
-        Protection(["auto"], path),
+        (["auto"], path),
         form="html",
     )
     assert seen == ["Ein Hund &: <ph1> c", "", "Nutze <ph1> oft", "Der <ph1>"]
@@ -297,14 +275,12 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
     assert says(said, "2 texts and 2 terms")
     # A placeholder that the model repeats is not left in the page, whatever spaces were inside.
     text = "<p>a <code>ls </code>b</p>"
-    out, _, said = translated(
-        text, lambda text: [f"{text} <ph1>"], Protection(["auto"]), form="html"
-    )
+    out, _, said = translated(text, lambda text: [f"{text} <ph1>"], (["auto"],), form="html")
     assert (out, says_aligned(said)) == (text, False)
     # Emoji are tags where others are placed by alignment, and only there; each text counts once.
     for text, emoji in (("<p>a <b>%s c</b> b", ""), ("<p>a %s c b", "🎉 ")):
         _, seen, said = translated(
-            f"{text}</p><p>🎉 c", lambda text: [text], Protection(["auto"]), form="html"
+            f"{text}</p><p>🎉 c", lambda text: [text], (["auto"],), form="html"
         )
         assert seen == ["a <ph1> c b", f"{emoji}c"]
         assert says(said, "1 text and 0 terms")
@@ -327,7 +303,7 @@ def test_entities_and_spaces_of_documents(
     def answer(text: str) -> list[str]:
         return [text.upper().replace("PH", "ph")]
 
-    found = translated(f"<p>{text}</p>", answer, Protection(options), known, form="html")
+    found = translated(f"<p>{text}</p>", answer, (options,), known, form="html")
     assert found[:2] == (f"<p>{out}</p>", seen)
 
 

@@ -1,0 +1,79 @@
+"""A document: its parts as they were written, and the texts among them.
+
+All but the translated texts is written as it was read, byte for byte. That is why HTML and XLIFF
+are read with the parsers of the standard library, which tell the places of what they find: lxml
+writes attributes and entities in its own way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mt.documents.inline_tags import MarkupToken, TaggedText
+from mt.translate.lines import Translation
+
+# Gets the tokens of a text and returns them, some of them kept.
+Protect: TypeAlias = Callable[[list[MarkupToken]], list[MarkupToken]]
+
+
+@dataclass
+class DocumentText:
+    """A text, and the tokens [first, last) in whose place its translation stands."""
+
+    tagged: TaggedText
+    first: int
+    last: int
+    line: int  # of the document, from 1
+    around: tuple[str, str] = ("", "")  # what is written before and after the translation
+    attribute: str = ""  # as written, in the token `first`; "": the text is no attribute
+
+
+@dataclass
+class Document:
+    """The parts of a document, and its texts in their order."""
+
+    tokens: list[MarkupToken]
+    texts: list[DocumentText] = field(default_factory=list)
+    n_done: int = 0  # texts that have a translation already
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether there are tags whose place depends on how words have moved."""
+        return any(text.tagged.needs_alignment for text in self.texts)
+
+    def render(self, translations: Iterable[Translation], count: Callable[[int, Any], None]) -> str:
+        """The document with its translations. `count` gets the line and the tags of each text."""
+        parts, at = [], 0
+        found = list(zip(self.texts, translations, strict=True))
+        # Attributes first: their tags may be in texts.
+        for text, translation in sorted(
+            found, key=lambda one: (not one[0].attribute, one[0].first)
+        ):
+            rendered = text.tagged.render(translation.texts[0], "".join(translation.alignments[:1]))
+            count(text.line, rendered)
+            token = self.tokens[text.first]
+            if text.attribute:
+                written = text.attribute.split("=", 1)[0]
+                value = rendered.text.replace('"', "&quot;")
+                same = rf"(?<![^\s\"'/]){re.escape(text.attribute)}"  # not of data-title, say
+                before, after = re.split(same, token.raw, maxsplit=1)
+                token.raw = f'{before}{written}="{value}"{after}'
+                continue
+            parts += [token.raw for token in self.tokens[at : text.first]]
+            parts += [text.around[0], rendered.text, text.around[1]]
+            at = text.last
+        return "".join([*parts, *(token.raw for token in self.tokens[at:])])
+
+
+def merged(tokens: Iterable[MarkupToken]) -> list[MarkupToken]:
+    """Join texts that follow each other."""
+    joined: list[MarkupToken] = []
+    for token in tokens:
+        if joined and token.kind == joined[-1].kind == "text":
+            joined[-1].raw += token.raw
+        elif token.raw or token.kind == "end":
+            joined.append(token)
+    return joined

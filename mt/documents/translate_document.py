@@ -1,0 +1,95 @@
+"""`mt translate` of a document, and what a search must give where texts are protected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mt.documents.inline_tags import Rendered
+from mt.documents.protect import Protection
+from mt.documents.read_document import read_document
+from mt.errors import ConfigError
+from mt.search.options import EngineOptions, SearchOptions
+from mt.terminal import say
+from mt.translate.load import load_translator
+from mt.translate.progress import LineNumbers, Progress, can_show_bar
+from mt.translate.streaming import TextFiles, open_output
+
+
+def translate_document(
+    files: TextFiles,
+    form: str,
+    search: SearchOptions,
+    engine: EngineOptions,
+    protection: Protection,
+) -> None:
+    """Translate the texts of a document, and write the document with them.
+
+    Raises MtError for what the user must correct.
+    """
+    given = {
+        "--alignments": search.alignments,
+        "--prefix": files.prefixes,
+        "--resume": files.resume,
+    }
+    if named := " and ".join(option for option, value in given.items() if value):
+        raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
+    search = protecting(protection, files, search, engine)
+    content = files.read_whole()
+    document = read_document(form, content, files.name, protection.keep)
+    if document.needs_alignment and search.alignments is None:
+        what = f"{files.name}: has tags inside sentences"
+        search = _aligning(protection, search, engine, what)
+        document = read_document(form, content, files.name, protection.keep)
+    texts = document.texts
+    with open_output(files.output) as file:
+        progress = Progress(len(texts), 0, can_show_bar(files.output))
+        translator = load_translator(
+            search,
+            engine,
+            files.is_large,
+            on_progress=progress.update,
+            number_of=lambda number: texts[number - 1].line,
+        )
+        with translator, progress:
+            translations = list(translator.translate([one.tagged.to_translate for one in texts]))
+        n_lost = LineNumbers()
+
+        def count(line: int, rendered: Rendered) -> None:
+            protection.count_lost([token for token in rendered.lost if token.kind == "kept"])
+            for _ in rendered.lost:
+                n_lost.add(line)
+
+        file.write(document.render(translations, count).encode())
+    notes = []
+    if n_lost.count:
+        notes.append(f"{n_lost.count:,} tags without a place, put at the end: {n_lost}")
+    if document.n_done:
+        notes.append(f"{document.n_done:,} with a translation already, kept")
+    say(translator.summary("text", notes) + protection.summary())
+
+
+def protecting(
+    protection: Protection, files: TextFiles, search: SearchOptions, engine: EngineOptions
+) -> SearchOptions:
+    """Return the search that a protection needs. ConfigError for options it cannot go with."""
+    given = {"--alignments": search.alignments, "--prefix": files.prefixes}
+    if protection and (named := " and ".join(name for name, value in given.items() if value)):
+        raise ConfigError(
+            f"{named}: not with --protect or --glossary, as the model sees placeholders for some "
+            "words; leave out one of them"
+        )
+    reason = protection.why_aligned(engine.models[0]) if protection else ""
+    return _aligning(protection, search, engine, reason) if reason else search
+
+
+def _aligning(
+    protection: Protection, search: SearchOptions, engine: EngineOptions, what: str
+) -> SearchOptions:
+    if len(engine.models) > 1:
+        raise ConfigError(
+            f"{what}; places are found by the attention of a single model: give only one --model"
+        )
+    say(f"{what}; places are found by --alignments")
+    if not search.as_written:
+        protection.take_emoji()
+    return replace(search, alignments="auto")

@@ -1,0 +1,70 @@
+"""Word alignments of translations, from one more pass of the model over both sides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence, Set
+
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import ConfigError
+from mt.search.alignment import begin_no_word, joined_word_links
+from mt.search.engine import TorchEngine
+from mt.search.engine_contract import Engine
+from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder
+from mt.translate.lines import Line, Step
+
+
+class Alignments(Step):
+    """Gives every output its word alignment."""
+
+    def __init__(
+        self, engine: Engine, heads: str, tokenizer: Tokenizer, tags: Set[str], n_first: int
+    ) -> None:
+        """`n_first`: tokens before a source that are no part of a line.
+
+        Raises ConfigError for an engine that gives no attention.
+        """
+        if not isinstance(engine, TorchEngine) or not isinstance(engine.model, Inference):
+            raise ConfigError(
+                "--alignments: need the attention of a single model; "
+                "leave them out, or give only one --model"
+            )
+        self.forced_decoder = ForcedDecoder(engine.model, heads)
+        self.tokenizer = tokenizer
+        self.tags = tags
+        self.n_first = n_first
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Align the outputs of a window with their lines as the model has seen them."""
+        pairs = [
+            (segment.source, segment.outputs[rank].tokens)
+            for line in lines
+            for rank in self._ranks(line)
+            for segment in line.segments
+        ]
+        scored = zip(pairs, self.forced_decoder.score(pairs, log_probs=False), strict=True)
+        for line in lines:
+            alignments = []
+            for text, _ in zip(line.translation.texts, self._ranks(line), strict=True):
+                parts = [
+                    (
+                        forced.attention[:, self.n_first :],
+                        self.tokenizer.src.pieces_of(source[self.n_first :]),
+                        self.tokenizer.tgt.pieces_of(tokens),
+                    )
+                    for (source, tokens), forced in itertools.islice(scored, len(line.segments))
+                    if forced.attention is not None
+                ]
+                for segment, (_, pieces, _) in zip(line.segments[1:], parts[1:], strict=False):
+                    if self.tags & {*pieces[:2]}:
+                        pieces[0] = ""  # a tag that is repeated is no new word
+                    if segment.is_joined:
+                        begin_no_word(pieces, self.tags)
+                alignments.append(joined_word_links(parts, line.text, text) if parts else "")
+            line.translation = line.translation._replace(alignments=tuple(alignments))
+
+    @staticmethod
+    def _ranks(line: Line) -> range:
+        """The hypotheses that are the outputs of a line."""
+        return range(line.rank, line.rank + len(line.translation.texts))

@@ -1,0 +1,81 @@
+"""An engine and what a command wants of lines → a translator with its steps in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from mt.config.plan import direction_of
+from mt.data.cleaning.languages import base_code
+from mt.data.reading.sentences import split_sentences
+from mt.translate.as_trained import AsTrained
+from mt.translate.language_token import LanguageToken
+from mt.translate.lines import Step
+from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.mbr import ChooseByMbr
+from mt.translate.prefixes import Prefixes
+from mt.translate.quality_flags import FlagOutputs
+from mt.translate.segments import Segments
+from mt.translate.translator import Translator
+
+
+def make_translator(
+    loaded: LoadedEngine,
+    to: str | None = None,
+    from_: str | None = None,
+    *,
+    protection: Step | None = None,
+    prefixes: Iterable[str] | None = None,
+    reranker: Step | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    number_of: Callable[[int], int] = int,
+) -> Translator:
+    """Make a translator into `to`, from `from_`; None: as the model's config tells.
+
+    `protection`, `reranker`: steps that not every command has. Raises ConfigError for a language
+    that the model does not know, and for options that the engine cannot fulfil.
+    """
+    engine, tokenizer, data = loaded.engine, loaded.tokenizer, loaded.data
+    search = engine.options
+    first_ids = tokenizer.before_source(to, data)
+    direction = direction_of(data, from_, to)
+    source = from_ or (direction.src if direction else data.src_lang)
+    tags = {text.tag for text in data.train if text.tag}
+    cut = partial(split_sentences, language=base_code(source)) if loaded.cuts_sentences else None
+    # The first step is the first to see a line and the last to see its translation.
+    steps: list[Step] = []
+    if protection is not None:  # outermost: the user's own texts go in and come out unchanged
+        steps.append(protection)
+    if prefixes is not None:  # before AsTrained, which leaves a line with a prefix as it is
+        steps.append(Prefixes(prefixes, tokenizer, engine.max_length))
+    if loaded.styles is not None:
+        # A vocabulary that was taken from another model may be that of other languages.
+        writing = loaded.styles.between(*direction) if direction else None
+        unknown_cases = set() if direction else loaded.styles.unknown_cases
+        if writing is not None or unknown_cases:
+            # Words are kept where they are aligned.
+            steps.append(AsTrained(writing, unknown_cases, search.alignments is not None))
+    if search.alignments is not None:  # of texts as the model saw and wrote them
+        from mt.translate.alignments import Alignments
+
+        steps.append(Alignments(engine, search.alignments, tokenizer, tags, len(first_ids)))
+    steps.append(FlagOutputs(loaded.max_ratio))  # of the output that was chosen, also as written
+    if search.mbr is not None:  # among outputs of whole lines
+        steps.append(ChooseByMbr(search.mbr))
+    steps.append(
+        Segments(
+            tokenizer,
+            loaded.max_tokens - len(first_ids),
+            engine.decode.length_penalty,
+            cut=cut,
+            tags=tags,
+            averages=reranker is not None,
+            threads=loaded.n_parallel,
+        )
+    )
+    if reranker is not None:  # outputs of segments, before they are joined
+        steps.append(reranker)
+    if first_ids:  # innermost: each segment needs it, and nothing else counts it
+        steps.append(LanguageToken(first_ids))
+    settings = {"--from": source} if source != data.src_lang else {}
+    return Translator(loaded, steps, settings, on_progress, number_of)

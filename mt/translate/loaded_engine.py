@@ -1,0 +1,153 @@
+"""An engine with its tokenizer: lines in segments → their hypotheses, searched in batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mt.config.schema import DataConfig
+from mt.data.tokens.plan import MOST_ROWS, batch_ends
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import Styles
+from mt.runs.model_folder import ModelFolder
+from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
+from mt.translate.lines import Line, SegmentOutput
+from mt.translate.progress import Tally
+
+if TYPE_CHECKING:
+    from mt.translate.workers import Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedEngine:
+    """An engine, its tokenizer, and what else of a model decides how its lines are translated.
+
+    A context manager: leaving it ends its worker processes, if it has any.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer
+    max_source: int  # tokens of the longest source to translate whole, eos not counted
+    max_ratio: float = 3.0  # of lengths, beyond which an output is flagged
+    data: DataConfig = field(default_factory=DataConfig)  # languages and tags of the training text
+    styles: Styles | None = None  # how that is written; None: lines stay as they are
+    cuts_sentences: bool = False  # each sentence of a line is translated by itself
+    escapes_loops: bool = False  # an output that repeats itself up to its limit is searched again
+    batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the engine
+    pool: Pool | None = None  # processes that search in the place of the engine
+    # Encode the next window while one is translated; reading must not wait for ever for lines.
+    reads_ahead: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)  # see `Step.settings`
+    name: str = ""  # what decodes, and why, where that was a choice
+
+    @classmethod
+    def of_model(cls, model: ModelFolder, engine: Engine, **values: Any) -> LoadedEngine:
+        """Take from a model folder what `values` does not have."""
+        search, data = engine.options, model.config.data
+        return cls(
+            engine=engine,
+            tokenizer=model.tokenizer,
+            data=data,
+            max_ratio=data.max_length_ratio,
+            styles=None if search.as_written else model.styles,
+            # Several outputs, and drawn ones, show what the model gives.
+            escapes_loops=search.n_best == 1 and search.sample is None,
+            **{"max_source": data.max_tokens} | values,
+        )
+
+    def __enter__(self) -> LoadedEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.close()
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest source to translate whole, as far as the model has positions."""
+        return min(self.max_source, self.engine.max_length)
+
+    @property
+    def n_parallel(self) -> int:
+        """Batches that are searched at a time."""
+        return self.engine.n_parallel if self.pool is None else len(self.pool.workers)
+
+    def search(
+        self, lines: Sequence[Line], tally: Tally, loop_free: bool = False
+    ) -> Iterator[tuple[list[Line], float]]:
+        """Find the hypotheses of each segment and their texts.
+
+        The longest segments come first, in batches of similar length. After each batch, yields the
+        lines whose segments are all done, and the share of the source tokens that is done.
+        """
+        segments = [segment for line in lines for segment in line.segments]
+        if not segments:
+            return
+        owners = [place for place, line in enumerate(lines) for _ in line.segments]
+        left = [len(line.segments) for line in lines]
+        lengths = np.array([len(segment.source) for segment in segments], np.int64)
+        batches = self._batches(lengths)
+        jobs: list[Job] = [
+            ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
+            for batch in batches
+        ]
+        searched, total = 0, int(lengths.sum())
+        for number, (hypotheses, texts) in self._answers(jobs, loop_free):
+            limits = self.engine.limits(*jobs[number]).repeat(hypotheses.counts)
+            truncated = hypotheses.lengths >= limits
+            arrays = (hypotheses.scores, hypotheses.log_probs, hypotheses.lengths, truncated)
+            columns = [array.tolist() for array in arrays]
+            is_aligned = self.engine.options.alignments is not None
+            ids = hypotheses.ids() if is_aligned else itertools.repeat([])
+            outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
+            done = []
+            for place, count in zip(batches[number], hypotheses.counts.tolist(), strict=True):
+                segments[place].outputs = list(itertools.islice(outputs, count))
+                left[owners[place]] -= 1
+                if not left[owners[place]]:
+                    done.append(lines[owners[place]])
+            firsts = hypotheses.counts.cumsum() - hypotheses.counts
+            tally.tokens += int((hypotheses.lengths[firsts] + 1).sum())
+            tally.halved += hypotheses.n_halved
+            searched += int(lengths[batches[number]].sum())
+            yield done, searched / total
+
+    def _batches(self, lengths: np.ndarray) -> list[list[int]]:
+        """Share sources of these lengths out to batches, as indices."""
+        n_hypotheses = self.engine.hypotheses_per_source
+        budget = max(1, (self.batch_tokens or self.engine.batch_tokens) // n_hypotheses)
+        order = np.argsort(-lengths, kind="stable")
+        least = max(LEAST_SIZE, -(-budget // max(1, MOST_ROWS // n_hypotheses)))
+        sizes = np.maximum(lengths[order] + 1, least)
+        cuts = batch_cuts(sizes, budget, self.n_parallel)
+        return [rows.tolist() for rows in np.split(order, cuts)]
+
+    def _answers(self, jobs: list[Job], loop_free: bool) -> Iterator[tuple[int, Answer]]:
+        """Yield (index of the job, what was found), from the pool or by the engine."""
+        if self.pool is not None:
+            yield from self.pool.imap_unordered([(*job, loop_free) for job in jobs])
+            return
+        engine = self.engine.without_loops() if loop_free else self.engine
+        for number, hypotheses in engine.search_batches(jobs):
+            yield number, (hypotheses, self.tokenizer.tgt.decode(hypotheses.ids()))
+
+
+def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
+    """Return where batches of at most `budget` padded tokens begin, except the first batch.
+
+    `sizes` are descending. With several workers the last work comes in quarters, so that all of
+    them finish at about the same time: 5,000 sentences make 16 batches, each 6 % of the work.
+    """
+    if workers > 1:  # at least one batch for each
+        budget = min(budget, max(int(sizes[0]), int(sizes.sum()) // workers))
+    if workers == 1 or sizes.sum() < 4 * budget * workers:
+        return batch_ends(sizes, budget)[:-1]
+    left = sizes[::-1].cumsum()  # of the last n, for n from 1
+    quarters = len(sizes) - int(np.searchsorted(left, budget * workers, side="right"))
+    whole = batch_ends(sizes[:quarters], budget)
+    small = [quarters + end for end in batch_ends(sizes[quarters:], budget // 4)]
+    return [*whole, *small][:-1]

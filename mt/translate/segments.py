@@ -1,0 +1,179 @@
+"""Cut lines into segments that the model can take, and join the outputs of the segments.
+
+A source too long for the model is translated in segments, and so are several sentences where the
+model learnt from single ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence, Set
+from typing import NamedTuple
+
+from mt.data.reading.sentences import join_sentences
+from mt.data.reading.words import has_visible
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.translate.lines import Line, Segment, SegmentOutput, Step, Translation
+from mt.translate.progress import LineNumbers
+
+# SentencePiece encodes fewer lines as fast with one thread.
+LINES_PER_THREAD = 1_000
+# A long source is cut after these, best first: the end of a sentence, a clause, a word.
+SEPARATORS = (
+    re.compile(r"(?<=[.!?…])[\"'”’“‘»«)\]]*\s+|(?<=[。！？])[”’」』）]*"),
+    re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
+    re.compile(r"\s+"),
+)
+
+
+class Segments(Step):
+    """Encodes lines, cuts those that are too long or of several sentences, and joins outputs.
+
+    A line of white space has no segment and never enters the model.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        length_penalty: float,
+        *,
+        cut: Callable[[str], list[str]] | None = None,
+        tags: Set[str] = frozenset(),
+        averages: bool = False,
+        threads: int = 1,
+    ) -> None:
+        """`max_tokens`: of a segment. `cut`: into sentences; None: translated together.
+
+        `tags`: what lines may begin with, and then each of their segments. `averages`: the score of
+        a line is the mean of its segments' scores, as these are no log-probabilities.
+        """
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.length_penalty = length_penalty
+        self.cut = cut
+        self.tags = tags
+        self.averages = averages
+        self.threads = threads
+        self.settings = {"--split-sentences": "always"} if cut else {}
+        self.n_several = 0  # lines of several sentences, each translated by itself
+        self.split = LineNumbers()  # too long for the model
+
+    def before(self, lines: Sequence[Line]) -> None:
+        """Give each line its segments; the first has the prefix of the line."""
+        threads = self.threads if len(lines) >= LINES_PER_THREAD else 1
+        rows = self.tokenizer.src.encode([line.text for line in lines], threads)
+        for line, source in zip(lines, rows, strict=True):
+            # The tokens of what cannot be seen are bytes, of which a model makes anything.
+            if not source or not has_visible(line.text):
+                continue
+            if self.cut is not None:
+                line.sentences = len(self.cut(line.text))
+            parts = [SourcePart(source, False)]
+            if len(source) > self.max_tokens or line.sentences > 1:
+                parts = split_source(
+                    line.text, self.tokenizer, self.max_tokens, self.cut, self.tags
+                )
+            line.segments = [
+                Segment(part.ids, () if i else line.prefix, is_joined=part.is_joined)
+                for i, part in enumerate(parts)
+            ]
+
+    def found(self, lines: Sequence[Line]) -> None:
+        """Join the n-th best outputs of the segments to the n-th best output of the line."""
+        for line in lines:
+            rows = [segment.outputs for segment in line.segments]
+            texts, scores, *_ = zip(*rows[0], strict=True)
+            if len(rows) > 1:
+                texts, scores = zip(*map(self._joined, zip(*rows, strict=False)), strict=True)
+            line.translation = Translation(texts, scores, len(rows))
+
+    def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
+        """Return the text of all segments, and their log-probability / length^penalty."""
+        text = join_sentences([part.text for part in parts])
+        if self.averages:
+            return text, sum(part.score for part in parts) / len(parts)
+        length = sum(part.length + 1 for part in parts)
+        return text, sum(part.log_prob for part in parts) / length**self.length_penalty
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Count lines in several segments."""
+        for line in lines:
+            self.n_several += line.sentences > 1
+            if len(line.segments) > line.sentences:
+                self.split.add(line.number)
+
+    def notes(self) -> list[str]:
+        """How many lines were cut, and why."""
+        notes = []
+        if self.n_several:
+            notes.append(f"{self.n_several:,} of several sentences, translated one by one")
+        if count := self.split.count:
+            notes.append(f"{count:,} too long for the model, translated in pieces: {self.split}")
+        return notes
+
+
+class SourcePart(NamedTuple):
+    """The ids of a segment, and whether no white space is between it and the one before."""
+
+    ids: list[int]
+    is_joined: bool
+
+
+def split_source(
+    text: str,
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    cut: Callable[[str], list[str]] | None = None,
+    tags: Set[str] = frozenset(),
+) -> list[SourcePart]:
+    """Return the segments of a text, each of at most `max_tokens` tokens.
+
+    Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
+    clauses, else between words, else anywhere. A token for the target language, or one of `tags`,
+    at the beginning of the text is repeated in each segment.
+    """
+    language, text = tokenizer.split_language(text)
+    tag = max((tag for tag in tags if text.lstrip().startswith(tag)), key=len, default="")
+    first = tokenizer.src.encode([language or tag])[0] if language or tag else []
+    text = text.lstrip().removeprefix(tag)
+    max_tokens = max(1, max_tokens - len(first))
+    segments = cut(text) if cut else [text]
+    for separator in SEPARATORS:
+        segments = [
+            part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
+        ]
+    found = []
+    end = 0  # of the segment before
+    for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
+        begin = text.find(segment, end)
+        is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
+        end = max(begin, end) + len(segment)
+        found += [
+            SourcePart(first + ids[start : start + max_tokens], is_joined and start == 0)
+            for start in range(0, len(ids), max_tokens)
+        ]
+    return found
+
+
+def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
+    """Cut a text after separators into as few segments as fit.
+
+    A part without a separator stays whole, even if it is too long.
+    """
+    ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
+    parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
+    if len(tokenizer.src.encode([text])[0]) <= max_tokens:
+        return [text]
+    sizes = [len(ids) for ids in tokenizer.src.encode(parts)]
+    packed: list[str] = []
+    room = 0
+    for part, size in zip(parts, sizes, strict=True):
+        if packed and size <= room:
+            packed[-1] += part
+            room -= size
+        else:
+            packed.append(part)
+            room = max_tokens - size
+    return packed
