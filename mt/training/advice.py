@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config.auto import replace_auto, sizes_for
 from mt.config.load import load_config, shipped_folder
 from mt.runs.metrics import number
-from mt.training.selection import Criterion, lower_is_better
+from mt.training.selection import LEAST_BLEU, Criterion, lower_is_better
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, ModelConfig
@@ -79,7 +79,7 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     }
     losses = {line["step"]: number(line, "nll") for line in known if line["kind"] == "train"}
     highest = max(scores.values(), default=0.0)
-    if not scores or not losses or Criterion(metric).is_noise(highest):
+    if not scores or not losses or (metric == "bleu" and highest < LEAST_BLEU):
         return ""
     still = STILL_NLL if metric == "nll" else STILL_POINTS
     since = next((step for step, score in scores.items() if score >= highest - still), 0)

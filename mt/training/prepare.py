@@ -152,8 +152,9 @@ def prepare(
                 "translation often enough; only numbers and names that both sides have are replaced"
             )
     resamples = [
-        data.augment
-        and Augmentation(
+        None
+        if data.augment is None
+        else Augmentation(
             directed, tokenizer, config.model_copy(update={"data": data}), translations
         )
         for data in sections
