@@ -437,9 +437,7 @@ class Trainer:
         good = self.world.on_main(lambda: latest_good(self.run_dir, self.log.say))
         folder = good and good[0]
         if folder is None or state.rollbacks == MAX_ROLLBACKS:
-            raise divergence_error(
-                reason, state, update, self.updater, self.tokenizer, self.run_dir, folder
-            )
+            raise divergence_error(reason, state, update, self.updater, folder)
         before = load_checkpoint(folder, self.updater)
         self.updater.forget_skipped()
         self.world.all_gather(None)  # all have read the checkpoint before it is written again
