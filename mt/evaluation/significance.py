@@ -109,12 +109,6 @@ def bootstrap_p_value(difference: float, system: Values, baseline: Values) -> fl
     return _p_value(by_chance - by_chance.mean(), difference)
 
 
-def chance_difference(system: Values, baseline: Values, share: float) -> float:
-    """The difference that this share of resamples of two equally good systems does not exceed."""
-    differences = system - baseline
-    return float(np.quantile(np.abs(differences - differences.mean()), share))
-
-
 def randomisation_p_value(
     metric: Metric,
     difference: float,

@@ -58,7 +58,7 @@ def write_test_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) 
 def drop_other_outputs(run_dir: Path) -> None:
     """Delete the outputs of validations that were not the best one of any checkpoint in the run.
 
-    A run that resumes from a checkpoint compares the next validation with the best one until then.
+    A run that resumes from a checkpoint still has those of the best one until then.
     """
     steps = valid_output_steps(run_dir)
     saved = [step_of(folder.name) for folder in checkpoints(run_dir)]
@@ -80,17 +80,6 @@ def valid_output_steps(run_dir: Path) -> list[int]:
     return sorted(
         int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)-valid.jsonl", name))
     )
-
-
-def read_valid_outputs(run_dir: Path, step: int) -> list[str] | None:
-    """The outputs of the validation after update `step`; None if a line is missing or damaged."""
-    try:
-        lines = _valid_path(run_dir, step).read_bytes().split(b"\n")[:-1]
-    except OSError:
-        return None
-    sentences = [_sentence(line) for line in lines]
-    outputs = [sentence.output for sentence in sentences if sentence is not None]
-    return outputs if len(outputs) == len(sentences) else None
 
 
 def read_valid_sentences(run_dir: Path, step: int, at_most: int) -> list[Sentence]:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from mt.config.auto import replace_auto, sizes_for
 from mt.config.load import load_config, shipped_folder
 from mt.runs.metrics import number
-from mt.training.selection import Criterion, lower_is_better
+from mt.training.selection import LEAST_BLEU, Criterion, lower_is_better
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, ModelConfig
 
-# A config is of another kind than a recipe if its layers have so many times more or fewer weights:
-# base.yaml has 8 times those of small.yaml, iwslt14.yaml 6 times, tiny.yaml a quarter.
+# A config is of another kind than a recipe if its layers have so many times more weights: base.yaml
+# has 8 times those of small.yaml, iwslt14.yaml 6 times.
 OTHER_KIND = 4.0
-# Scores that stand still: less than seeds differ by. Of the nll, 1.5 % in perplexity.
-STILL_POINTS = 0.3
-STILL_NLL = 0.015
-# They do so over this part of the updates and as many validations, while the training nll has
-# fallen by this share; multi30k.yaml stands still from update 3,000 of 5,000 on.
+# Validation stands still if the last part of the updates, with as many validations, gains at most
+# so many points, less than seeds differ by, while the training nll falls by this share. Of the nll,
+# 0.015 are 1.5 % in perplexity. multi30k.yaml stands still from update 3,000 of 5,000 on.
 STILL_PART = 0.3
 STILL_VALIDATIONS = 4
+STILL_POINTS, STILL_NLL = 0.3, 0.015
 FALLEN = 0.05
-# Lines of the log whose mean is the training nll at an update.
-LINES = 3
 
 
 def recipe_for(n_pairs: int, is_cuda: bool) -> str:
@@ -39,27 +36,21 @@ def recipe_for(n_pairs: int, is_cuda: bool) -> str:
 def recipe_note(config: Config, n_pairs: int, is_cuda: bool) -> str:
     """Which recipe fits, if this config plainly does not; else, and in fine-tuning, nothing.
 
-    A model is plainly too large, too small for a GPU and many pairs, or has too little dropout.
+    A model is plainly too large, or as large with less than half the dropout.
     """
     if config.train.init_from is not None:
         return ""
     name = recipe_for(n_pairs, is_cuda)
     # The user's folder may have a file of this name, which is another config.
     recipe = load_config(str(shipped_folder() / name)).config
-    own, fitting = config.model, replace_auto(recipe, sizes_for(n_pairs))[0].model
-    ratio = _weights(own) / _weights(fitting)
-    is_too_small = is_cuda and n_pairs >= 100_000 and ratio < 1 / OTHER_KIND
-    is_overfitting = ratio >= 1 and own.dropout_p < fitting.dropout_p / 2
-    if ratio <= OTHER_KIND and not is_too_small and not is_overfitting:
+    given, fitting = config.model, replace_auto(recipe, sizes_for(n_pairs))[0].model
+    ratio = _weights(given) / _weights(fitting)
+    if ratio <= OTHER_KIND and (ratio < 1 or given.dropout_p >= fitting.dropout_p / 2):
         return ""
-    sizes = [
-        f"{_weights(model) / 1e6:,.1f} million weights in layers and dropout {model.dropout_p:g}"
-        for model in (own, fitting)
-    ]
-    where = "GPU" if is_cuda else "CPU"
     return (
-        f"note: this model has {sizes[0]}; for {n_pairs:,} pairs on a {where} a config of your "
-        f"data with recipe: {name} fits better: {sizes[1]}"
+        f"note: recipe: {name} fits {n_pairs:,} pairs on a {'GPU' if is_cuda else 'CPU'} better: "
+        f"this model has {ratio:,.1f} times the weights in its layers, and dropout "
+        f"{given.dropout_p:g} against {fitting.dropout_p:g}"
     )
 
 
@@ -73,30 +64,27 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     """That validation stood still while the training nll fell, if so; `lines` of metrics.jsonl."""
     metric = config.train.metric
     sign = -1.0 if lower_is_better(metric) else 1.0
-    known = [line for line in lines if line]
-    scores = {
-        line["step"]: sign * number(line, metric) for line in known if line["kind"] == "valid"
-    }
-    losses = {line["step"]: number(line, "nll") for line in known if line["kind"] == "train"}
-    highest = max(scores.values(), default=0.0)
-    if not scores or not losses or Criterion(metric).is_noise(highest):
-        return ""
+    scores: dict[int, float] = {}
+    losses: dict[int, float] = {}
+    for line in filter(None, lines):
+        if line["kind"] == "train":
+            losses[line["step"]] = number(line, "nll")
+        elif line["kind"] == "valid":
+            scores[line["step"]] = sign * number(line, metric)
+    last = max(losses, default=0)
+    start = max((step for step in losses if step <= (1 - STILL_PART) * last), default=last)
+    before = max((score for step, score in scores.items() if step <= start), default=math.inf)
+    later = [score for step, score in scores.items() if step > start]
     still = STILL_NLL if metric == "nll" else STILL_POINTS
-    since = next((step for step, score in scores.items() if score >= highest - still), 0)
-    last = max(losses)
-    later = [step for step in scores if step > since]
-    if len(later) < STILL_VALIDATIONS or last - since < STILL_PART * last:
+    has_learned = metric != "bleu" or before >= LEAST_BLEU
+    if len(later) < STILL_VALIDATIONS or not (max(later) <= before + still and has_learned):
         return ""
-    before = [loss for step, loss in losses.items() if step <= since][-LINES:]
-    if not before:
-        return ""
-    then, now = fmean(before), fmean(list(losses.values())[-LINES:])
+    then, now = losses[start], losses[last]
     if not now < (1 - FALLEN) * then:
         return ""
     return (
-        f"note: validation has not improved since update {since:,} of {last:,} by more than "
+        f"note: validation has not improved since update {start:,} of {last:,} by more than "
         f"{Criterion(metric).describe(sign * still)}, while the training nll fell from {then:.2f} "
-        f"to {now:.2f}: try more dropout, "
-        + ("" if config.optim.rdrop else "optim.rdrop, ")
-        + "or fewer updates"
+        f"to {now:.2f}: try more dropout, {'' if config.optim.rdrop else 'optim.rdrop, '}or fewer "
+        "updates"
     )

@@ -5,7 +5,6 @@ How a checkpoint is written and read is in `mt.model.checkpoint`.
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -34,7 +33,7 @@ from mt.runs.model_folder import (
     step_name,
     step_of,
 )
-from mt.training.selection import Criterion, Decision, Difference
+from mt.training.selection import Scored, rank
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, Until
@@ -65,15 +64,9 @@ class TrainState:
     stage_epochs: float = 0.0
     stage_updates: int = 0
     stage_tokens: int = 0  # target tokens
-    best_score: float | None = None  # of `train.metric`, higher is better
-    best_nll: float | None = None  # of the best one; version 0.1 did not record it
-    best_step: int | None = None
-    highest_score: float | None = None  # the best one may tie with it at a lower nll
     bad_validations: int = 0  # since the best one, or the beginning of the stage
-    tie: float = 0.0  # difference of scores up to which the last validation would tie
     seconds: float = 0.0  # of training, over all starts
-    scores: dict[str, float] = field(default_factory=dict)  # of the kept checkpoints, by name
-    nlls: dict[str, float] = field(default_factory=dict)  # the same; not recorded by 0.2.0
+    scores: dict[str, Scored] = field(default_factory=dict)  # of the kept checkpoints, by name
     plan: str = ""  # fingerprint of the data order that (epoch, update) refers to
     valid_fingerprint: str = ""  # of the validation set that the scores are from
     rollbacks: int = 0  # returns to a checkpoint because of non-finite values
@@ -111,36 +104,26 @@ class TrainState:
         self.stage_epochs = 0.0
         self.stage_updates = self.stage_tokens = self.bad_validations = 0
 
-    def add_score(
-        self, score: float, nll: float, criterion: Criterion, difference: Difference | None = None
-    ) -> Decision:
-        """Record the validation of the current step; returns whether it is the best so far.
+    @property
+    def best_name(self) -> str | None:
+        """The checkpoint of the best validation; of equally good ones, of the first."""
+        return max(self.scores, key=lambda name: rank(self.scores[name]), default=None)
 
-        `difference`: from the best one before, if it is known.
-        """
-        # NaN compares as neither better nor worse, so a first NaN would remain the best.
-        score = -math.inf if math.isnan(score) else score
-        nll = math.inf if math.isnan(nll) else nll
-        self.scores[step_name(self.step)] = score
-        self.nlls[step_name(self.step)] = nll
-        self.tie = criterion.tie(difference)
-        best = self.best_score, self.best_nll, self.highest_score
-        decision = criterion.decide(score, nll, best, difference)
-        if decision.is_best:
-            self.best_score = score
-            self.best_nll = nll
-            self.best_step = self.step
-            self.bad_validations = 0
-        else:
-            self.bad_validations += 1
-        highest = self.highest_score
-        self.highest_score = score if highest is None else max(score, highest)
-        return decision
+    @property
+    def best(self) -> Scored | None:
+        """The best validation."""
+        return None if self.best_name is None else self.scores[self.best_name]
+
+    def add_score(self, scored: Scored) -> bool:
+        """Record the validation of the current step; returns whether it is the best so far."""
+        name = step_name(self.step)
+        self.scores[name] = scored
+        self.bad_validations = 0 if self.best_name == name else self.bad_validations + 1
+        return self.best_name == name
 
     def forget_scores(self) -> None:
         """Drop all scores, and with them the best one."""
-        self.scores, self.nlls = {}, {}
-        self.best_score = self.best_nll = self.best_step = self.highest_score = None
+        self.scores = {}
         self.bad_validations = 0
 
 
@@ -154,8 +137,8 @@ def save_checkpoint(
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    scored = {"score": state.scores.get(name), SCORED_ON: state.valid_fingerprint}
-    whole_meta = {**meta, "step": state.step, **scored}
+    score = state.scores[name][0] if name in state.scores else None
+    whole_meta = {**meta, "step": state.step, "score": score, SCORED_ON: state.valid_fingerprint}
     tensors = {**updater.state_dict(), "train": asdict(state)}
     weights = weights_of(updater.eval_model)
     save_model_folder(folder, weights, whole_meta, tensors, replace=True)
@@ -173,13 +156,12 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
     """Point to the checkpoint of `state` what should, and delete those not to be kept."""
     folder = run_dir / CHECKPOINTS
     newest = step_name(state.step)
-    if state.best_step is not None and (best := folder / step_name(state.best_step)).exists():
+    if state.best_name is not None and (best := folder / state.best_name).exists():
         set_link(run_dir, BEST, best)
     set_link(run_dir, LAST, folder / newest)  # the last one: `complete_saving` looks at it
     kept = _names_to_keep(run_dir, config, state)
     prune(run_dir, kept)
-    state.scores = {name: score for name, score in state.scores.items() if name in kept}
-    state.nlls = {name: nll for name, nll in state.nlls.items() if name in kept}
+    state.scores = {name: scored for name, scored in state.scores.items() if name in kept}
 
 
 def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
@@ -190,10 +172,8 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     # A checkpoint that a signal caused is there to resume from; it must not displace regular ones.
     every = config.train.updates_between_validations
     regular = [name for name in names if name in state.scores or step_of(name) % every == 0]
-    best = None if state.best_step is None else step_name(state.best_step)
-    scored = {name: state.scores[name] for name in names if name in state.scores}
-    by_score = Criterion(config.train.metric).ranked(scored, state.nlls, state.tie)
-    by_score.sort(key=lambda name: name != best)
+    scored = [name for name in names if name in state.scores]
+    by_score = sorted(scored, key=lambda name: rank(state.scores[name]), reverse=True)
     n_best = max(1, config.train.keep_best)
     last = regular[-config.train.keep_last :]
     links = (run_dir / CHECKPOINTS).glob(f"{BEST}-until-*")  # see `keep_best`

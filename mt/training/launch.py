@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,65 +141,67 @@ def _train(
     lock, notes, read = world.main_first(
         lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(run_dir)
     )
-    try:
+    with (
+        lock or nullcontext(),
+        run_log as log,  # has the last words of all that follows
+        explain_write_errors(run_dir),
+        explain_failures(device),
+    ):
         if has_auto(config):  # not in what has been written
             config = load_config(str(path)).config
-        with (
-            explain_write_errors(run_dir),
-            run_log as log,  # has the last words of all that follows
-            explain_write_errors(run_dir),
-            explain_failures(device),
-            ExitStack() as unless_refused,
-        ):
-            if before:
-                unless_refused.callback(write_whole, path, before)
-            for line in notes:
-                log.say(line)
-            others = f", {world.size} processes" if world.size > 1 else ""
-            where = "dry run" if dry_run else f"run directory {run_dir}"
-            log.say(f"{where} on {device}{others}")
+        for line in notes:
+            log.say(line)
+        others = f", {world.size} processes" if world.size > 1 else ""
+        where = "dry run" if dry_run else f"run directory {run_dir}"
+        log.say(f"{where} on {device}{others}")
+        try:
             prepared = prepare(config, device, log, world, base, read)
-            del read  # frees the tokenizer's sample
             trainer = Trainer(prepared, log)
-            world.all_or_raise(lambda: trainer.resume(base))
-            base = None  # frees its memory
-            state = trainer.state
-            world.require_same(
-                run_dir,
-                checkpoint=state.step,
-                initial_model=trainer.meta.get("init_from", {}).get("sha256"),
-                plan=state.plan,
-            )
-            if world.is_main:
-                recorded = _data_and_model(prepared, trainer)
-                write_manifest(run_dir, recorded)
-                for corpus in recorded["corpora"]:
-                    if corpus["changed"]:
-                        log.say(
-                            f"warning: {', '.join(corpus['changed'])}: not as fetched from "
-                            f"{corpus['source']} on {corpus['fetched']}: corpus.yaml beside it has "
-                            "another SHA-256"
-                        )
-            is_new = state.step == 0
-            if is_new and (note := recipe_note(config, len(prepared.store), device.is_cuda)):
+            preflight = _resume(trainer, prepared, base)
+        except BaseException:
+            if before:  # a config that cannot be trained does not replace the one that could
+                write_whole(path, before)
+            raise
+        base = None  # frees its memory
+        if dry_run:
+            return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
+        log.say(f"preflight passed: {preflight}")
+        _announce_time(trainer, preflight)
+        del preflight  # frees its epoch, whose text may be augmented
+        outcome = trainer.train()
+        if outcome.exit_code == 0:
+            if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
                 log.say(note)
-            preflight = run_preflight(prepared, state.epoch, log.say, state.stage)
-            if dry_run:
-                return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
-            unless_refused.pop_all()
-            log.say(f"preflight passed: {preflight}")
-            _announce_time(trainer, preflight)
-            del preflight  # frees its epoch, whose text may be augmented
-            outcome = trainer.train()
-            if outcome.exit_code == 0:
-                if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
-                    log.say(note)
-                _score_tests(prepared, outcome.best, trainer.state.step, log)
-            log.say(outcome.reason)
-            return outcome
-    finally:
-        if lock is not None:
-            lock.close()
+            _score_tests(prepared, outcome.best, trainer.state.step, log)
+        log.say(outcome.reason)
+        return outcome
+
+
+def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> Preflight:
+    """Go to the newest checkpoint or to `base`, record the run, and try the largest batches."""
+    world, log = trainer.world, trainer.log
+    world.all_or_raise(lambda: trainer.resume(base))
+    state = trainer.state
+    world.require_same(
+        log.run_dir,
+        checkpoint=state.step,
+        initial_model=trainer.meta.get("init_from", {}).get("sha256"),
+        plan=state.plan,
+    )
+    if world.is_main:
+        recorded = _data_and_model(prepared, trainer)
+        write_manifest(log.run_dir, recorded)
+        for corpus in recorded["corpora"]:
+            if corpus["changed"]:
+                log.say(
+                    f"warning: {', '.join(corpus['changed'])}: not as fetched from "
+                    f"{corpus['source']} on {corpus['fetched']}: corpus.yaml beside it has "
+                    "another SHA-256"
+                )
+    is_cuda, n_pairs = trainer.device.is_cuda, len(prepared.store)
+    if state.step == 0 and (note := recipe_note(prepared.config, n_pairs, is_cuda)):
+        log.say(note)
+    return run_preflight(prepared, state.epoch, log.say, state.stage)
 
 
 def _claim(

@@ -46,8 +46,8 @@ def finished(
         reason = f"all {max_steps:,} updates are done"
     if (n_stages := len(config.data.stages or [0])) > state.stage + 1:
         reason += f", in data.stages[{state.stage}], {n_stages - state.stage - 1} before the last"
-    if best is not None and state.best_score is not None and criterion is not None:
-        score = f"{criterion.describe(state.best_score)} on the validation set"
+    if best is not None and state.best is not None and criterion is not None:
+        score = f"{criterion.describe(state.best[0])} on the validation set"
         reason += f"; best model ({score}): {best}"
     elif best is not None:
         reason += f"; model: {best}"

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from mt.errors import ConfigError, MtError
 from mt.runs.metrics import append_metrics, drop_metrics_after
 from mt.runs.outputs import drop_outputs_after
-from mt.runs.run_dir import LOG, TENSORBOARD
+from mt.runs.run_dir import LOG, TENSORBOARD, explain_write_errors
 from mt.terminal import printable
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         if self._is_main:
-            self._file = (self.run_dir / LOG).open("a", encoding="utf-8", errors="backslashreplace")
+            path = self.run_dir / LOG
+            with explain_write_errors(self.run_dir):
+                self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
             with suppress(OSError):
                 self._file.writelines(self._early)
         return self
@@ -206,7 +208,8 @@ class RunLog:
 
     def _close_writer(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with explain_write_errors(self.run_dir):
+                self._writer.close()
             self._writer = None
 
 

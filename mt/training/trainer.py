@@ -38,7 +38,6 @@ from mt.training.optim import learning_rate
 from mt.training.outcome import Outcome, finished, stopped_by
 from mt.training.prepare import Prepared, several_sentences
 from mt.training.runlog import Meter, format_duration
-from mt.training.selection import BestComparison, Decision, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from mt.data.tokens.plan import Plan
     from mt.model.checkpoint import LoadedModel
     from mt.training.runlog import RunLog
-    from mt.training.validation import Validation
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
 MAX_SKIPPED_UPDATES = 20
@@ -71,7 +69,6 @@ class Trainer:
         self.updater = prepared.updater
         self.plans = prepared.plans
         self.validation = prepared.validation
-        self.best_comparison = BestComparison(log.run_dir)
         self.device = prepared.updater.device
         self.world = prepared.updater.world
         self.run_dir = log.run_dir
@@ -160,7 +157,7 @@ class Trainer:
         state = self.state
         if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
             return
-        if state.valid_fingerprint and state.best_step is not None:
+        if state.valid_fingerprint and state.best is not None:
             kept = self.world.on_main(lambda: keep_best(self.run_dir, state.step))
             self.log.say(
                 "data.valid, train.metric or the tokenizer of BLEU has changed: the scores so far, "
@@ -348,8 +345,8 @@ class Trainer:
         figures = {"left": format_duration(self._seconds_left())}
         if meter is not None:
             figures["nll"] = f"{meter.own_nll():.3f}"
-        if self.validation is not None and self.state.best_score is not None:
-            figures["best"] = self.validation.criterion.describe(self.state.best_score)
+        if self.validation is not None and (best := self.state.best) is not None:
+            figures["best"] = self.validation.criterion.describe(best[0])
         self.log.progress(self.state.step, figures)
 
     def _seconds_left(self) -> float:
@@ -390,36 +387,25 @@ class Trainer:
         model = self.updater.eval_model
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
         step = self.state.step
-        decision = self._add_score(result, self.validation)
+        criterion = self.validation.criterion
+        scored = criterion.scored(result)
+        verdict = criterion.verdict(scored, self.state.best)
+        new_best = {"new_best": True} if self.state.add_score(scored) else {}
         n_bad, patience = self.state.bad_validations, self.patience
         seconds = time.perf_counter() - start
         self._tick()
         times = {"seconds": self.state.seconds, "valid_seconds": seconds}
-        self.log.record("valid", step, **result.figures(), **times, **decision.figures())
+        self.log.record("valid", step, **result.figures(), **times, **new_best)
         self.log.say(
-            f"valid | step {step:,} | {result} | {seconds:.1f} s | {decision}"
+            f"valid | step {step:,} | {result} | {seconds:.1f} s | {verdict}"
             + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
         )
         bleu = f"{result.scores['bleu'].value:.2f}"
         self.log.progress(step, {"left": format_duration(self._seconds_left()), "BLEU": bleu})
         if self.world.is_main:
             self.validation.write_samples(step, result.outputs)
-            if step == self.state.best_step:
+            if new_best:
                 self.validation.write_outputs(step, result)
-
-    def _add_score(self, result: ValidationResult, validation: Validation) -> Decision:
-        """Add the score of a validation to the state; returns whether it is the best, and why.
-
-        The main process compares its outputs with those of the best one before.
-        """
-        state = self.state
-        criterion = validation.criterion
-        difference = self.world.on_main(
-            lambda: self.best_comparison.compare(
-                validation.compared_metric, result.outputs, state.step, state.best_step
-            )
-        )
-        return state.add_score(criterion.score(result), result.nll, criterion, difference)
 
     def save(self) -> None:
         """Write a checkpoint of the current step; the main process does it for all."""
@@ -451,9 +437,7 @@ class Trainer:
         good = self.world.on_main(lambda: latest_good(self.run_dir, self.log.say))
         folder = good and good[0]
         if folder is None or state.rollbacks == MAX_ROLLBACKS:
-            raise divergence_error(
-                reason, state, update, self.updater, self.tokenizer, self.run_dir, folder
-            )
+            raise divergence_error(reason, state, update, self.updater, folder)
         before = load_checkpoint(folder, self.updater)
         self.updater.forget_skipped()
         self.world.all_gather(None)  # all have read the checkpoint before it is written again

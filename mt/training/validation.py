@@ -277,12 +277,6 @@ class Validation:
         """The metrics by name; only rank 0 needs them."""
         return self.scoring.metrics(self.src, self.ref)
 
-    @property
-    def compared_metric(self) -> Metric:
-        """The metric of tests of improvement: `train.metric`, or BLEU where it costs too much."""
-        metric = self.metrics.get(self.config.train.metric)
-        return self.metrics["bleu"] if metric is None or metric.needs_model else metric
-
     def _report_notes(self, scores: Iterable[Score]) -> None:
         for score in scores:
             if score.note and score.note not in self._notes:

@@ -124,7 +124,7 @@ def check_close(run: Path, other: Path) -> None:
         {
             key: value
             for key, value in state_of(path)["train"].items()
-            if key not in ("seconds", "scores", "nlls", "best_nll")
+            if key not in ("seconds", "scores")
         }
         for path in (run, other)
     )

@@ -27,8 +27,6 @@ from mt.training.launch import train
         ("iwslt14.yaml", 29_000, True, "small.yaml"),
         ("iwslt14.yaml", 172_000, False, "small.yaml"),
         ("base.yaml", 172_000, True, "iwslt14.yaml"),
-        ("multi30k.yaml", 172_000, True, "iwslt14.yaml"),
-        ("multi30k.yaml", 4_500_000, True, "base.yaml"),
         # each recipe on the corpus that it is for, and small models anywhere without a GPU
         ("multi30k.yaml", 29_000, False, ""),
         ("multi30k.yaml", 29_000, True, ""),
@@ -48,9 +46,8 @@ def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind(
     settled, _ = replace_auto(load_config(config).config, sizes_for(n_pairs))
     found = recipe_note(settled, n_pairs, is_cuda)
     where = "GPU" if is_cuda else "CPU"
-    assert (
-        says(found, f"{n_pairs:,} pairs on a {where}", f"recipe: {recipe}") if recipe else not found
-    )
+    words = (f"recipe: {recipe}", f"{n_pairs:,} pairs on a {where}")
+    assert says(found, *words) if recipe else not found
 
 
 def test_a_recipe_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +55,15 @@ def test_a_recipe_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "small.yaml").write_text("nonsense: 1\n", encoding="utf-8")
     config = load_config("base.yaml").config
     monkeypatch.chdir(tmp_path)
-    assert says(recipe_note(config, 29_000, False), "recipe: small.yaml", "dropout 0.3")
+    assert says(recipe_note(config, 29_000, False), "recipe: small.yaml", "dropout 0.1")
 
 
 def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
-    """Six encoder layers of 4 d^2 + 2 d d_ff weights, six of the decoder of 8 d^2 + 2 d d_ff."""
+    """Layers of 4 d^2 + 2 d d_ff weights in the encoder, 8 d^2 + 2 d d_ff in the decoder: 44.0
+    million in base.yaml, 5.5 in small.yaml.
+    """
     found = recipe_note(load_config("base.yaml").config, 29_000, False)
-    assert says(found, "44.0 million", "dropout 0.1", "5.5 million", "dropout 0.3")
+    assert says(found, "8.0 times the weights", "dropout 0.1 against 0.3")
     tuned = load_config("base.yaml", ["train.init_from=runs/a"]).config
     assert not recipe_note(tuned, 29_000, False)
 
@@ -91,8 +90,8 @@ STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
 @pytest.mark.parametrize(
     ("scores", "losses", "metric", "words"),
     [
-        (STILL, FALLING, "bleu", ["since update 3,250 of 5,000", "BLEU 0.30", "from 2.25 to 1.36"]),
-        ([s / 10 for s in STILL], FALLING, "nll", ["since update 250 of 5,000"]),
+        (STILL, FALLING, "bleu", ["since update 3,500 of 5,000", "BLEU 0.30", "from 1.95 to 1.26"]),
+        ([s / 10 for s in STILL], FALLING, "nll", ["since update 3,500 of 5,000"]),
         ([5 - s / 10 for s in STILL], FALLING, "nll", ["since update 3,500", "nll 0.015"]),
         ([*RISING, *(43 + n / 5 for n in range(8))], FALLING, "bleu", []),  # it improves
         (STILL, [*FALLING[:10], *[2.6] * 10], "bleu", []),  # training has stopped as well
@@ -118,12 +117,12 @@ def test_both_notes_are_in_the_log_and_in_the_report(
 ) -> None:
     """Every model is too large here. Started again, nothing is said: there is nothing to do."""
     monkeypatch.setattr(advice, "OTHER_KIND", 1e-6)
-    scripted_validations(5.0, 9.0, *[9.1] * 6)
-    settings = {"max_steps": 8, "valid_every": 1, "log_every": 1, "keep_last": 1}
+    scripted_validations(5.0, 9.0, *[9.1] * 12)
+    settings = {"max_steps": 14, "valid_every": 1, "log_every": 1, "keep_last": 1}
     config = quick_config(NO_TEST, train=settings, optim={"warmup_steps": 2})
     for _ in range(2):
         train(config, tmp_path, "cpu")
     notes = [line for line in notable_lines(read_run(tmp_path, "run")) if "note: " in line]
     assert len(notes) == log_of(tmp_path).count("note: ") == 2
-    assert says(notes[0], "2,000 pairs on a CPU", "small.yaml")
-    assert says(notes[1], "since update 2 of 8", "training nll fell")
+    assert says(notes[0], "small.yaml", "2,000 pairs on a CPU")
+    assert says(notes[1], "since update 9 of 13", "training nll fell")

@@ -18,7 +18,6 @@ from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.training import launch
 from mt.training.launch import train
-from mt.training.selection import Criterion
 
 
 def test_patience_ends_a_run_that_was_restarted_and_the_best_is_kept(
@@ -60,45 +59,16 @@ def test_of_equal_scores_keep_best_keeps_the_lower_nll(
     assert kept_steps(tmp_path) == [2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("metric", "tie", "scores", "nlls", "ranked"),
-    [
-        ("bleu", 0.5, (20.0, 19.6, 19.4, 19.5), (3.0, 2.0, 1.0, 1.5), "dbac"),  # c does not tie
-        ("bleu", 0.0, (20.0, 19.0, 19.0), (3.0, 2.0, 1.0), "acb"),
-        ("bleu", 0.0, (0.0, 0.9, 0.2), (6.0, 7.0, 5.0), "cab"),  # noise
-        ("chrf", 0.0, (0.0, 0.9, 0.2), (6.0, 7.0, 5.0), "bca"),
-        ("bleu", 0.5, (20.0, 19.9), (), "ab"),  # of version 0.2.0, without their nlls
-    ],
-)
-def test_scores_that_tie_with_the_highest_are_ranked_by_nll(
-    metric: str, tie: float, scores: tuple[float, ...], nlls: tuple[float, ...], ranked: str
-) -> None:
-    by_name = dict(zip("abcd", scores, strict=False))
-    nll_of = dict(zip("abcd", nlls, strict=False))
-    assert "".join(Criterion(metric).ranked(by_name, nll_of, tie)) == ranked
-
-
 def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerOf) -> None:
     trainer = trainer_of(train={"valid_every": 4, "keep_last": 2, "keep_best": 0, "max_steps": 20})
     seen = []
     for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
         trainer.state.step = step
         if score is not None:
-            trainer.state.add_score(score, 1.0, Criterion("bleu"))
+            trainer.state.add_score((score, 1.0, True))
         trainer.save()
         seen.append(kept_steps(trainer.run_dir))
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
-
-
-def test_the_best_is_kept_although_another_scored_higher(trainer_of: TrainerOf) -> None:
-    """As after a tie that the lower nll has decided."""
-    trainer = trainer_of(train={"valid_every": 4, "keep_last": 1, "keep_best": 1, "max_steps": 20})
-    for step, score in ((4, 9.0), (8, 9.001), (12, 1.0)):
-        trainer.state.step = step
-        trainer.state.scores[model_folder.step_name(step)] = score
-        trainer.state.best_step = 4
-        trainer.save()
-    assert kept_steps(trainer.run_dir) == [4, 12]
 
 
 def test_the_best_is_kept_although_keep_best_is_0(

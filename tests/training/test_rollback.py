@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, Mt, QuickConfig, equal_weights, lines_of, log_of, metrics_of
+from conftest import BLIND, NO_TEST, Mt, QuickConfig, equal_weights, log_of, metrics_of
 from messages import says
 from run_comparison import checkpoint_of, kept_steps, saved_state, train_until_lost, updates_seen
 from torch import Tensor
@@ -303,17 +303,14 @@ def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
         "gave up at update 72: 20 updates in a row had a non-finite loss",
         "after 3 times",
         "Precision fp32, learning rate 6.5e-03 (peak_lr 0.01)",  # 1e-2 x sqrt(30 / 72)
-        *["largest gradients: ", " nan", " nan", " nan"],
-        tmp_path / "diverged.txt",
         "optim.peak_lr",
         f"the last checkpoint is intact: {last}",
     )
     assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(last).values())
 
 
-def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
+def test_the_diagnosis_names_the_first_module_with_a_non_finite_output(
     config_of: Callable[..., Config],
-    tiny_corpus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -322,7 +319,7 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
 
     def start(self: Trainer) -> Outcome:
         with torch.no_grad():
-            self.updater.model.decoder_norm.weight[0] = math.inf
+            self.updater.model.decoder[0].feed_forward.inner.weight[0] = math.inf
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)
@@ -330,12 +327,8 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
         TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint to go back"
     ) as failed:
         train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
-    assert "non-finite weights: decoder_norm.weight; " in str(failed.value)
+    assert "output in that update is that of decoder.0.feed_forward.inner. " in str(failed.value)
     assert model_folder.checkpoints(tmp_path) == []
-    pairs = lines_of(tmp_path / "diverged.txt")
-    texts = [lines_of(tiny_corpus / f"train.{side}") for side in ("src", "tgt")]
-    assert len(pairs) > 4
-    assert set(pairs) <= {f"{src}\t{tgt}" for src, tgt in zip(*texts, strict=True)}
 
 
 def test_a_few_skipped_updates_are_logged_and_survived(
