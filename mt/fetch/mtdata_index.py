@@ -171,8 +171,8 @@ def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str) -> li
         written = replaced = 0
         with ExitStack() as stack:
             files = [
-                stack.enter_context((folder / f"corpus.{one}").open("w", encoding="utf-8"))
-                for one in languages
+                stack.enter_context((folder / f"corpus.{language}").open("w", encoding="utf-8"))
+                for language in languages
             ]
             for row in parser.read_segs(show_pbar=False):
                 texts = [re.sub(r"[\r\n]+", " ", text or "") for text in row[:2]]

@@ -38,7 +38,7 @@ def examine() -> dict[str, Any]:
     """Return the sections of the report, `problems` (training cannot start), and `notes`."""
     needed = requirements()
     report: dict[str, Any] = {
-        "packages": {"mt": __version__, **{one: installed_version(one) for one in needed}},
+        "packages": {"mt": __version__, **{name: installed_version(name) for name in needed}},
         "system": {
             "platform": platform.platform(),
             "python": platform.python_version(),
@@ -59,7 +59,7 @@ def requirements() -> dict[str, Any]:
 
     with suppress(PackageNotFoundError):
         packages = [Requirement(text) for text in requires("mt") or ()]
-        here = [one for one in packages if not one.marker or one.marker.evaluate({"extra": ""})]
+        here = (each for each in packages if not each.marker or each.marker.evaluate({"extra": ""}))
         return {package.name: package for package in here}
     return {}
 

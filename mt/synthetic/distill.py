@@ -31,7 +31,7 @@ from mt.translate.translate_file import number_of_lines
 
 @dataclass(frozen=True)
 class DistillText:
-    """What the teacher translates, and how one of its outputs is chosen."""
+    """The text that the teacher translates, and the choice among its outputs."""
 
     src: Path | None = None  # None: its training data
     ref: Path | None = None  # references of `src`

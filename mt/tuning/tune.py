@@ -105,29 +105,29 @@ class Tuner:
     report: Callable[[Trial], None] = lambda _: None  # called with each trial
     trials: list[Trial] = field(default_factory=list)
 
-    def choose(self, own: Setting, faster: Iterator[Mapping[str, Any]]) -> Trial:
-        """Return the chosen trial. `own`: the model's setting; `faster`: changes, made in turn."""
-        reference = self.best_length_penalty(own)
+    def choose(self, start: Setting, faster: Iterator[Mapping[str, Any]]) -> Trial:
+        """Return the chosen trial. `start`: the model's; `faster`: changes, in turn."""
+        reference = self.best_length_penalty(start)
         chosen = reference
         for change in faster:
             trial = self.try_out(replace(chosen.setting, **change), reference)
             if not trial.verdict and trial.lines_per_second > chosen.lines_per_second:
                 chosen = trial
-        for beam_size in range(1, own.beam_size):
+        for beam_size in range(1, start.beam_size):
             setting = replace(chosen.setting, beam_size=beam_size)
             trial = self.try_out(setting, reference)
             if not trial.verdict and trial.lines_per_second > chosen.lines_per_second:
                 return trial
         return chosen
 
-    def best_length_penalty(self, own: Setting) -> Trial:
+    def best_length_penalty(self, start: Setting) -> Trial:
         """Return the trial from which no step raises BLEU."""
-        first = best = self.try_out(own, None)
+        first = best = self.try_out(start, None)
         # Greedy search has one hypothesis, whose score is compared with no other.
-        for step in STEPS if own.beam_size > 1 else ():
-            penalty = round(own.length_penalty + step, 2)
-            while 0 <= penalty <= max(HIGHEST_PENALTY, own.length_penalty):
-                trial = self.try_out(replace(own, length_penalty=penalty), first)
+        for step in STEPS if start.beam_size > 1 else ():
+            penalty = round(start.length_penalty + step, 2)
+            while 0 <= penalty <= max(HIGHEST_PENALTY, start.length_penalty):
+                trial = self.try_out(replace(start, length_penalty=penalty), first)
                 if trial.verdict or trial.scores["bleu"] <= best.scores["bleu"]:
                     break
                 best = trial
@@ -141,8 +141,8 @@ class Tuner:
         outputs = self.decode(setting)
         systems = {} if reference is None else {"reference": reference.outputs.texts}
         scored = evaluate_systems(self.data, {**systems, "": outputs.texts}, self.scoring)
-        scores = {one.metric: one.score.value for one in scored.systems[""]}
-        tests = {one.metric: one.comparisons["bs"] for one in scored.systems[""] if systems}
+        scores = {row.metric: row.score.value for row in scored.systems[""]}
+        tests = {row.metric: row.comparisons["bs"] for row in scored.systems[""] if systems}
         # sacreBLEU gives equal systems the smallest p-value.
         p_values = {
             metric: test.p_value if test.difference else 1.0 for metric, test in tests.items()
@@ -180,7 +180,7 @@ def tune(
         say(
             f"note: {n_lines:,} lines show large losses only; from {FEW_LINES} lines on it is safer"
         )
-    own = DecodeConfig(**described.meta["config"].get("decode", {}))
+    usual = DecodeConfig(**described.meta["config"].get("decode", {}))
     reasons = reasons_for_torch(SearchOptions(), engine)
     to = data.direction.to
 
@@ -198,7 +198,7 @@ def tune(
             sources = data.sources or []
             list(translator.translate(sources[:WARM_UP]))
             before = translator.tally.seconds
-            texts = [found.texts[0] for found in translator.translate(sources)]
+            texts = [translation.texts[0] for translation in translator.translate(sources)]
             seconds = translator.tally.seconds - before
             return TimedOutputs(texts, seconds, translator.settings["--engine"])
 
@@ -215,7 +215,7 @@ def tune(
             else:
                 say(f"int8 and a shortlist are for CTranslate2: not tried ({'; '.join(reasons)})")
 
-        first = Setting(own.beam_size, own.length_penalty, "auto" if reasons else "fp32")
+        first = Setting(usual.beam_size, usual.length_penalty, "auto" if reasons else "fp32")
         chosen = tuner.choose(first, faster())
         shortlist = chosen.setting.shortlist
         values = record(tuner.trials[0], chosen, max_loss)
@@ -257,7 +257,7 @@ def faster_on_cpu(
     yield {"shortlist": shortlist}
 
 
-def record(own: Trial, chosen: Trial, max_loss: float) -> dict[str, Any]:
+def record(before: Trial, chosen: Trial, max_loss: float) -> dict[str, Any]:
     """Return what `meta.json` keeps: the chosen settings, and what they were chosen on."""
     setting = chosen.setting
     return {
@@ -267,7 +267,7 @@ def record(own: Trial, chosen: Trial, max_loss: float) -> dict[str, Any]:
         "shortlist": setting.shortlist is not None,
         "lines": len(chosen.outputs.texts),
         "max_loss": max_loss,
-        "before": own.row(),
+        "before": before.row(),
         "after": chosen.row(),
         "mt": __version__,
     }
@@ -284,9 +284,9 @@ def format_trials(trials: Sequence[Trial], chosen: Trial) -> str:
         verdict = "chosen" if trial is chosen else trial.verdict
         line = f"{trial.setting!s:{width}}  {scores}  {trial.lines_per_second:7,.0f}  {p_values}"
         lines.append(f"{line}  {verdict}".rstrip())
-    own = trials[0]
-    gain = chosen.scores["bleu"] - own.scores["bleu"]
-    times = chosen.lines_per_second / max(own.lines_per_second, 1e-9)
+    before = trials[0]
+    gain = chosen.scores["bleu"] - before.scores["bleu"]
+    times = chosen.lines_per_second / max(before.lines_per_second, 1e-9)
     lines.append(
         f"chosen: {chosen.setting}: {times:.2f} times as fast as the model's own settings, "
         f"{gain:+.2f} BLEU"
