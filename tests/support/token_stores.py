@@ -12,9 +12,12 @@ import numpy.typing as npt
 from conftest import write_lines
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Source, TokenizerConfig
+from mt.config.plan import plan_data
+from mt.config.schema import DataConfig, TokenizerConfig
+from mt.data.tokens.directions import DirectedPairs, tokens_before
 from mt.data.tokens.store import Store, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
+from mt.training.prepare import training_texts
 
 # Two are equal, one has an empty side, one is too long, one is lopsided.
 PAIRS = [
@@ -50,15 +53,14 @@ def store_of_lengths(
     src: Sequence[int] | npt.NDArray[Any],
     tgt: Sequence[int] | npt.NDArray[Any] | None = None,
     kept: Sequence[int] = (),
-) -> Store:
-    """A store of sentences of these lengths, of several texts of `kept` pairs each.
+) -> DirectedPairs:
+    """Pairs of sentences of these lengths, of several texts of `kept` pairs each.
 
     Every id in it is another number; lengths keep their type. tgt: None if as long as the sources.
     """
-    lengths = np.asarray(src), np.asarray(src if tgt is None else tgt)
-    n_src, n_tgt = (int(side.sum()) for side in lengths)
-    ids = np.arange(4, 4 + n_src + n_tgt)
-    return Store(ids[:n_src], ids[n_src:], *lengths, tuple(kept) or (len(src),), "", "")
+    lengths = np.stack([np.asarray(src), np.asarray(src if tgt is None else tgt)])
+    ids = np.arange(4, 4 + int(lengths.sum()))
+    return DirectedPairs.of(Store(ids, lengths, tuple(kept) or (len(src),), "", ""))
 
 
 def write(stem: Path, pairs: list[tuple[str, str]]) -> None:
@@ -74,14 +76,26 @@ def build(
     weights: dict[str, float] | None = None,
     **limits: Any,
 ) -> Store:
-    sources = [
-        Source(src=f"{name}.de", tgt=f"{name}.en", weight=(weights or {}).get(name, 1.0))
+    train = [
+        {"src": f"{name}.de", "tgt": f"{name}.en", "weight": (weights or {}).get(name, 1.0)}
         for name in names
     ]
-    data = {
-        "root": str(root),
-        "train": [source.model_dump() for source in sources],
-        "max_tokens": 40,
-    } | limits
+    data = {"root": str(root), "train": train, "max_tokens": 40} | limits
     config = config_from_mapping({"data": data}, "test")
-    return open_or_build(root / "store", sources, "data.train", config.data, tokenizer, log)
+    return stored(root / "store", config.data, tokenizer, log)
+
+
+def stored(
+    folder: Path,
+    data: DataConfig,
+    tokenizer: Tokenizer,
+    log: Callable[[str], None] = lambda _: None,
+) -> Store:
+    """The token store of the training text, opened or built."""
+    return open_or_build(folder, training_texts(plan_data(data), tokenizer, folder, {}), log)
+
+
+def directed(store: Store, data: DataConfig, tokenizer: Tokenizer) -> DirectedPairs:
+    """The pairs of a store as the first stage of training has them."""
+    flows = plan_data(data).flows
+    return DirectedPairs.of(store, flows, tokens_before(flows, tokenizer))
