@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,17 +14,18 @@ import pytest
 import torch
 from conftest import log_of, merged, weights_of
 from messages import says
-from subwords import digest, made_lines, rows, store_of
+from subwords import digest, made_lines, pairs_of, rows
 from token_stores import tokenizer_of
 
 from mt.config.load import config_from_mapping
+from mt.config.plan import plan_data
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
 from mt.data.tokens import augmentation, placeholders
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.batches import collate
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError
 from mt.training import preflight
@@ -46,8 +46,8 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def store(tokenizer: Tokenizer) -> Store:
-    return replace(store_of(tokenizer, PAIRS), kept=(1000, N - 1000))
+def pairs(tokenizer: Tokenizer) -> DirectedPairs:
+    return pairs_of(tokenizer, PAIRS, kept=(1000, N - 1000))
 
 
 def config_of(max_tokens: int = 250, seed: int = 1, **shares: float) -> Config:
@@ -56,31 +56,36 @@ def config_of(max_tokens: int = 250, seed: int = 1, **shares: float) -> Config:
     return config_from_mapping({"run": {"seed": seed}, "data": data}, "test")
 
 
+def augmentation_of(pairs: DirectedPairs, tokenizer: Tokenizer, config: Config) -> Augmentation:
+    stage = plan_data(config.data).stages[0]
+    return Augmentation(pairs, stage, tokenizer, config.run.seed, config.data.max_tokens)
+
+
 def epoch_of(
-    store: Store, tokenizer: Tokenizer, config: Config, epoch: int = 0
-) -> tuple[Store, list[tuple[str, str]]]:
-    """The store of an epoch, and its text."""
-    made = Augmentation(store, tokenizer, config)(epoch)
+    pairs: DirectedPairs, tokenizer: Tokenizer, config: Config, epoch: int = 0
+) -> tuple[DirectedPairs, list[tuple[str, str]]]:
+    """The pairs of an epoch, and their text."""
+    made = augmentation_of(pairs, tokenizer, config)(epoch)
     texts = map(tokenizer.src.decode, rows(made))
     return made, list(zip(*texts, strict=True))
 
 
-def plan_of(store: Store, tokenizer: Tokenizer, config: Config) -> Plan:
+def plan_of(pairs: DirectedPairs, tokenizer: Tokenizer, config: Config) -> Plan:
     batch = BatchConfig(tokens_per_update=3000, tokens_per_batch=900)
-    return Plan(store, [1.0, 1.0], batch, 1, Augmentation(store, tokenizer, config))
+    return Plan(pairs, [1.0, 1.0], batch, 1, augmentation_of(pairs, tokenizer, config))
 
 
 def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
-    tokenizer: Tokenizer, store: Store
+    tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
     config = config_of(caps=0.1, typos=0.3, emoji=0.2, join=0.3)
-    augment = Augmentation(store, tokenizer, config)
+    augment = augmentation_of(pairs, tokenizer, config)
     first, second = augment(0), augment(1)
-    assert digest(Augmentation(store, tokenizer, config)(1)) == digest(second)
-    other_seed = Augmentation(store, tokenizer, config_of(seed=2, caps=0.1))(0)
-    assert len({digest(made) for made in (first, second, other_seed, store)}) == 4
-    other = replace(store_of(tokenizer, [PAIRS[0]] * 1000 + PAIRS[1000:]), kept=store.kept)
-    made = Augmentation(other, tokenizer, config)(0)
+    assert digest(augmentation_of(pairs, tokenizer, config)(1)) == digest(second)
+    other_seed = augmentation_of(pairs, tokenizer, config_of(seed=2, caps=0.1))(0)
+    assert len({digest(made) for made in (first, second, other_seed, pairs)}) == 4
+    other = pairs_of(tokenizer, [PAIRS[0]] * 1000 + PAIRS[1000:], kept=pairs.kept)
+    made = augmentation_of(other, tokenizer, config)(0)
     ours, theirs = (rows(each)[0][each.kept[0] :] for each in (first, made))
     assert ours == theirs
     stopped = Event()
@@ -90,10 +95,10 @@ def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
 
 
 def test_each_kind_comes_in_its_share_and_one_case_at_most(
-    tokenizer: Tokenizer, store: Store
+    tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
     config = config_of(caps=0.3, title=0.2, lower=0.1, no_final_stop=0.25)
-    made, texts = epoch_of(store, tokenizer, config)
+    made, texts = epoch_of(pairs, tokenizer, config)
     found: Counter[str] = Counter()
     for (src, tgt), (old_src, old_tgt) in zip(texts, PAIRS, strict=True):
         found["no_final_stop"] += src[-1] != "."
@@ -105,17 +110,17 @@ def test_each_kind_comes_in_its_share_and_one_case_at_most(
         found["title"] += tgt.startswith("Line")
     for name, share in (("caps", 0.3), ("title", 0.2), ("lower", 0.1), ("no_final_stop", 0.25)):
         assert found[name] / N == pytest.approx(share, abs=0.025)
-        assert f"{found[name]:,} {name}" in made.augmented
+        assert f"{found[name]:,} {name}" in made.store.augmented
 
 
 def test_typos_and_noise_are_in_the_source_and_emoji_on_both_sides(
-    tokenizer: Tokenizer, store: Store
+    tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    made, texts = epoch_of(store, tokenizer, config_of(typos=0.9, noise=0.3))
-    assert (made.tgt == store.tgt).all()
+    made, texts = epoch_of(pairs, tokenizer, config_of(typos=0.9, noise=0.3))
+    assert rows(made)[1] == rows(pairs)[1]
     changed = sum(src != old for (src, _), (old, _) in zip(texts, PAIRS, strict=True))
     assert 0.4 < changed / N < 0.95
-    _, texts = epoch_of(store, tokenizer, config_of(emoji=0.5))
+    _, texts = epoch_of(pairs, tokenizer, config_of(emoji=0.5))
     marked = 0
     for (src, tgt), (old_src, old_tgt) in zip(texts, PAIRS, strict=True):
         added = set(src.split()) - set(old_src.split())
@@ -125,9 +130,9 @@ def test_typos_and_noise_are_in_the_source_and_emoji_on_both_sides(
 
 
 def test_joined_lines_hold_each_pair_once_within_a_corpus_and_the_limit(
-    tokenizer: Tokenizer, store: Store
+    tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    made, texts = epoch_of(store, tokenizer, config_of(max_tokens=120, join=0.4))
+    made, texts = epoch_of(pairs, tokenizer, config_of(max_tokens=120, join=0.4))
     assert max(made.src_lengths.max(), made.tgt_lengths.max()) <= 120
     assert sum(made.kept) == len(made) < N
     sizes: Counter[int] = Counter()
@@ -141,47 +146,49 @@ def test_joined_lines_hold_each_pair_once_within_a_corpus_and_the_limit(
         seen += numbers
     assert sorted(seen) == list(range(N))
     assert sorted(sizes) == [1, 2, 3, 4]
-    assert f"{N - sizes[1]:,} join" in made.augmented
+    assert f"{N - sizes[1]:,} join" in made.store.augmented
     assert (N - sizes[1]) / N == pytest.approx(0.4, abs=0.05)
-    too_short, _ = epoch_of(store, tokenizer, config_of(max_tokens=2, join=0.4, caps=0.5))
-    assert rows(too_short) == rows(store)
+    too_short, _ = epoch_of(pairs, tokenizer, config_of(max_tokens=2, join=0.4, caps=0.5))
+    assert rows(too_short) == rows(pairs)
 
 
-def test_a_text_that_is_not_in_the_stage_is_not_counted(tokenizer: Tokenizer, store: Store) -> None:
+def test_a_text_that_is_not_in_the_stage_is_not_counted(
+    tokenizer: Tokenizer, pairs: DirectedPairs
+) -> None:
     config = config_of()
     texts = [text.model_copy(update={"weight": n}) for n, text in enumerate(config.data.train)]
     data = config.data.model_copy(update={"train": texts})
-    made, _ = epoch_of(store, tokenizer, config.model_copy(update={"data": data}))
+    made, _ = epoch_of(pairs, tokenizer, config.model_copy(update={"data": data}))
     assert made.kept == (0, N - 1000)
-    assert says(made.augmented, f"{N - 1000:,} pairs in {N - 1000:,} lines")
+    assert says(made.store.augmented, f"{N - 1000:,} pairs in {N - 1000:,} lines")
 
 
 def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: Tokenizer) -> None:
     pairs = [("你好世界。", "Hello <x>."), ("再见我的朋友。", "Bye.")] * 50
-    _, texts = epoch_of(store_of(tokenizer, pairs), tokenizer, config_of(join=0.99, caps=0.99))
+    _, texts = epoch_of(pairs_of(tokenizer, pairs), tokenizer, config_of(join=0.99, caps=0.99))
     assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
     joined = {("再见我的朋友。" * n, " ".join(["BYE."] * n)) for n in (2, 3, 4)}
     assert joined & set(texts)
-    thai = store_of(tokenizer, [("ลาก่อนเพื่อน", "Bye.")] * 50)  # sentences have a space between them
+    thai = pairs_of(tokenizer, [("ลาก่อนเพื่อน", "Bye.")] * 50)  # sentences have a space between them
     _, texts = epoch_of(thai, tokenizer, config_of(join=0.99))
     assert ("ลาก่อนเพื่อน ลาก่อนเพื่อน", "Bye. Bye.") in texts
 
 
-def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> None:
-    made = plan_of(store, tokenizer, config_of(max_tokens=200, caps=0.4, join=0.3)).for_epoch(
+def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, pairs: DirectedPairs) -> None:
+    made = plan_of(pairs, tokenizer, config_of(max_tokens=200, caps=0.4, join=0.3)).for_epoch(
         3, Event()
     )
     batches = [batch for update in made.updates(3) for batch in update]
-    longest = np.maximum(made.store.src_lengths, made.store.tgt_lengths) + 1
+    longest = np.maximum(made.pairs.src_lengths, made.pairs.tgt_lengths) + 1
     assert max(longest[batch].max() * len(batch) for batch in batches) <= 900
-    assert sorted(np.concatenate(batches)) == list(range(len(made.store)))
-    assert "caps" in made.store.augmented
+    assert sorted(np.concatenate(batches)) == list(range(len(made.pairs)))
+    assert "caps" in made.pairs.store.augmented
 
 
 def test_the_prefetcher_goes_from_one_augmented_epoch_into_the_next(
-    tokenizer: Tokenizer, store: Store
+    tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    plan = plan_of(store, tokenizer, config_of(caps=0.4, join=0.3))
+    plan = plan_of(pairs, tokenizer, config_of(caps=0.4, join=0.3))
     first, second = (plan.for_epoch(epoch, Event()) for epoch in (4, 5))
     n = len(first.updates(4))
     places = [(first, 4, n - 2), (first, 4, n - 1), (second, 5, 0), (second, 5, 1)]
@@ -189,14 +196,14 @@ def test_the_prefetcher_goes_from_one_augmented_epoch_into_the_next(
         for (made, epoch, number), update in zip(places, prefetcher, strict=False):
             assert (update.epoch, update.number) == (epoch, number)
             assert update.last == (epoch == 4 and number == n - 1)
-            batches = [collate(made.store.pairs(batch)) for batch in made.updates(epoch)[number]]
+            batches = [collate(made.pairs.pairs(batch)) for batch in made.updates(epoch)[number]]
             for ours, theirs in zip(update.batches, batches, strict=True):
                 assert torch.equal(ours.src, theirs.src)
                 assert torch.equal(ours.tgt_in, theirs.tgt_in)
 
 
 def test_leaving_the_prefetcher_does_not_wait_for_the_epoch_that_is_being_made(
-    tokenizer: Tokenizer, store: Store, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Tokenizer, pairs: DirectedPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(augmentation, "PAIRS_PER_CHUNK", 10)
     asked = Event()
@@ -208,7 +215,7 @@ def test_leaving_the_prefetcher_does_not_wait_for_the_epoch_that_is_being_made(
         return real(*arguments)
 
     monkeypatch.setattr(Augmentation, "_augment", slow)
-    with Prefetcher(plan_of(store, tokenizer, config_of(caps=0.1)), 0, 0) as prefetcher:
+    with Prefetcher(plan_of(pairs, tokenizer, config_of(caps=0.1)), 0, 0) as prefetcher:
         assert asked.wait(10)
         thread, start = prefetcher._thread, time.perf_counter()
     assert not thread.is_alive()
@@ -219,7 +226,7 @@ def test_capitals_get_pieces() -> None:
     def pieces_of_capitals(config: Config) -> int:
         sample = PairSample(N)
         deque(sample.watch(PAIRS), maxlen=0)
-        augment_sample(sample, config.data)
+        augment_sample(sample, plan_data(config.data))
         made = train_on_sample(TokenizerConfig(vocab_size=480), sample, print)
         return sum(map(len, made.src.encode([src.upper() for src, _ in PAIRS[:200]])))
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from xopen import xopen
 
-from mt.config.schema import DataConfig, Source
+from mt.config.plan import plan_data
+from mt.config.schema import DataConfig, Source, TextEntry
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
@@ -63,8 +64,8 @@ def message_of(root: Path, src: str = "a.de", tgt: str = "a.en", **keys: Any) ->
     with pytest.raises(DataError) as caught:
         pairs_of(root, src, tgt, **keys)
     message = str(caught.value)
-    data = DataConfig(root=str(root), train=[Source(src=src, tgt=tgt, **keys)])
-    assert check_data(data).faults == message.split("\n")
+    data = DataConfig(root=str(root), train=[TextEntry(src=src, tgt=tgt, **keys)])
+    assert check_data(plan_data(data)).faults == message.split("\n")
     return message
 
 

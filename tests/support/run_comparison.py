@@ -12,6 +12,7 @@ import torch
 from conftest import metrics_of
 
 from mt.config.schema import Config
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import open_built
 from mt.model import checkpoint
@@ -64,7 +65,9 @@ def train_until_lost(config: Config, run: Path, updates: int) -> None:
 
 def plan_of(config: Config, run: Path) -> Plan:
     """The order in which a run of one text takes its data."""
-    return Plan(open_built(run / "store" / "train"), [1.0], config.batch, config.run.seed)
+    return Plan(
+        DirectedPairs.of(open_built(run / "store" / "train")), [1.0], config.batch, config.run.seed
+    )
 
 
 def updates_seen(config: Config, run: Path, step: int) -> int:

@@ -9,6 +9,7 @@ from itertools import chain
 
 import numpy as np
 
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import Tokenizer
 
@@ -24,24 +25,28 @@ def made_lines(n: int = 400) -> list[str]:
     return [" ".join(draw.choices(WORDS.split(), k=draw.randint(1, 12))) for _ in range(n)]
 
 
-def store_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Store:
-    """The token store of `pairs`, in memory."""
+def pairs_of(
+    tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], kept: Sequence[int] = ()
+) -> DirectedPairs:
+    """The ids of `pairs`, in memory, of several texts of `kept` pairs each."""
     sides = (
         tokenizer.src.encode([src for src, _ in pairs]),
         tokenizer.tgt.encode([tgt for _, tgt in pairs]),
     )
     lengths = np.array([[len(row) for row in rows] for rows in sides], np.int64)
-    src, tgt = (np.array(list(chain.from_iterable(rows)), "<u2") for rows in sides)
-    return Store(src, tgt, lengths[0], lengths[1], (len(pairs),), "", "")
+    ids = np.array(
+        [*chain.from_iterable(src + tgt for src, tgt in zip(*sides, strict=True))], "<u2"
+    )
+    return DirectedPairs.of(Store(ids, lengths, tuple(kept) or (len(pairs),), "", ""))
 
 
-def rows(store: Store) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of each source and of each target of a store."""
-    src, tgt = zip(*(store.pair(i) for i in range(len(store))), strict=True)
+def rows(pairs: DirectedPairs) -> tuple[list[list[int]], list[list[int]]]:
+    """The ids of each source and of each target."""
+    src, tgt = zip(*pairs.pairs(np.arange(len(pairs))), strict=True)
     return [row.tolist() for row in src], [row.tolist() for row in tgt]
 
 
-def digest(store: Store) -> str:
-    """SHA-256 of all ids and lengths of a store."""
-    parts = (store.src, store.tgt, store.src_lengths, store.tgt_lengths)
+def digest(pairs: DirectedPairs) -> str:
+    """SHA-256 of all ids and lengths."""
+    parts = (pairs.store.ids, pairs.src_lengths, pairs.tgt_lengths)
     return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
