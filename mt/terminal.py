@@ -1,9 +1,18 @@
-"""Messages for a person: one line each on stderr, without what would command a terminal."""
+"""Messages and progress for a person, on stderr, without what would command a terminal."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+# Seconds between lines about progress, without a terminal.
+SECONDS_BETWEEN_LINES = 60.0
 
 # Characters that move a cursor, colour a terminal, or make a page or a picture invalid: control
 # characters become the signs for them (␛, ␍), those without a sign U+FFFD.
@@ -29,3 +38,66 @@ def say(text: str) -> None:
     lines = "\n".join(f"mt: {line}" for line in printable(text).split("\n"))
     with suppress(OSError):
         print(lines, file=sys.stderr, flush=True)
+
+
+def can_show_bar(output: str = "") -> bool:
+    """Whether a progress bar can be shown: not between lines that appear on the terminal."""
+    to_stdout = output == "-" and sys.stdout is not None and sys.stdout.isatty()
+    return sys.stderr is not None and sys.stderr.isatty() and not to_stdout
+
+
+class Progress:
+    """The progress of one piece of work, as a context manager: a bar, or a line now and then."""
+
+    def __init__(
+        self,
+        total: int | None,
+        before: int,
+        on_terminal: bool,
+        noun: str = "lines",
+        what: str = "translated",
+        report: Callable[[str], None] = say,
+    ) -> None:
+        """`before` items are done of `total`; None: not known, as of a stream."""
+        self._total = total
+        self._before = before
+        self._on_terminal = on_terminal
+        self._noun = noun
+        self._what = what
+        self._report = report
+        self._started = self._said_at = 0.0
+        self.bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> Progress:
+        self._started = self._said_at = time.monotonic()
+        if self._on_terminal:
+            # Imported here, because `scripts/gpu_check.py` translates without tqdm.
+            from tqdm import tqdm
+
+            self.bar = tqdm(
+                total=self._total,
+                initial=self._before,
+                desc=self._what,
+                unit=f" {self._noun}",
+                dynamic_ncols=True,
+                leave=False,
+                delay=1,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def update(self, done: int) -> None:
+        """Show that `done` items are done, those before the start included."""
+        if self.bar is not None:
+            self.bar.update(done - self.bar.n)
+            return
+        now = time.monotonic()
+        if now - self._said_at < SECONDS_BETWEEN_LINES:
+            return
+        self._said_at = now
+        of_all = f" of {self._total:,}" if self._total else ""
+        speed = (done - self._before) / max(now - self._started, 1e-9)
+        self._report(f"{self._what}: {done:,}{of_all} {self._noun}, {speed:,.1f} {self._noun}/s")

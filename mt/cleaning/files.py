@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -28,10 +27,11 @@ from mt.data.reading.text_files import matching_files
 from mt.errors import ConfigError, DataError
 from mt.runs.manifest import fetched_corpora
 from mt.runtime.machine import usable_cores
-from mt.terminal import say
+from mt.terminal import Progress, can_show_bar
 
 if TYPE_CHECKING:
     from mt.cleaning.executors import Progress
+    from mt.cleaning.executors import Progress as Report
     from mt.cleaning.plan import CleaningPlan
     from mt.config.plan import DataPlan
     from mt.config.schema import DataConfig
@@ -62,7 +62,7 @@ def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> D
 
 def chosen_executor(
     name: str, workers: int | None, sbatch: list[str]
-) -> Callable[[CleaningPlan, Progress], None]:
+) -> Callable[[CleaningPlan, Report], None]:
     """What runs the stages of a plan. Raises ConfigError."""
     options = dict(option.split("=", 1) for option in sbatch if "=" in option)
     wrong = [option for option in sbatch if "=" not in option]
@@ -188,24 +188,14 @@ def _packing(name: str) -> Packing:
 @contextmanager
 def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """A function of a stage, its tasks done, and all or None: shows a bar, else lines."""
-    from tqdm import tqdm
-
-    from mt.translate.progress import SECONDS_BETWEEN_LINES, can_show_bar
-
-    bars: dict[str, tqdm[Any]] = {}
-    said_at = time.monotonic()
+    stages: dict[str, Progress] = {}
 
     def show(stage: str, done: int, total: int | None) -> None:
-        nonlocal said_at
-        if can_show_bar("-"):
-            if stage not in bars:
-                stack.close()  # the bar of the stage before
-                bar = tqdm(total=total, desc=stage, dynamic_ncols=True, leave=False, delay=1)
-                bars[stage] = stack.enter_context(bar)
-            bars[stage].update(done - bars[stage].n)
-        elif time.monotonic() - said_at >= SECONDS_BETWEEN_LINES:
-            said_at = time.monotonic()
-            say(f"{stage}: {done:,}" + (f" of {total:,}" if total is not None else ""))
+        if stage not in stages:
+            stack.close()  # the bar of the stage before
+            progress = Progress(total, 0, can_show_bar("-"), "tasks", stage)
+            stages[stage] = stack.enter_context(progress)
+        stages[stage].update(done)
 
     with ExitStack() as stack:
         yield show

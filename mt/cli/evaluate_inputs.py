@@ -291,9 +291,9 @@ def translate_sets(
     name: str = "",
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
+    from mt.terminal import Progress, can_show_bar
     from mt.translate.assemble import make_translator
     from mt.translate.load import load_engine
-    from mt.translate.progress import Progress, can_show_bar
 
     outputs = []
     with load_engine(search, engine.value([model])) as loaded:

@@ -9,9 +9,9 @@ from mt.documents.protect import Protection
 from mt.documents.read_document import read_document
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.terminal import say
+from mt.terminal import Progress, can_show_bar, say
 from mt.translate.load import load_translator
-from mt.translate.progress import LineNumbers, Progress, can_show_bar
+from mt.translate.progress import LineNumbers
 from mt.translate.streaming import TextFiles, open_output
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
 from mt.errors import DeviceFailedError, TooLittleMemoryError, first_line
 from mt.runtime.devices import Device
-from mt.runtime.memory import peak_memory_mb
+from mt.runtime.memory import peak_memory_mb, release_cached_memory
 
 Failure = Literal["memory", "device", "compiler", "other"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # In messages of CUDA, cuBLAS, cuDNN and torch's allocator for CPUs.
 MEMORY_SIGNS = re.compile(
@@ -63,6 +65,30 @@ def raise_unless_out_of_memory(error: BaseException) -> None:
         ) from error
     if kind != "memory":
         raise error
+
+
+def in_halves(
+    work: Callable[[Sequence[Item]], Result],
+    items: Sequence[Item],
+    device: torch.device,
+    too_large: Callable[[Item], Exception],
+) -> list[Result]:
+    """Work on a batch; on its halves, and theirs, where it does not fit into the memory.
+
+    Returns the results of the parts, in order. Raises what `too_large` makes of a single item that
+    does not fit.
+    """
+    try:
+        return [work(items)]
+    except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+        raise_unless_out_of_memory(error)
+        if len(items) == 1:
+            raise too_large(items[0]) from error
+    # Outside of `except`: the error holds on to the tensors of the failed work.
+    release_cached_memory(device)
+    half = len(items) // 2
+    parts = (items[:half], items[half:])
+    return [result for part in parts for result in in_halves(work, part, device, too_large)]
 
 
 @contextmanager

@@ -7,15 +7,17 @@ L tokens of a block of the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.data.tokens.tokenizer import EOS
 from mt.errors import first_line
 from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
+from mt.search.engine_contract import FORBIDDEN
 from mt.search.options import Sampling
 
 # Width of the blocks of the vocabulary in the two-stage choice of `best_candidates`.
@@ -166,8 +168,8 @@ def forbidden(tokens: Tensor, full: Tensor) -> Tensor:
 
     `tokens` (K, L) or (B, 1, K, L), `full` (B,) -> (B, 1, K, L) bool.
     """
-    special = (tokens == PAD) | (tokens == BOS) | (tokens == UNK)
-    return special | (full[:, None, None, None] & (tokens != EOS))
+    never = reduce(torch.logical_or, (tokens == special for special in FORBIDDEN))
+    return never | (full[:, None, None, None] & (tokens != EOS))
 
 
 def compile_candidates() -> FusedCandidates:

@@ -19,8 +19,8 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.batches import pad_rows
 from mt.data.tokens.tokenizer import EOS, PAD
 from mt.errors import ConfigError
-from mt.runtime.failures import raise_unless_out_of_memory
-from mt.runtime.memory import peak_memory_mb, release_cached_memory, unused_memory_mb
+from mt.runtime.failures import in_halves
+from mt.runtime.memory import peak_memory_mb, unused_memory_mb
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes, no_repeat_ngram
 from mt.search.engine_contract import LOOP, WINDOW, Engine, Hypotheses, Ids, Job, memory_error
@@ -82,20 +82,12 @@ class TorchEngine(Engine):
         """
         if prefixes is None:
             prefixes = [()] * len(sources)
-        try:
-            if self.options.sample is not None:
-                return self._sample(self.options.sample, sources, prefixes)
-            return self._search(sources, prefixes)
-        except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-            raise_unless_out_of_memory(error)
-            if len(sources) == 1:
-                raise self._memory_error() from error
-        # Outside of `except`: the error holds on to the tensors of the failed search.
-        release_cached_memory(self.device)
-        half = len(sources) // 2
-        first = self.search(sources[:half], prefixes[:half])
-        second = self.search(sources[half:], prefixes[half:])
-        return Hypotheses.of([*first, *second], 1 + first.n_halved + second.n_halved)
+        jobs = list(zip(sources, prefixes, strict=True))
+        found = in_halves(self._search, jobs, self.device, lambda _: self._memory_error())
+        if len(found) == 1:
+            return found[0]
+        rows = [row for part in found for row in part]
+        return Hypotheses.of(rows, n_halved=len(found) - 1)
 
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`), in order."""
@@ -113,7 +105,10 @@ class TorchEngine(Engine):
         where = f"{self.device.type.upper()}: {used:,.0f} MB were in use"
         return memory_error(1, self.hypotheses_per_source, where)
 
-    def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> Hypotheses:
+    def _search(self, jobs: Sequence[tuple[Ids, Ids]]) -> Hypotheses:
+        sources, prefixes = zip(*jobs, strict=True)
+        if self.options.sample is not None:
+            return self._sample(self.options.sample, sources, prefixes)
         beam_size = self.decode.beam_size
         stepper, limits, constraints = self._start(sources, prefixes, beam_size)
         if beam_size == 1:

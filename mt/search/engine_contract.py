@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.config.schema import DecodeConfig
-from mt.data.tokens.tokenizer import EOS, Tokenizer
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from mt.errors import ConfigError
 from mt.search.options import SearchOptions
 
@@ -25,6 +25,8 @@ LOOP = 3
 # A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
 # as much as a longer one.
 LEAST_SIZE = 8
+# Tokens that no output contains, with any engine.
+FORBIDDEN = (PAD, UNK, BOS)
 
 Ids = Sequence[int]
 # The sources of a batch and what their outputs must begin with.

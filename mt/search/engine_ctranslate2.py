@@ -24,8 +24,17 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mt.config.schema import DecodeConfig
-from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from mt.search.engine_contract import LOOP, Engine, Hypotheses, Hypothesis, Ids, Job, memory_error
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
+from mt.search.engine_contract import (
+    FORBIDDEN,
+    LOOP,
+    Engine,
+    Hypotheses,
+    Hypothesis,
+    Ids,
+    Job,
+    memory_error,
+)
 from mt.search.options import DEFAULT_SEARCH, SearchOptions
 
 # Padded source tokens x beam of a batch, by precision.
@@ -36,8 +45,6 @@ BATCH_TOKENS = {"fp32": 2048, "bf16": 2048, "int8": 1024}
 QUEUED = 2
 # Stands for a length penalty of 0; length^this is 1 to the last bit of a float.
 NO_PENALTY = 1e-9
-# Tokens that no output contains.
-FORBIDDEN = frozenset((PAD, UNK, BOS))
 
 
 class Decoded(NamedTuple):
@@ -185,7 +192,7 @@ class CTranslate2Engine(Engine):
         if self.decode.beam_size == 1 and not self.options.with_scores:
             # What a greedy search chooses does not depend on the limit: only the end does.
             beam = [Decoded(beam[0].tokens[:limit], True, beam[0].log_prob)]
-        if any(not tokens or not FORBIDDEN.isdisjoint(tokens) for tokens, _, _ in beam):
+        if any(not tokens or not set(FORBIDDEN).isdisjoint(tokens) for tokens, _, _ in beam):
             return None
         if any(not finished or len(tokens) > limit for tokens, finished, _ in beam[:shown]):
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.plan import batch_ends
 from mt.errors import ConfigError
 from mt.model.transformer import Transformer
-from mt.runtime.failures import raise_unless_out_of_memory
-from mt.runtime.memory import peak_memory_mb, release_cached_memory
+from mt.runtime.failures import in_halves
+from mt.runtime.memory import peak_memory_mb
 from mt.search.alignment import cross_attention, parse_heads
 from mt.search.inference import Inference, fp32_logits
 
@@ -70,27 +71,20 @@ class ForcedDecoder:
         scores = [ForcedScores() for _ in pairs]
         if len(order):
             for rows in np.split(order, batch_ends(lengths[order], self.batch_tokens)[:-1]):
-                found = self._fitting([pairs[row] for row in rows], log_probs)
-                for row, one in zip(rows, found, strict=True):
-                    scores[row] = one
+                batch = [pairs[row] for row in rows]
+                work = partial(self._score_batch, log_probs=log_probs)
+                parts = in_halves(work, batch, self.inference.device, self._too_large)
+                for row, score in zip(rows, itertools.chain(*parts), strict=True):
+                    scores[row] = score
         return scores
 
-    def _fitting(self, pairs: Sequence[Pair], log_probs: bool) -> list[ForcedScores]:
+    def _too_large(self, pair: Pair) -> ConfigError:
         device = self.inference.device
-        try:
-            return self._score_batch(pairs, log_probs)
-        except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-            raise_unless_out_of_memory(error)
-            if len(pairs) == 1:
-                raise ConfigError(
-                    f"scoring: a pair of {len(pairs[0][0]):,} and {len(pairs[0][1]):,} tokens does "
-                    f"not fit into the memory of {device.type.upper()}: "
-                    f"{peak_memory_mb(device):,.0f} MB were in use. Shorten the line"
-                ) from error
-        # Outside of `except`: the error holds on to the tensors of the failed pass.
-        release_cached_memory(device)
-        half = len(pairs) // 2
-        return self._fitting(pairs[:half], log_probs) + self._fitting(pairs[half:], log_probs)
+        return ConfigError(
+            f"scoring: a pair of {len(pair[0]):,} and {len(pair[1]):,} tokens does "
+            f"not fit into the memory of {device.type.upper()}: "
+            f"{peak_memory_mb(device):,.0f} MB were in use. Shorten the line"
+        )
 
     def _score_batch(self, pairs: Sequence[Pair], log_probs: bool) -> list[ForcedScores]:
         ids = [(np.asarray(src, np.int64), np.asarray(tgt, np.int64)) for src, tgt in pairs]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import NonFiniteError
 from mt.search.candidates import (
     Candidates,
@@ -28,7 +28,7 @@ from mt.search.candidates import (
     top_indices,
 )
 from mt.search.constraints import Constraint, Past, apply
-from mt.search.engine_contract import Hypotheses
+from mt.search.engine_contract import FORBIDDEN, Hypotheses
 from mt.search.options import Sampling
 
 # Finished sentences leave the batch once the share of unfinished ones is below this. Dropping them
@@ -283,7 +283,7 @@ def mask_logits(
     if constraints:  # they need log-probabilities; without constraints this pass is saved
         logits = logits.float() - normaliser.unsqueeze(-1)
         normaliser = torch.zeros_like(normaliser)
-    for special in (PAD, UNK, BOS):
+    for special in FORBIDDEN:
         logits[..., special] = -torch.inf
     if state.step == 0:
         logits[..., EOS] = -torch.inf

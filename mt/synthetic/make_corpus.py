@@ -19,10 +19,9 @@ from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.terminal import say
+from mt.terminal import Progress, can_show_bar, say
 from mt.translate.lines import Translation
 from mt.translate.load import load_translator
-from mt.translate.progress import Progress, can_show_bar
 from mt.translate.quality_flags import FLAGS, flags
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import TextFiles, open_output, refuse_overwrite, write_lines

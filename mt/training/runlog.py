@@ -18,7 +18,7 @@ from mt.errors import ConfigError, MtError
 from mt.runs.metrics import append_metrics, drop_metrics_after
 from mt.runs.outputs import drop_outputs_after
 from mt.runs.run_dir import LOG, TENSORBOARD, explain_write_errors
-from mt.terminal import printable
+from mt.terminal import Progress, printable
 
 if TYPE_CHECKING:
     from mt.data.tokens.loader import Prefetcher, Update
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 # Seconds between two computations of the bar's figures, which wait for the device.
 SECONDS_BETWEEN_FIGURES = 1.0
-# Without a terminal: seconds between lines about reading, and items between looks at the clock.
-SECONDS_BETWEEN_LINES = 60.0
+# Without a terminal: items that are read between looks at the clock.
 ITEMS_BETWEEN_LOOKS = 1000
 
 T = TypeVar("T")
@@ -152,31 +151,16 @@ class RunLog:
         """
         if not self._is_main:
             yield from items
-        elif self._on_terminal:
-            self._bar = tqdm(
-                total=total, desc=what, unit=" pairs", dynamic_ncols=True, leave=False, delay=1
-            )
+            return
+        with Progress(total, 0, self._on_terminal, "pairs", what, self.say) as progress:
+            self._bar = progress.bar
             try:
-                for item in items:
+                for number, item in enumerate(items):
+                    if self._bar is not None or number % ITEMS_BETWEEN_LOOKS == 0:
+                        progress.update(number)
                     yield item
-                    self._bar.update()
             finally:
-                self._bar.close()
                 self._bar = None
-        else:
-            yield from self._with_lines(items, what, total)
-
-    def _with_lines(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-        started = said_at = time.monotonic()
-        for number, item in enumerate(items):
-            if number % ITEMS_BETWEEN_LOOKS == 0:
-                now = time.monotonic()
-                if now - said_at >= SECONDS_BETWEEN_LINES:
-                    said_at = now
-                    of_all = f" of {total:,}" if total else ""
-                    speed = number / (now - started)
-                    self.say(f"{what}: {number:,}{of_all} pairs, {speed:,.0f} pairs/s")
-            yield item
 
     def record(self, kind: str, step: int, **figures: Any) -> None:
         """Append one line to `metrics.jsonl`, and its numbers to TensorBoard.

@@ -1,74 +1,14 @@
-"""How far a translation has come, and its closing summary."""
+"""Counts of a translation, and its closing summary."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from mt.terminal import say
 from mt.translate.quality_flags import FLAGS
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-# Seconds between lines without a terminal.
-SECONDS_BETWEEN_LINES = 60.0
 # Line numbers that a summary names: of millions of lines, all may be flagged.
 SHOWN = 5
-
-
-def can_show_bar(output: str = "") -> bool:
-    """Whether a progress bar can be shown: not between lines that appear on the terminal."""
-    to_stdout = output == "-" and sys.stdout is not None and sys.stdout.isatty()
-    return sys.stderr is not None and sys.stderr.isatty() and not to_stdout
-
-
-class Progress:
-    """The progress of one translation, as a context manager."""
-
-    def __init__(self, total: int | None, before: int, on_terminal: bool) -> None:
-        """`before` lines are done of `total`; None: not known, as of a stream."""
-        self._total = total
-        self._before = before
-        self._on_terminal = on_terminal
-        self._started = self._said_at = 0.0
-        self.bar: tqdm[Any] | None = None
-
-    def __enter__(self) -> Progress:
-        self._started = self._said_at = time.monotonic()
-        if self._on_terminal:
-            # Imported here, because `scripts/gpu_check.py` translates without tqdm.
-            from tqdm import tqdm
-
-            self.bar = tqdm(
-                total=self._total,
-                initial=self._before,
-                unit=" lines",
-                dynamic_ncols=True,
-                leave=False,
-                delay=1,
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def update(self, done: int) -> None:
-        """Show that `done` lines of the input are translated, those before the start included."""
-        if self.bar is not None:
-            self.bar.update(done - self.bar.n)
-            return
-        now = time.monotonic()
-        if now - self._said_at < SECONDS_BETWEEN_LINES:
-            return
-        self._said_at = now
-        of_all = "" if self._total is None else f" of {self._total:,}"
-        speed = (done - self._before) / (now - self._started)
-        say(f"{done:,}{of_all} lines translated, {speed:,.1f} lines/s")
 
 
 @dataclass

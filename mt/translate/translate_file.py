@@ -14,10 +14,9 @@ from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
-from mt.terminal import say
+from mt.terminal import Progress, can_show_bar, say
 from mt.translate.formats import DOCUMENTS, LineFormat
 from mt.translate.load import load_translator
-from mt.translate.progress import Progress, can_show_bar
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
 

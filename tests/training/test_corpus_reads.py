@@ -12,11 +12,12 @@ from typing import Any, BinaryIO
 import pytest
 from conftest import QuickConfig, log_of
 
+from mt import terminal
 from mt.config.schema import Config
 from mt.data.reading import check, text_files
 from mt.errors import DataError
 from mt.runs.manifest import MANIFEST
-from mt.training import launch, runlog
+from mt.training import launch
 from mt.training.launch import train
 from mt.training.trainer import Outcome, Trainer
 
@@ -107,7 +108,7 @@ def test_lines_tell_of_the_first_reading(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without a terminal, on stderr at once, and in `train.log` although that opens later."""
-    monkeypatch.setattr(runlog, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     config = config_for(quick_config, corpus, src="a.de", tgt="a.en")
     train(config, corpus / "run", "cpu")

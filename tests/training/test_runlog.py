@@ -20,6 +20,7 @@ from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
 from messages import raises_saying
 from run_comparison import train_until_lost
 
+from mt import terminal
 from mt.errors import ConfigError
 from mt.runs.outputs import valid_output_steps, write_valid_outputs
 from mt.runtime.distributed import World
@@ -111,7 +112,7 @@ def test_reading_is_shown_by_a_bar_or_by_lines(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a terminal a line a minute; a message stands above the bar."""
-    monkeypatch.setattr(runlog, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
     with RunLog(run_dir, 10) as log:
         assert list(log.watch(range(2500), "reading data.train")) == list(range(2500))
         assert list(log.watch("abc", "encoding", total=3)) == ["a", "b", "c"]
@@ -122,7 +123,7 @@ def test_reading_is_shown_by_a_bar_or_by_lines(
     ]  # fmt: skip
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(runlog, "tqdm", partial(runlog.tqdm, mininterval=0))
+    monkeypatch.setattr("tqdm.tqdm", partial(runlog.tqdm, mininterval=0))
     with RunLog(run_dir, 10) as log:
         for number in log.watch(range(3), "encoding data.train", 3):
             time.sleep(1.1 if number == 0 else 0)

@@ -31,10 +31,10 @@ from mt.runtime.devices import Device
 from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.translate import progress
+from mt.terminal import Progress
 from mt.translate.assemble import make_translator
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.progress import LineNumbers, Progress, Tally
+from mt.translate.progress import LineNumbers, Tally
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
     TextFiles,
@@ -458,16 +458,15 @@ def test_a_file_with_carriage_returns_only_is_named(mt: Mt, tiny_run: Path, tmp_
 
 def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     said: list[str] = []
-    monkeypatch.setattr(progress, "say", said.append)
-    with Progress(5000, 1000, on_terminal=False) as shown:
+    with Progress(5000, 1000, on_terminal=False, report=said.append) as shown:
         for seconds, done in ((1, 1001), (59, 1059), (61, 1122), (62, 1130), (122, 1976)):
             clock[0] = float(seconds)
             shown.update(done)
     assert said == [
-        "1,122 of 5,000 lines translated, 2.0 lines/s",
-        "1,976 of 5,000 lines translated, 8.0 lines/s",
+        "translated: 1,122 of 5,000 lines, 2.0 lines/s",
+        "translated: 1,976 of 5,000 lines, 8.0 lines/s",
     ]
 
 
