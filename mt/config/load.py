@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
 from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
-from mt.config.schema import Config, sections
+from mt.config.schema import Config, key_infos, sections
 from mt.errors import ConfigError
 
 # The keys and list indices that lead to a value: ("data", "train", 0, "src").
@@ -243,9 +243,6 @@ def _put(tree: Any, steps: Steps, value: object, here: str) -> None:
 
 # --- the recipe ---------------------------------------------------------------------------------
 
-# Keys of `data` that say which data there are, and so are never taken from a recipe.
-DATA_OF_A_FILE = {"root", "src_lang", "tgt_lang", "train", "valid", "test"}
-
 
 def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
     """Put the keys that `tree` lacks into it from the recipe of this name; return its file's name.
@@ -267,11 +264,12 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
             f"{where}: recipe: must be a config without a recipe of its own, found {file}, whose "
             f"recipe is {inner}; name that one"
         )
+    infos = key_infos()
     for section, values in recipe.items():
         own = tree.get(section, {})
         if isinstance(own, dict):  # else it is a fault
-            kept = DATA_OF_A_FILE if section == "data" else ()
-            tree[section] = {key: values[key] for key in values if key not in kept} | own
+            kept = [key for key in values if infos[f"{section}.{key}"].in_recipes]
+            tree[section] = {key: values[key] for key in kept} | own
     return file
 
 

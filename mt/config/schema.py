@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import assert_never
 
 from mt.config import yaml_text
+from mt.config.data_schema import Affects, KeyInfo, key
 from mt.config.data_schema import Augment as Augment
 from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
@@ -16,7 +17,6 @@ from mt.config.data_schema import Source as Source
 from mt.config.data_schema import TextEntry as TextEntry
 from mt.config.data_schema import TrainingStage as TrainingStage
 from mt.config.data_schema import Until as Until
-from mt.config.data_schema import key as _key
 from mt.config.values import (
     Coefficient,
     Count,
@@ -57,39 +57,46 @@ def _section(model: type[BaseModel], description: str) -> Any:
 class RunConfig(_Strict):
     """The run directory and the seed."""
 
-    dir: Text | None = _key(None, "run directory; null means runs/<name of the config file>")
-    seed: Seed = _key(1, "seed of initial weights, data order and dropout")
+    dir: Text | None = key(None, "run directory; null means runs/<name of the config file>")
+    seed: Seed = key(1, "seed of initial weights, data order and dropout", "plan")
 
 
 class TokenizerConfig(_Strict):
     """The SentencePiece vocabulary."""
 
-    vocab_size: VocabularyOrAuto = _key(
+    vocab_size: VocabularyOrAuto = key(
         32000,
         "tokens in a vocabulary, 4 special ones included; auto means chosen by the number of pairs",
+        "vocabulary",
     )
-    type: Literal["bpe", "unigram"] = _key("bpe", "SentencePiece algorithm")
-    joint: Flag = _key(True, "one vocabulary for both languages")
-    byte_fallback: Flag = _key(True, "encode unknown characters as bytes instead of unk")
-    character_coverage: Coverage | None = _key(
+    type: Literal["bpe", "unigram"] = key("bpe", "SentencePiece algorithm", "vocabulary")
+    joint: Flag = key(True, "one vocabulary for both languages", "vocabulary")
+    byte_fallback: Flag = key(
+        True, "encode unknown characters as bytes instead of unk", "vocabulary"
+    )
+    character_coverage: Coverage | None = key(
         None,
         "share of the text whose characters get a token; null means 0.99999 with byte_fallback "
         "(0.9995 where these do not fit into vocab_size), 1 without",
+        "vocabulary",
     )
-    user_defined_symbols: list[Text] = _key(
-        [], "strings that are always one token, such as placeholders and tags"
+    user_defined_symbols: list[Text] = key(
+        [], "strings that are always one token, such as placeholders and tags", "vocabulary"
     )
-    split_digits: Flag = _key(True, "make each digit a token, so that unseen numbers can be copied")
-    sample_lines: Count = _key(
-        2_000_000, "lines per side, at most, that the vocabulary is learned from"
+    split_digits: Flag = key(
+        True, "make each digit a token, so that unseen numbers can be copied", "vocabulary"
     )
-    model: Text | None = _key(
+    sample_lines: Count = key(
+        2_000_000, "lines per side, at most, that the vocabulary is learned from", "sample"
+    )
+    model: Text | None = key(
         None,
         "SentencePiece model file of your own, of the type above; null means one is trained; "
         "with joint: false, that of the source",
+        "sample",
     )
-    tgt_model: Text | None = _key(
-        None, "with model and joint: false, the SentencePiece model file of the target"
+    tgt_model: Text | None = key(
+        None, "with model and joint: false, the SentencePiece model file of the target", "sample"
     )
 
     @property
@@ -107,10 +114,10 @@ class TokenizerConfig(_Strict):
 class BatchConfig(_Strict):
     """The size of updates and batches."""
 
-    tokens_per_update: Count = _key(
-        25000, "target tokens per update, summed over batches and devices"
+    tokens_per_update: Count = key(
+        25000, "target tokens per update, summed over batches and devices", "plan"
     )
-    tokens_per_batch: CountOrAuto = _key(
+    tokens_per_batch: CountOrAuto = key(
         None,
         "tokens per batch and device, rows times longest side, or without padding the tokens of "
         "the longer sides; auto means as many as fit into memory; null means auto on a GPU, 8192 "
@@ -127,35 +134,41 @@ class BatchConfig(_Strict):
 class ModelConfig(_Strict):
     """The encoder-decoder Transformer."""
 
-    d_model: Width = _key(512, "width of embeddings and layers")
-    n_heads: Few = _key(8, "attention heads per layer, each d_model / n_heads wide")
-    n_encoder_layers: Few = _key(6, "encoder layers")
-    n_decoder_layers: Few = _key(6, "decoder layers")
-    d_ff: Width = _key(2048, "inner width of the feed-forward blocks")
-    dropout: ShareOrAuto = _key(
+    d_model: Width = key(512, "width of embeddings and layers", "shape")
+    n_heads: Few = key(8, "attention heads per layer, each d_model / n_heads wide", "shape")
+    n_encoder_layers: Few = key(6, "encoder layers", "shape")
+    n_decoder_layers: Few = key(6, "decoder layers", "shape")
+    d_ff: Width = key(2048, "inner width of the feed-forward blocks", "shape")
+    dropout: ShareOrAuto = key(
         0.1,
         "probability of dropout; auto means chosen by the number of pairs; on a CPU in steps of "
         "1/256: 0.1 drops 0.1016",
     )
-    attention_dropout: Share = _key(
+    attention_dropout: Share = key(
         0.0, "probability of dropout of attention weights; steps of 1/256 on a CPU"
     )
-    activation_dropout: Share | None = _key(
+    activation_dropout: Share | None = key(
         None, "dropout after the feed-forward activation; null means model.dropout"
     )
-    norm: Literal["pre", "post"] = _key(
-        "pre", "layer norm before each block (pre), or after its residual sum as in 2017 (post)"
+    norm: Literal["pre", "post"] = key(
+        "pre",
+        "layer norm before each block (pre), or after its residual sum as in 2017 (post)",
+        "shape",
     )
-    positions: Literal["sinusoidal", "learned"] = _key("sinusoidal", "position embeddings")
-    tie_embeddings: Flag = _key(
-        True, "share the matrices of target embedding and output, and of source embedding if joint"
+    positions: Literal["sinusoidal", "learned"] = key("sinusoidal", "position embeddings", "shape")
+    tie_embeddings: Flag = key(
+        True,
+        "share the matrices of target embedding and output, and of source embedding if joint",
+        "shape",
     )
-    activation: Literal["relu", "gelu", "silu"] = _key(
-        "relu", "activation of the feed-forward blocks"
+    activation: Literal["relu", "gelu", "silu"] = key(
+        "relu", "activation of the feed-forward blocks", "shape"
     )
-    attention_bias: Flag = _key(True, "biases in the four projections of attention")
-    output_bias: Flag = _key(False, "a bias per token in the output layer")
-    max_positions: Length = _key(1024, "longest sequence, in tokens, special ones included")
+    attention_bias: Flag = key(True, "biases in the four projections of attention", "shape")
+    output_bias: Flag = key(False, "a bias per token in the output layer", "shape")
+    max_positions: Length = key(
+        1024, "longest sequence, in tokens, special ones included", "positions"
+    )
 
     @property
     def dropout_p(self) -> float:
@@ -189,76 +202,78 @@ class ModelConfig(_Strict):
 class OptimConfig(_Strict):
     """Optimiser, learning rate and loss."""
 
-    optimizer: Literal["adamw", "muon"] = _key(
-        "adamw", "optimiser; muon: Muon for matrices inside the layers, AdamW for the rest"
+    optimizer: Literal["adamw", "muon"] = key(
+        "adamw", "optimiser; muon: Muon for matrices inside the layers, AdamW for the rest", "state"
     )
-    peak_lr: LearningRate | None = _key(
+    peak_lr: LearningRate | None = key(
         7.0e-4, "learning rate at the end of warm-up; null with schedule noam, which computes it"
     )
-    warmup_steps: Count = _key(4000, "updates of linear warm-up")
-    schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = _key(
+    warmup_steps: Count = key(4000, "updates of linear warm-up")
+    schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = key(
         "inverse_sqrt", "learning rate after warm-up"
     )
-    betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
-    eps: Positive = _key(1e-9, "Adam's epsilon, added to the denominator")
-    weight_decay: Coefficient = _key(
+    betas: tuple[Share, Share] = key((0.9, 0.98), "Adam's beta1 and beta2")
+    eps: Positive = key(1e-9, "Adam's epsilon, added to the denominator")
+    weight_decay: Coefficient = key(
         0.0, "decoupled weight decay of the layers' matrices, multiplied by the learning rate"
     )
-    label_smoothing: Share = _key(0.1, "probability spread evenly over the vocabulary")
-    rdrop: Coefficient = _key(
+    label_smoothing: Share = key(0.1, "probability spread evenly over the vocabulary")
+    rdrop: Coefficient = key(
         0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"
     )
-    clip_norm: Positive | None = _key(1.0, "maximum norm of the gradient; null means no clipping")
+    clip_norm: Positive | None = key(1.0, "maximum norm of the gradient; null means no clipping")
 
 
 class TrainConfig(_Strict):
     """Length and precision of training, checkpoints, and what to start from."""
 
-    max_steps: Count = _key(100_000, "updates until training ends")
-    max_epochs: PositiveOrAuto = _key(
+    max_steps: Count = key(100_000, "updates until training ends")
+    max_epochs: PositiveOrAuto = key(
         None,
         "epochs until training ends, if max_steps is not reached before; null means any, auto "
         "means chosen by the number of pairs",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = _key(
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto", "arithmetic of the model; auto means bf16 where the device computes it fast"
     )
-    compile: FlagOrAuto = _key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
-    log_every: Count = _key(100, "updates between log lines")
-    valid_every: Count | None = _key(
+    compile: FlagOrAuto = key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
+    log_every: Count = key(100, "updates between log lines")
+    valid_every: Count | None = key(
         2000, "updates between validations, each with a checkpoint; null means a 20th of all"
     )
-    save_every_minutes: Positive | None = _key(
+    save_every_minutes: Positive | None = key(
         30.0, "minutes between checkpoints where validations are rarer; null means none are added"
     )
-    patience: Count | None = _key(
+    patience: Count | None = key(
         10, "validations without a new best until training stops; null means never"
     )
-    metric: Metric = _key(
+    metric: Metric = key(
         "bleu", "metric on data.valid that selects the best checkpoint; nll breaks ties"
     )
-    comet_model: Text | None = _key(
+    comet_model: Text | None = key(
         None, "folder of the COMET model, for metric comet; needs extra comet"
     )
-    bleu_tokenize: BleuTokenizer = _key(
+    bleu_tokenize: BleuTokenizer = key(
         "auto", "sacreBLEU's tokenizer for validation and tests; auto follows data.tgt_lang"
     )
-    keep_last: Count = _key(5, "newest checkpoints to keep")
-    keep_best: Natural = _key(1, "best checkpoints to keep besides")
-    ema: Decay | None = _key(
+    keep_last: Count = key(5, "newest checkpoints to keep")
+    keep_best: Natural = key(1, "best checkpoints to keep besides")
+    ema: Decay | None = key(
         None, "decay per update of an exponential moving average of the weights; null means none"
     )
-    tensorboard: Flag = _key(False, "also write metrics for TensorBoard; needs extra tensorboard")
-    init_from: Text | None = _key(
+    tensorboard: Flag = key(False, "also write metrics for TensorBoard; needs extra tensorboard")
+    init_from: Text | None = key(
         None,
         "model to fine-tune: a run directory, checkpoint, averaged or imported model; "
         "null means random weights",
+        "start",
     )
-    new_vocabulary: Flag = _key(
+    new_vocabulary: Flag = key(
         False,
         "with init_from: learn a new vocabulary from this data instead of keeping the model's",
+        "start",
     )
-    freeze: list[Part] = _key([], "parts of the model that are not trained, in every layer")
+    freeze: list[Part] = key([], "parts of the model that are not trained, in every layer", "state")
 
     @property
     def epochs(self) -> float | None:
@@ -275,14 +290,14 @@ class TrainConfig(_Strict):
 class DecodeConfig(_Strict):
     """The search for translations, in validation and by default in mt translate."""
 
-    beam_size: Length = _key(5, "hypotheses kept per sentence; 1 means greedy search")
-    length_penalty: Penalty = _key(
+    beam_size: Length = key(5, "hypotheses kept per sentence; 1 means greedy search")
+    length_penalty: Penalty = key(
         1.0,
         "exponent of the length penalty: score = log-probability / length^length_penalty, eos "
         "counted",
     )
-    max_len_factor: Coefficient = _key(2.0, "maximum output length, in tokens per source token")
-    max_len_extra: Length = _key(10, "tokens added to the maximum output length")
+    max_len_factor: Coefficient = key(2.0, "maximum output length, in tokens per source token")
+    max_len_extra: Length = key(10, "tokens added to the maximum output length")
 
 
 class Config(_Strict):
@@ -297,6 +312,11 @@ class Config(_Strict):
     train: TrainConfig = _section(TrainConfig, "length, precision and checkpoints of training")
     decode: DecodeConfig = _section(DecodeConfig, "search for translations")
 
+    def value(self, path: str) -> Any:
+        """The value of a key, such as `model.d_ff`."""
+        section, _, name = path.partition(".")
+        return getattr(getattr(self, section), name)
+
     def to_yaml(self) -> str:
         """Return the whole config as YAML, which `load_config` reads back to an equal config."""
         return yaml_text.dump(self.model_dump(mode="json"))
@@ -307,6 +327,20 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     schema["properties"]["recipe"] = {"type": "string", "description": RECIPE}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def key_infos() -> dict[str, KeyInfo]:
+    """What is known of every key, such as `model.d_ff`."""
+    return {
+        f"{name}.{key}": cast("KeyInfo", field.json_schema_extra)
+        for name, section in sections().items()
+        for key, field in section.model_fields.items()
+    }
+
+
+def keys_affecting(*effects: Affects) -> list[str]:
+    """The keys whose change does one of these to a run; see `Affects`."""
+    return [key for key, info in key_infos().items() if info.affects in effects]
 
 
 def sections() -> dict[str, type[BaseModel]]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mt import __version__
 from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
+from mt.config.data_schema import Affects
 from mt.config.load import load_config
-from mt.config.schema import Config
+from mt.config.schema import Config, keys_affecting
 from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
@@ -162,9 +163,7 @@ def check_version(run_dir: Path) -> None:
 def check_same_run(run_dir: Path, config: Config) -> list[str]:
     """Compare `config` with the one that the run was started with; return the keys that differ.
 
-    Keys that may not change raise CheckpointError: `tokenizer` once there is a tokenizer, `model`
-    and languages once there are weights, and what the run starts from. Dropouts may change at any
-    time.
+    Raises CheckpointError for keys that may not change any more; see `Affects` of the schema.
     """
     path = run_dir / CONFIG
     if not path.exists():
@@ -173,21 +172,26 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     differing = _differing_keys(before, config)
     has_weights = bool(checkpoints(run_dir))
     has_tokenizer = Tokenizer.exists_in(run_dir)
-    shaped = (*["model."] * has_weights, *["tokenizer."] * has_tokenizer)
-    adjustable = _adjustable_keys(config)
-    if shapes := [
-        line for key, line in differing.items() if key not in adjustable and key.startswith(shaped)
-    ]:
+
+    def changed(exists: bool, *effects: Affects) -> str:
+        keys = keys_affecting(*effects) if exists else []
+        return "; ".join(differing[key] for key in keys if key in differing)
+
+    shape: tuple[Affects, ...] = ("shape",)
+    if config.model.learned_positions:
+        shape = ("shape", "positions")
+    shapes = [changed(has_weights, *shape), changed(has_tokenizer, "vocabulary", "sample")]
+    if any(shapes):
         raise CheckpointError(
             f"run directory {run_dir}: holds a run with another model or tokenizer, and weights "
-            f"cannot change their shape ({'; '.join(shapes)}); give another --run-dir, or --fresh "
-            "to set that run aside"
+            f"cannot change their shape ({'; '.join(filter(None, shapes))}); give another "
+            "--run-dir, or --fresh to set that run aside"
         )
     turned = [
-        differing[f"data.{key}"]
-        for key, default in {"src_lang": "src", "tgt_lang": "tgt"}.items()
-        if (old := base_code(getattr(before.data, key))) != base_code(getattr(config.data, key))
-        and old != default
+        differing[key]
+        for key in keys_affecting("languages")
+        if (old := base_code(before.value(key))) != base_code(config.value(key))
+        and old != type(before.data).model_fields[key.partition(".")[2]].default
     ]
     if has_weights and turned:
         raise CheckpointError(
@@ -195,18 +199,13 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
             "another --run-dir, where train.init_from can name this run, or --fresh to set this "
             "one aside"
         )
-    fixed = {
-        "train.init_from": has_tokenizer,
-        "train.new_vocabulary": has_tokenizer,
-        "train.freeze": has_weights,
-        "optim.optimizer": has_weights,
-    }
-    if changed := [line for key, line in differing.items() if fixed.get(key)]:
+    fixed = [changed(has_tokenizer, "start"), changed(has_weights, "state")]
+    if any(fixed):
         raise CheckpointError(
             f"run directory {run_dir}: the initial weights, frozen parts and optimiser of a run "
-            f"cannot change ({'; '.join(changed)}); set them back (train.init_from is not read "
-            "again), or give another --run-dir, where train.init_from can name this run, or "
-            "--fresh to set this one aside"
+            f"cannot change ({'; '.join(filter(None, fixed))}); set them back (train.init_from is "
+            "not read again), or give another --run-dir, where train.init_from can name this run, "
+            "or --fresh to set this one aside"
         )
     return list(differing.values())
 
@@ -247,14 +246,6 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
         for key, value in values.items()
         if new[section][key] != value
     }
-
-
-def _adjustable_keys(config: Config) -> set[str]:
-    """Keys of `model` that change neither a weight's shape nor its meaning."""
-    keys = {f"model.{key}" for key in type(config.model).model_fields if "dropout" in key}
-    if not config.model.learned_positions:
-        keys.add("model.max_positions")
-    return keys
 
 
 def write_config(run_dir: Path, config: Config) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mt.config.schema import Config
+from mt.config.schema import Config, keys_affecting
 from mt.data.tokens.tokenizer import BYTE, EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model.checkpoint import LoadedModel, load_model
@@ -31,13 +31,6 @@ PARTS = {
     "cross_attention": r"..coder\.\d+\.(around_)?cross_attention\.",
     "feed_forward": r"..coder\.\d+\.(around_)?feed_forward\.",
 }
-# Keys of `model` that may differ from the other model's, besides every dropout. All other keys of
-# `model`, and these keys of `tokenizer`, decide the shape or the meaning of a weight.
-ADJUSTABLE_MODEL_KEYS = {"tie_embeddings", "max_positions"}
-VOCABULARY_KEYS = (
-    "vocab_size", "type", "joint", "byte_fallback", "character_coverage", "user_defined_symbols",
-    "split_digits",
-)  # fmt: skip
 
 
 # --- the other model --------------------------------------------------------------------------
@@ -76,18 +69,15 @@ def kept_size(config: Config, base: LoadedModel | None) -> int | None:
 
 def _mismatches(here: Config, there: Config) -> Iterator[str]:
     """Why the weights of a model of config `there` cannot initialise one of config `here`."""
-    keys = [
-        key
-        for key in type(here.model).model_fields
-        if key not in ADJUSTABLE_MODEL_KEYS and "drop" not in key
-    ]
-    if differing := _differing("model", keys, here, there):
+    # Which embeddings are tied is checked below: some can be untied.
+    shape = [key for key in keys_affecting("shape") if key != "model.tie_embeddings"]
+    if differing := _differing(shape, here, there):
         yield (
             f"weights only fit a model of the same shape, but {differing}; set what differs to the "
             "value there"
         )
     if not here.train.new_vocabulary and (
-        differing := _differing("tokenizer", VOCABULARY_KEYS, here, there)
+        differing := _differing(keys_affecting("vocabulary"), here, there)
     ):
         yield (
             f"its vocabulary is kept, but {differing}; set what differs to the value there, or "
@@ -109,18 +99,16 @@ def _mismatches(here: Config, there: Config) -> Iterator[str]:
         )
 
 
-def _differing(section: str, keys: Sequence[str], here: Config, there: Config) -> str:
+def _differing(keys: Sequence[str], here: Config, there: Config) -> str:
     """`model.d_model is 512 there and 256 here` for every key that differs."""
-    ours = here.model_dump(mode="json")[section]
-    theirs = there.model_dump(mode="json")[section]
 
     def shown(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).strip('"')
 
     return ", ".join(
-        f"{section}.{key} is {shown(theirs[key])} there and {shown(ours[key])} here"
+        f"{key} is {shown(there.value(key))} there and {shown(here.value(key))} here"
         for key in keys
-        if theirs[key] != ours[key] != "auto"
+        if there.value(key) != here.value(key) != "auto"
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import keys_affecting
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
@@ -95,8 +96,10 @@ class Prepared:
         content = {
             "version": PLAN,
             "store": self.store.fingerprint,
-            "seed": config.run.seed,
-            "tokens": config.batch.tokens_per_update,
+            # Those of the data are in what follows.
+            "keys": {
+                key: config.value(key) for key in keys_affecting("plan") if key[:5] != "data."
+            },
             "directions": [[flow.direction, flow.is_turned] for flow in self.data.flows],
             "before": pairs.before.tolist(),
             "drawn": [plan.drawn for plan in self.plans],
