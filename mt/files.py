@@ -1,4 +1,4 @@
-"""Files: written whole (beside the target, flushed, renamed), JSON, SHA-256, locks."""
+"""Files: written whole (beside the target, flushed, renamed), JSON, SHA-256."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import hashlib
 import json
 import math
 import os
-import shutil
-import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -75,7 +73,7 @@ def require_new(output: Path) -> None:
 
 def sync_files(folder: Path) -> None:
     """Flush the files inside `folder` to disk, so that their content survives a power cut."""
-    for path in folder.iterdir():
+    for path in filter(Path.is_file, folder.iterdir()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
@@ -96,44 +94,3 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-@contextmanager
-def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """Let one process at a time into the block, by a lock on the file `path`, which stays.
-
-    `wait` is called before waiting for another process. The system releases the lock of a process
-    that ends or is killed, on NFS as well (there flock is a lock of the server); a machine that is
-    lost keeps it for the lease of the server, about 90 seconds. Without locks (some network file
-    systems) nobody waits, so the block must also be right if two are in it. Raises OSError where
-    the file cannot be written.
-    """
-    import fcntl
-
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
-        yield
-
-
-@contextmanager
-def new_result(folder: Path) -> Iterator[Path]:
-    """A folder that becomes `folder` if the block succeeds, unless another process was faster."""
-    partial = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        sync_files(partial)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

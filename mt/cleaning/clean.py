@@ -9,13 +9,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mt.artefacts import exclusive
 from mt.cleaning.plan import CleaningPlan, DamagedResultError, claim_work
 from mt.cleaning.rejected import HEADER, write_packed
 from mt.cleaning.report import CleaningReport, sum_up
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.errors import DataError, MtError, add_note
-from mt.files import exclusive, whole_file
+from mt.files import whole_file
 from mt.terminal import say
 
 LOCK = "lock"  # in the work folder

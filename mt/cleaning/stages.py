@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
+from mt.artefacts import whole_folder
 from mt.cleaning.leaks import PAIR, Found
 from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, read_result, read_texts
 from mt.cleaning.rejected import (
@@ -30,7 +31,6 @@ from mt.cleaning.rejected import (
 from mt.cleaning.rules import PairScorer, decide
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
-from mt.files import new_result
 
 Pairs: TypeAlias = list[tuple[str, str]]
 Duplicates: TypeAlias = Literal["exact", "normalised"] | None
@@ -53,7 +53,7 @@ class Stage:
         results = self.results(plan)
         for number in range(rank, len(results), world):
             if not results[number].is_dir():
-                with new_result(results[number]) as folder:
+                with whole_folder(results[number], "stays") as folder:
                     self.make(plan, number, folder)
 
 

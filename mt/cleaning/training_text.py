@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.artefacts import make
 from mt.cleaning.clean import CleanedFiles, clean_corpora, records_of
 from mt.cleaning.executors import run_here
 from mt.cleaning.plan import plan_of
 from mt.config.schema import Source
-from mt.data.tokens.store import meta_of
-from mt.files import new_result
+from mt.data.tokens.store import META
 from mt.runs.run_dir import CLEANED
 from mt.runtime.machine import usable_cores
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
 
-META, REPORT = "meta.json", "report.json"
+REPORT = "report.json"
 # Tasks of a stage from which on it is logged that the stage begins: of a million pairs.
 LOGGED_TASKS = 4
 
@@ -50,15 +50,13 @@ def cleaned_data(data: DataPlan, run_dir: Path) -> DataPlan:
 def _clean(data: DataPlan, log: RunLog) -> None:
     folder = log.run_dir / CLEANED
     plan = plan_of(data, folder.with_name("cleaning"))
-    if meta_of(folder).get("fingerprint") == plan.kept.name:
-        return
 
     def progress(stage: str, done: int, total: int) -> None:
         if not done and total > LOGGED_TASKS:
             log.say(f"data.train: cleaning, {stage}")
 
-    log.say("data.train: cleaning")
-    with new_result(folder) as partial:
+    def build(partial: Path) -> None:
+        log.say("data.train: cleaning")
         outputs = [
             CleanedFiles([n], [partial / f"{n}.src", partial / f"{n}.tgt"])
             for n in range(len(data.corpora))
@@ -67,15 +65,16 @@ def _clean(data: DataPlan, log: RunLog) -> None:
         report = clean_corpora(
             plan, lambda plan: run_here(plan, usable_cores(), progress), outputs, rejected
         )
-        meta = {"fingerprint": plan.kept.name, "records": records_of(plan)}
+        meta = {"records": records_of(plan)}
         (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
         (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)  # of other files or settings
-    shutil.rmtree(plan.work, ignore_errors=True)
-    for note in report.notes:
-        log.say(f"warning: data.clean: {note}")
-    for corpus, funnel in zip(plan.corpora, report.corpora, strict=True):
-        log.say(f"{corpus.name} ({funnel.name}): {funnel.summary()}")
-    for name, leak in report.leaks.items():
-        if leak.sources or leak.targets:
-            log.say(f"{name}: {leak.summary()}")
+        shutil.rmtree(plan.work, ignore_errors=True)
+        for note in report.notes:
+            log.say(f"warning: data.clean: {note}")
+        for corpus, funnel in zip(plan.corpora, report.corpora, strict=True):
+            log.say(f"{corpus.name} ({funnel.name}): {funnel.summary()}")
+        for name, leak in report.leaks.items():
+            if leak.sources or leak.targets:
+                log.say(f"{name}: {leak.summary()}")
+
+    make(folder, plan.kept.name, build)

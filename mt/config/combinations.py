@@ -168,8 +168,8 @@ def _sides(data: DataConfig) -> Iterator[Fault]:
             if getattr(source, side) is None and source.path is None:
                 yield Fault(
                     [f"{path}.{side}"],
-                    "is required: name a text file; or name what both files have in common, or a file "
-                    "of pairs, with path",
+                    "is required: name a text file; or, with path, a file of pairs, or what both "
+                    "files have in common",
                 )
         sides = (source.src, source.tgt, source.src_lang, source.tgt_lang, source.reverse)
         if source.directions and (source.path is None or any(sides)):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from mt.artefacts import whole_folder
 from mt.config.plan import Corpus, DataPlan, plan_data
 from mt.config.schema import DataConfig, DecodeConfig
 from mt.data.reading.corpus import read_pairs
@@ -58,14 +57,13 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
     Raises CheckpointError if `output` exists, or if the weights of `model` cannot be written there.
     """
     require_new(output)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        if output.exists():  # by now
-            raise CheckpointError(f"--output {output}: was made meanwhile; give another path")
-        partial.rename(output)
+        with whole_folder(output, "error") as partial:
+            yield partial
+    except FileExistsError as error:  # by now
+        raise CheckpointError(
+            f"--output {output}: was made meanwhile; give another path"
+        ) from error
     except (OSError, SafetensorError) as error:
         need = sum(weight.numel() * 4 for weight in model.parameters()) / 1e6
         raise CheckpointError(
@@ -73,8 +71,6 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
             f"{need:,.1f} MB: free some space there, or give a folder on another disk that you "
             "may write to"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def validation_text(data: DataPlan, to: str | None = None) -> tuple[Corpus | None, str | None]:

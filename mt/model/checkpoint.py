@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mt.artefacts import whole_folder
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError
-from mt.files import require_new, sha256_of, sync_files, sync_folder
+from mt.files import require_new, sha256_of
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import (
     FORMAT,
@@ -103,39 +104,30 @@ def save_model_folder(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    partial = beside(folder, "partial")
-    before = beside(folder, "before")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
-        save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
-        # Readable by others if folders are: safetensors makes a file that is not.
-        (partial / WEIGHTS).chmod(partial.stat().st_mode & 0o666)
-        if state is not None:
-            # Into an open file, because torch's own writer hides the system's error.
-            with (partial / STATE).open("wb") as file:
-                torch.save(dict(state), file)
-        if tokenizer is not None:
-            tokenizer.save(partial)
-        for name, text in (texts or {}).items():
-            (partial / name).write_text(text, encoding="utf-8")
-        checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
-        content = {"format": FORMAT, **meta, "sha256": checksums}
-        (partial / META).write_text(
-            json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
-        )
-        sync_files(partial)
-        if folder.exists() and not replace:  # by now, or where `..` is in its name
-            raise CheckpointError(f"{folder}: already exists; give another path, or remove it")
-        if folder.exists():  # if the process is killed after this line, `tidy` restores it
-            shutil.rmtree(before, ignore_errors=True)
-            folder.rename(before)
-        partial.rename(folder)
-        sync_folder(folder.parent)
-        shutil.rmtree(before, ignore_errors=True)
+        with whole_folder(folder, "goes" if replace else "error") as partial:
+            cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
+            save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
+            # Readable by others if folders are: safetensors makes a file that is not.
+            (partial / WEIGHTS).chmod(partial.stat().st_mode & 0o666)
+            if state is not None:
+                # Into an open file, because torch's own writer hides the system's error.
+                with (partial / STATE).open("wb") as file:
+                    torch.save(dict(state), file)
+            if tokenizer is not None:
+                tokenizer.save(partial)
+            for name, text in (texts or {}).items():
+                (partial / name).write_text(text, encoding="utf-8")
+            checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
+            content = {"format": FORMAT, **meta, "sha256": checksums}
+            (partial / META).write_text(
+                json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
+            )
+    except FileExistsError as error:  # by now, or where `..` is in its name
+        raise CheckpointError(
+            f"{folder}: already exists; give another path, or remove it"
+        ) from error
     except (OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)  # before the free space is measured
         free = shutil.disk_usage(_existing_parent(folder)).free / 1e6
         # Adam's state is twice the size of the weights.
         need = sum(tensor.nbytes for tensor in weights.values()) * (1 if state is None else 3) / 1e6
@@ -144,8 +136,6 @@ def save_model_folder(
             f"{free:,.1f} MB are free there. Everything saved earlier is intact: free some space "
             "or choose another folder, then run the same command again"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def reason_of(error: BaseException) -> str:
@@ -161,11 +151,6 @@ def reason_of(error: BaseException) -> str:
             return os.strerror(int(number[1]))
         cause = cause.__context__
     return "writing failed"
-
-
-def beside(folder: Path, kind: str) -> Path:
-    """Return the hidden folder next to `folder` in which it is written, or set aside meanwhile."""
-    return folder.with_name(f".{folder.name}.{kind}")
 
 
 def _existing_parent(path: Path) -> Path:

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.artefacts import beside, restore
 from mt.errors import CheckpointError
 from mt.model.checkpoint import (
     all_finite,
-    beside,
     load_state,
     load_weights,
     save_model_folder,
@@ -263,13 +263,4 @@ def tidy(run_dir: Path) -> None:
 
     Only the holder of the run directory's lock may call this.
     """
-    for path in (run_dir / CHECKPOINTS).glob(".*.before"):
-        folder = path.with_name(path.name[1:].removesuffix(".before"))
-        if not folder.exists():
-            path.rename(folder)
-        shutil.rmtree(path, ignore_errors=True)
-    for path in (run_dir / CHECKPOINTS).glob(".*.partial"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    restore(run_dir / CHECKPOINTS)

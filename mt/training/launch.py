@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.artefacts import exclusive
 from mt.config.auto import has_auto
 from mt.config.load import load_config
 from mt.config.plan import plan_data
@@ -16,7 +17,7 @@ from mt.data.tokens.store_parts import ALONE, Shard
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
-from mt.files import exclusive, write_whole
+from mt.files import write_whole
 from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines

@@ -22,9 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mt.artefacts import make
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
-from mt.files import sha256_of, sync_files, sync_folder
+from mt.files import sha256_of
 from mt.runs.model_folder import SHORTLIST, ModelFolder, tuned_shortlist
 from mt.runtime.machine import usable_cores
 from mt.search.options import EngineOptions, SearchOptions
@@ -36,12 +37,9 @@ from mt.translate.loaded_engine import LoadedEngine
 COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 # Of the way in which models are converted: another number, and all are converted again.
 FORMAT = 2
-# The checksums of the files of a conversion, in its folder.
-RECORD = "converted.json"
 # Size of the user's cache. A base model (60 million parameters) takes 0.25 GB.
 MAX_BYTES = 5 * 10**9
-# A conversion that is being written. One this many seconds old was interrupted.
-PARTIAL = "partial."
+# A conversion that is being written, and is this many seconds old, was interrupted.
 ABANDONED = 3600
 # What CTranslate2 raises when it cannot load a folder.
 LOAD_ERRORS = (RuntimeError, ValueError, MemoryError, OSError)
@@ -180,42 +178,68 @@ def load_converted(
     Raises CheckpointError if CTranslate2 does not find the same probabilities with it, or cannot
     load it, or where there is no room for it even in a temporary folder.
     """
-    place = _place(described)
-    if place is not None and is_current(place):
+    key = _key(described)
+    errors = ["no home directory; set XDG_CACHE_HOME"]
+    with suppress(RuntimeError):
+        place = user_cache() / key[:32]
         try:
-            loaded = load(place)
-        except LOAD_ERRORS as error:
-            report(f"CTranslate2 cannot load {place} ({error}); the model is converted again")
-            shutil.rmtree(place, ignore_errors=True)
-        else:
-            with suppress(OSError):
-                os.utime(place)  # used now, so it is removed late
-            return loaded
-    errors = ["no home directory; set XDG_CACHE_HOME"] if place is None else []
-    for parent in ([] if place is None else [place.parent]) + [Path(tempfile.gettempdir())]:
-        try:
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(
-                prefix=PARTIAL, dir=parent, ignore_cleanup_errors=True
-            ) as private:
-                start = time.perf_counter()
-                folder = Path(private) / "model"
-                folder.mkdir(mode=0o700)
-                convert(described, folder)
-                loaded = load(folder)
-                seconds = time.perf_counter() - start
-                if place is not None and parent == place.parent:
-                    _keep(folder, place)
-                    errors = []
-                kept = f"not kept: {'; '.join(errors)}" if errors else f"kept in {place}"
-                report(f"converted for CTranslate2 in {seconds:.1f} s, {kept}")
-                return loaded
+            return _load_kept(described, place, key, load, report)
         except OSError as error:  # such as a full disk
-            errors.append(f"{parent} ({error.strerror or error})")
+            errors = [f"{place.parent} ({error.strerror or error})"]
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as private:
+            start = time.perf_counter()
+            convert(described, Path(private))
+            loaded = load(Path(private))
+            seconds = time.perf_counter() - start
+            report(f"converted for CTranslate2 in {seconds:.1f} s, not kept: {errors[0]}")
+            return loaded
+    except OSError as error:
+        errors.append(f"{tempfile.gettempdir()} ({error.strerror or error})")
     raise CheckpointError(
         f"the model cannot be converted for CTranslate2: {'; '.join(errors)}; free some space "
         "there, set XDG_CACHE_HOME to a folder of yours, or give --engine torch"
     )
+
+
+def _load_kept(
+    described: ModelFolder,
+    place: Path,
+    key: str,
+    load: Callable[[Path], Loaded],
+    report: Callable[[str], None],
+) -> Loaded:
+    """Load the conversion that is kept at `place`, converted first if need be. Raises OSError."""
+    seconds: list[float] = []
+
+    def build(partial: Path) -> None:
+        start = time.perf_counter()
+        partial.chmod(0o700)
+        convert(described, partial)
+        seconds.append(time.perf_counter() - start)
+
+    def wait() -> None:
+        report("waiting for another process, which converts the model for CTranslate2")
+
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if place.exists() and not is_mine(place):
+        shutil.rmtree(place)
+    make(place, key, build, wait, sha256_of)
+    try:
+        loaded = load(place)
+    except LOAD_ERRORS as error:
+        if seconds:
+            raise
+        report(f"CTranslate2 cannot load {place} ({error}); the model is converted again")
+        shutil.rmtree(place)
+        make(place, key, build, wait, sha256_of)
+        loaded = load(place)
+    with suppress(OSError):
+        os.utime(place)  # used now, so it is removed late
+    if seconds:
+        report(f"converted for CTranslate2 in {seconds[-1]:.1f} s, kept in {place}")
+        _make_room(place)
+    return loaded
 
 
 def convert(described: ModelFolder, output: Path) -> None:
@@ -244,53 +268,22 @@ def user_cache() -> Path:
     return (home if home.is_absolute() else Path.home() / ".cache") / "mt" / "ctranslate2"
 
 
-def _place(described: ModelFolder) -> Path | None:
-    """The folder where the conversion is kept; None for a user without a home directory."""
+def _key(described: ModelFolder) -> str:
+    """What a conversion depends on, as a hash."""
     depends_on = [
         FORMAT,
         described.weights_hash,
         described.tokenizer.fingerprint,
         described.config.model.model_dump(mode="json"),
     ]
-    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-    try:
-        return user_cache() / key[:32]
-    except RuntimeError:
-        return None
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
-def is_current(place: Path) -> bool:
-    """Whether a conversion is there, undamaged, and written by this user."""
-    try:
-        status = place.stat()
-        if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-            return False
-        known = json.loads((place / RECORD).read_text(encoding="utf-8"))
-        names = {path.name for path in place.iterdir()} - {RECORD}
-        return known.keys() == names and all(
-            sha256_of(place / name) == checksum for name, checksum in known.items()
-        )
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return False
-
-
-def _keep(converted: Path, place: Path) -> None:
-    """Rename a conversion to its place, with its checksums. Raises OSError."""
-    checksums = {path.name: sha256_of(path) for path in converted.iterdir()}
-    (converted / RECORD).write_text(json.dumps(checksums, indent=1), encoding="utf-8")
-    sync_files(converted)
-    for _ in range(3):
-        with suppress(OSError):  # there is a damaged one, or a new one
-            converted.rename(place)
-            break
-        if is_current(place):
-            return  # another process was faster
-        with suppress(OSError):
-            place.rename(converted.parent / "before")
-    else:
-        raise OSError(f"{place.name} cannot be replaced; remove it")
-    sync_folder(place.parent)
-    _make_room(place)
+def is_mine(place: Path) -> bool:
+    """Whether a conversion belongs to this user, and nobody else may write there."""
+    status = place.stat()
+    is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & 0o022
 
 
 def _make_room(newest: Path) -> None:
@@ -301,8 +294,8 @@ def _make_room(newest: Path) -> None:
             used[path] = path.stat().st_mtime
     total = 0
     for path in sorted(used, key=used.__getitem__, reverse=True):
-        if path.name.startswith(PARTIAL):
-            unused = time.time() - used[path] > ABANDONED
+        if path.name.startswith("."):  # being written, or a lock
+            unused = path.suffix == ".partial" and time.time() - used[path] > ABANDONED
         else:
             with suppress(OSError):
                 total += sum(file.stat().st_size for file in path.iterdir())

@@ -279,7 +279,7 @@ FAILURES = {
     ),
     "mt.model.checkpoint.torch.save": half(full_disk()),
     "mt.model.checkpoint.sha256_of": fail,
-    "mt.model.checkpoint.sync_files": fail,
+    "mt.artefacts.sync_files": fail,
 }
 
 
@@ -315,7 +315,7 @@ def test_a_full_disk_leaves_everything_saved_before(
 def test_adams_state_needs_twice_the_size_of_the_weights(
     state: dict[str, Any] | None, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mt.model.checkpoint.sync_files", fail)
+    monkeypatch.setattr("mt.artefacts.sync_files", fail)
     with raises_saying(CheckpointError, "needs at least", size, "free"):
         save_model_folder(tmp_path / "a", {"w": torch.zeros(250_000)}, {}, state)
 

@@ -17,11 +17,14 @@ from faults import raising
 from messages import says
 from model_files import copy_model, drop, empty, flip, truncate
 
+from mt import artefacts
+from mt.artefacts import RECORD, is_made
 from mt.errors import CheckpointError
+from mt.files import sha256_of
 from mt.runs.model_folder import ModelFolder, checkpoints, read_folder
 from mt.search import ctranslate2_model
 from mt.translate import load_ctranslate2
-from mt.translate.load_ctranslate2 import RECORD, is_current, load_converted, user_cache
+from mt.translate.load_ctranslate2 import is_mine, load_converted, user_cache
 
 Convert = Callable[[ModelFolder, Path], None]
 DISK_FULL = OSError(28, "No space left on device")
@@ -67,7 +70,7 @@ def quiet(_: str) -> None:
 
 
 def cached() -> list[Path]:
-    return sorted(user_cache().iterdir())
+    return sorted(path for path in user_cache().iterdir() if path.suffix != ".lock")
 
 
 def test_it_is_made_once_and_again_if_damaged(described: ModelFolder, calls: list[Path]) -> None:
@@ -87,7 +90,7 @@ def test_it_is_made_once_and_again_if_damaged(described: ModelFolder, calls: lis
         harm()
         assert load_converted(described, content, quiet) == b"weights"
         assert len(calls) == number
-        assert is_current(place)
+        assert is_made(place, None, sha256_of)
     assert cached() == [place]
     assert sorted(described.folder.iterdir()) == before
 
@@ -106,12 +109,13 @@ def test_what_another_user_may_have_written_is_not_trusted(
 ) -> None:
     load_converted(described, content, quiet)
     (place,) = cached()
-    assert is_current(place)
+    assert is_mine(place)
     place.chmod(0o770)
-    assert not is_current(place)
-    place.chmod(0o700)
+    assert not is_mine(place)
+    load_converted(described, content, quiet)
+    assert (len(calls), is_mine(place)) == (2, True)
     monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
-    assert not is_current(place)
+    assert not is_mine(place)
 
 
 def test_a_conversion_in_a_strangers_model_folder_is_ignored(
@@ -128,7 +132,7 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
         "format": 1,
         "weights": described.weights_hash,
         "tokenizer": described.tokenizer.fingerprint,
-        "sha256": {path.name: load_ctranslate2.sha256_of(path) for path in planted.iterdir()},
+        "files": {path.name: sha256_of(path) for path in planted.iterdir()},
     }
     (planted / RECORD).write_text(json.dumps(record), encoding="utf-8")
     source = tiny_corpus / "test.src"
@@ -154,10 +158,10 @@ def test_what_ctranslate2_cannot_load_is_converted_once_more(
     for name, content in [("model.bin", each) for each in bad] + [(vocabulary, b"\xff{")]:
         assert (place / name).exists()
         (place / name).write_bytes(content)
-        paths = [path for path in place.iterdir() if path.name != RECORD]
-        known = {path.name: load_ctranslate2.sha256_of(path) for path in paths}
-        (place / RECORD).write_text(json.dumps(known), encoding="utf-8")
-        assert is_current(place)
+        record = json.loads((place / RECORD).read_text(encoding="utf-8"))
+        record["files"][name] = sha256_of(place / name)
+        (place / RECORD).write_text(json.dumps(record), encoding="utf-8")
+        assert is_made(place, None, sha256_of)
         ended = mt("translate", "-m", described.folder, stdin=line)
         assert (ended.code, ended.out) == (0, expected)
         assert says(ended.err, "cannot load", place, "converted again", "kept in", place)
@@ -176,18 +180,11 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    new_folder = tempfile.mkdtemp
-
-    def read_only(suffix: str | None, prefix: str | None, dir: str | None) -> str:
-        if dir is not None and Path(dir) == user_cache():
-            raise OSError(30, "Read-only file system")
-        return new_folder(suffix, prefix, dir)
-
     with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "mkdtemp", read_only)
+        patch.setattr(artefacts, "exclusive", raising(OSError(30, "Read-only file system")))
         assert load_converted(described, content, said.append) == b"weights"
     with monkeypatch.context() as patch:
-        patch.setattr(load_ctranslate2, "sync_files", raising(DISK_FULL))
+        patch.setattr(artefacts, "sync_files", raising(DISK_FULL))
         assert load_converted(described, content, said.append) == b"weights"
     with monkeypatch.context() as patch:
         patch.delenv("XDG_CACHE_HOME")
@@ -221,24 +218,10 @@ def test_two_processes_convert_at_the_same_time(described: ModelFolder) -> None:
     both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]  # type: ignore[call-overload]
     ended = [process.communicate(b"drei acht\n", timeout=120) for process in both]
     (place,) = cached()
-    assert is_current(place)
+    assert is_made(place, None, sha256_of)
     assert [process.returncode for process in both] == [0, 0]
     assert ended[0][0] == ended[1][0] != b""
     assert f"kept in {place}" in ended[0][1].decode() + ended[1][1].decode()
-
-
-def test_another_process_is_faster(
-    described: ModelFolder, converts: Callable[[Convert], None]
-) -> None:
-    def slow(model: ModelFolder, output: Path) -> None:
-        converts(write)
-        load_converted(described, content, quiet)
-        write(model, output)
-
-    converts(slow)
-    assert load_converted(described, content, quiet) == b"weights"
-    (place,) = cached()
-    assert is_current(place)
 
 
 def test_the_cache_keeps_what_was_used_last_and_is_limited(
@@ -255,7 +238,7 @@ def test_the_cache_keeps_what_was_used_last_and_is_limited(
     load_converted(models[0], content, quiet)  # used now
     size = sum(file.stat().st_size for file in cached()[0].iterdir())
     monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 2 * size)
-    interrupted, current = (user_cache() / f"partial.{name}" for name in ("old", "new"))
+    interrupted, current = (user_cache() / f".{name}.partial" for name in ("old", "new"))
     for folder in (interrupted, current):
         folder.mkdir()
     os.utime(interrupted, (1, 1))

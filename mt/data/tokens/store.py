@@ -11,7 +11,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mt.artefacts import beside, exclusive, is_made, key_of, make
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.data.tokens.filters import Counts
@@ -34,12 +34,13 @@ from mt.data.tokens.store_parts import (
     use_work_folder,
 )
 from mt.errors import DataError
-from mt.files import exclusive, read_json, sync_files, sync_folder, write_whole
+from mt.files import read_json, write_whole
 
 if TYPE_CHECKING:
     from mt.config.plan import Corpus
 
 FORMAT = 2
+META = "meta.json"
 # Pairs of whose starts in the file of tokens one is kept in memory.
 BLOCK = 32
 
@@ -122,7 +123,7 @@ def known_records(folder: Path) -> FileRecords:
 def meta_of(folder: Path) -> dict[str, Any]:
     """What the store or cleaned text in `folder` says of itself; empty where that is damaged."""
     try:
-        return dict(read_json(folder / "meta.json"))
+        return dict(read_json(folder / META))
     except (OSError, ValueError, TypeError):
         return {}
 
@@ -149,15 +150,35 @@ def build_shard(
     Returns None while parts of other shards are missing. For the rest see `open_or_build`.
     """
     fingerprint = fingerprint_of(texts)
+    work = folder.with_name(folder.name + ".partial")
+
+    def wait() -> None:
+        log(f"{texts.where}: waiting for another process, which builds the token store")
+
+    parts: list[Path] = []
+
+    def build(partial: Path) -> None:
+        use_work_folder(work, fingerprint)
+        try:
+            _merge(work, partial, parts or encode_parts(work, texts, watch), texts)
+        except DataError:  # other texts or settings are needed, and so other parts
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+
     try:
-        store = _open(folder, fingerprint)
-        if store is None:
-            store = _encode_and_merge(folder, texts, fingerprint, shard, log, watch)
-        if store is None:
-            return None
+        if shard != ALONE and not is_made(folder, fingerprint):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with exclusive(beside(folder, "lock"), wait):
+                use_work_folder(work, fingerprint)
+            # The other shards are encoded at the same time, without the lock.
+            parts += encode_parts(work, texts, watch, shard)
+            if not all(part.exists() for part in parts) and not is_made(folder, fingerprint):
+                return None
+        make(folder, fingerprint, build, wait)
+        shutil.rmtree(work, ignore_errors=True)
         if texts.records != known_records(folder):  # the same texts in another place
             meta = meta_of(folder) | {"records": texts.records}
-            write_whole(folder / "meta.json", json.dumps(meta, indent=1))
+            write_whole(folder / META, json.dumps(meta, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
         reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
@@ -165,62 +186,16 @@ def build_shard(
             f"{reason}; free some space and run the same command again, which continues after the "
             "parts that are encoded, or choose another --run-dir"
         ) from error
+    store = open_built(folder)
     log(f"{texts.where}: {store.counts}")
     for line in _corpus_messages(store.corpora, texts):
         log(line)
     return store
 
 
-def _encode_and_merge(
-    folder: Path,
-    texts: StoreTexts,
-    fingerprint: str,
-    shard: Shard,
-    log: Callable[[str], None],
-    watch: Watch,
-) -> Store | None:
-    """Build the store as `build_shard` says, unless another process has built it meanwhile."""
-    work = folder.with_name(folder.name + ".partial")
-    message = f"{texts.where}: waiting for another process, which builds the token store"
-
-    def locked() -> AbstractContextManager[None]:
-        return exclusive(folder.with_name(folder.name + ".lock"), lambda: log(message))
-
-    def encoded() -> list[Path]:
-        return encode_parts(work, texts, watch, shard)
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    parts: list[Path] | None = None
-    if shard != ALONE:  # the other shards are encoded at the same time, without the lock
-        with locked():
-            use_work_folder(work, fingerprint)
-        parts = encoded()
-    with locked():
-        if (store := _open(folder, fingerprint)) is not None:
-            return store
-        if (other := meta_of(folder).get("format", FORMAT)) != FORMAT:
-            log(
-                f"{texts.where}: the token store in {folder} was built by another version of mt "
-                f"(format {other}, here {FORMAT}); it is built again"
-            )
-        try:
-            if parts is None:
-                use_work_folder(work, fingerprint)
-                parts = encoded()
-            elif not all(part.exists() for part in parts):
-                return None
-            _merge(folder, work, parts, texts, fingerprint)
-        except DataError:  # other texts or settings are needed, and so other parts
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-    return _open(folder, fingerprint)
-
-
-def _merge(
-    folder: Path, work: Path, parts: list[Path], texts: StoreTexts, fingerprint: str
-) -> None:
-    """Merge the parts and put the store in the place of `folder`. Raises DataError, OSError."""
-    merged, corpora = merge_parts(work, parts, texts)
+def _merge(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> None:
+    """Fill the folder of a store from the parts in `work`. Raises DataError, OSError."""
+    corpora = merge_parts(work, folder, parts, texts)
     total = sum(corpora, Counts())
     if not total.kept:
         raise DataError(
@@ -228,20 +203,13 @@ def _merge(
             "are the right ones, or raise data.max_tokens and data.max_length_ratio"
         )
     meta = {
-        "format": FORMAT,
-        "fingerprint": fingerprint,
         "records": texts.records,
         "dtype": texts.id_type.str,
         "kept": [counts.kept for counts in corpora],
         "counts": total.summary(texts.limits),
         "corpora": [asdict(counts) for counts in corpora],
     }
-    (merged / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    sync_files(merged)
-    shutil.rmtree(folder, ignore_errors=True)
-    merged.rename(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(work, ignore_errors=True)
+    (folder / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
@@ -262,31 +230,19 @@ def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[s
 
 
 def open_built(folder: Path) -> Store:
-    """Open the store that another process has built in `folder`, without reading the texts.
+    """Open the store that is built in `folder`, without reading the texts.
 
     Raises DataError if there is none.
     """
-    store = _open(folder)
-    if store is None:
-        raise DataError(f"{folder}: contains no complete token store.")
-    return store
-
-
-def _open(folder: Path, wanted: str | None = None) -> Store | None:
-    """The store in `folder`; None if it is incomplete or its fingerprint is not `wanted`."""
     try:
-        meta = meta_of(folder)
-        fingerprint = str(meta["fingerprint"])
-        if wanted not in (None, fingerprint) or meta.get("format", FORMAT) != FORMAT:
-            return None
+        if not is_made(folder, None):
+            raise ValueError
+        meta = read_json(folder / META)
         # As arrays, whose rows are taken faster than those of np.memmap.
         lengths = np.asarray(np.load(folder / "lengths.npy", mmap_mode="r"))
-        dtype = np.dtype(meta["dtype"])
-        ids = np.asarray(np.memmap(folder / TOKENS, dtype=dtype, mode="r"))
+        ids = np.asarray(np.memmap(folder / TOKENS, dtype=np.dtype(meta["dtype"]), mode="r"))
         corpora = tuple(Counts(**corpus) for corpus in meta["corpora"])
         kept, counts = tuple(meta["kept"]), meta["counts"]
+        return Store(ids, lengths, kept, counts, key_of(folder), corpora)
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
-        return None
-    if len(ids) != lengths.sum():
-        return None
-    return Store(ids, lengths, kept, counts, fingerprint, corpora)
+        raise DataError(f"{folder}: contains no complete token store.") from None

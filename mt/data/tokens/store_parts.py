@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mt.artefacts import whole_folder
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.formats import format_of
 from mt.data.tokens.duplicates import DuplicateFinder, pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault, with_text
 from mt.errors import DataError
-from mt.files import new_result, read_json
+from mt.files import read_json
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _encode_part(
     n_src, n_tgt = texts.n_before[corpus]
     # Pairs of several languages may have one text, such as a name, and are no duplicates.
     languages = f"{texts.corpora[corpus].direction} " if texts.by_language else ""
-    with new_result(part) as partial, (partial / TOKENS).open("wb") as file:
+    with whole_folder(part, "stays") as partial, (partial / TOKENS).open("wb") as file:
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
             if texts.limits.dedupe:
                 keys.append(pair_keys([(languages + src, tgt) for src, tgt in chunk]))
@@ -156,29 +157,26 @@ def _encode_part(
         (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
-def merge_parts(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, list[Counts]]:
-    """Join the parts, without duplicates, in a folder inside `work`; also the counts by corpus.
+def merge_parts(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> list[Counts]:
+    """Join the parts of `work` in `folder`, without duplicates; returns the counts by corpus.
 
     Raises OSError, and DataError where a part is damaged.
     """
     try:
-        return _merged(work, parts, texts)
+        return _merged(work, folder, parts, texts)
     except (FileNotFoundError, ValueError, TypeError, LookupError, EOFError) as error:
         raise DataError(
-            f"{work}: a part of the token store is damaged ({error}); the parts are removed: run "
-            "the same command again, which encodes the texts anew"
+            f"{work}: a part of the token store is damaged ({error}); the parts are "
+            "removed: run the same command again, which encodes the texts anew"
         ) from error
 
 
-def _merged(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, list[Counts]]:
+def _merged(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> list[Counts]:
     metas = [read_json(part / "meta.json") for part in parts]
     corpora = [Counts() for _ in texts.corpora]
-    merged = work / "merged"
-    shutil.rmtree(merged, ignore_errors=True)
-    merged.mkdir()
     lengths = [np.empty((2, 0), texts.length_type)]
     duplicates = _find_duplicates(work, parts, metas, texts)
-    with (merged / TOKENS).open("wb") as file:
+    with (folder / TOKENS).open("wb") as file:
         for part, meta, dropped in zip(parts, metas, duplicates, strict=True):
             faults = np.load(part / "faults.npy")
             found = np.bincount(faults[~dropped], minlength=len(LENGTH_FAULTS))
@@ -190,8 +188,8 @@ def _merged(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, lis
             lengths.append(part_lengths[:, stays])
             ids = np.fromfile(part / TOKENS, texts.id_type)
             file.write(ids[np.repeat(stays, part_lengths.sum(0, dtype=np.int64))].tobytes())
-    np.save(merged / "lengths.npy", np.concatenate(lengths, axis=1))
-    return merged, corpora
+    np.save(folder / "lengths.npy", np.concatenate(lengths, axis=1))
+    return corpora
 
 
 def _find_duplicates(

@@ -1,0 +1,147 @@
+"""Artefacts: folders that appear whole or not at all, made once and found again by their key.
+
+A token store, cleaned text, a model converted for another engine, an export, a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from mt.files import read_json, sync_files, sync_folder
+
+# In the folder of an artefact: its key, and what is known of its files.
+RECORD = "made.json"
+# What tells whether a file is as it was written.
+Digest: TypeAlias = Callable[[Path], int | str]
+
+
+def beside(folder: Path, kind: str) -> Path:
+    """The hidden path next to `folder` where it is written, locked, or set aside meanwhile."""
+    return folder.with_name(f".{folder.name}.{kind}")
+
+
+@contextmanager
+def whole_folder(folder: Path, there: Literal["stays", "goes", "error"] = "goes") -> Iterator[Path]:
+    """A folder beside `folder` that takes its place, whole, if the block succeeds.
+
+    `there`: what becomes of a folder that is there by then. One that goes is set aside first: if
+    the process is killed after that, `restore` brings it back. Raises OSError, FileExistsError
+    where a folder is an error.
+    """
+    partial = beside(folder, f"{socket.gethostname()}-{os.getpid()}.partial")
+    before = beside(folder, "before")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        sync_files(partial)
+        if folder.exists() and there == "error":
+            raise FileExistsError(f"{folder} already exists")
+        if folder.exists() and there == "goes":
+            shutil.rmtree(before, ignore_errors=True)
+            folder.rename(before)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if there != "stays" or not folder.is_dir():
+                raise
+        sync_folder(folder.parent)
+        shutil.rmtree(before, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def restore(parent: Path) -> None:
+    """Bring back or remove what killed processes have left in a folder of artefacts.
+
+    Nobody may be writing there.
+    """
+    for path in parent.glob(".*.before"):
+        folder = path.with_name(path.name[1:].removesuffix(".before"))
+        if not folder.exists():
+            path.rename(folder)
+        shutil.rmtree(path, ignore_errors=True)
+    for path in parent.glob(".*.partial"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def make(
+    folder: Path,
+    key: str,
+    build: Callable[[Path], None],
+    wait: Callable[[], None] = lambda: None,
+    digest: Digest | None = None,
+) -> None:
+    """Make an artefact, unless it is in `folder` already: whole or not at all, by one process.
+
+    `key` stands for all that it is made of, and `build` fills an empty folder. Of several processes
+    one builds, and the others wait, each after a call of `wait`. What was made with another key,
+    or has a file with another `digest` (None: another size), is made again. Raises OSError, and
+    what `build` raises.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(beside(folder, "lock"), wait):
+        if is_made(folder, key, digest):
+            return
+        with whole_folder(folder) as partial:
+            build(partial)
+            files = {path.name: (digest or size)(path) for path in sorted(partial.iterdir())}
+            record = json.dumps({"key": key, "files": files}, indent=1)
+            (partial / RECORD).write_text(record, encoding="utf-8")
+
+
+def size(path: Path) -> int:
+    """Bytes of a file; 0 of JSON, which tells itself when it is damaged, and may be completed."""
+    return 0 if path.suffix == ".json" else path.stat().st_size
+
+
+def is_made(folder: Path, key: str | None, digest: Digest | None = None) -> bool:
+    """Whether an artefact of this key is there, undamaged; None: of any key."""
+    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+        record = read_json(folder / RECORD)
+        files = record["files"]
+        names = {path.name for path in folder.iterdir()} - {RECORD}
+        return (
+            key in (None, record["key"])
+            and names == files.keys()
+            and all((digest or size)(folder / name) == value for name, value in files.items())
+        )
+    return False
+
+
+def key_of(folder: Path) -> str:
+    """The key of an artefact. Raises OSError, ValueError or LookupError where there is none."""
+    return str(read_json(folder / RECORD)["key"])
+
+
+@contextmanager
+def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Let one process at a time into the block, by a lock on the file `path`, which stays.
+
+    `wait` is called before waiting for another process. The system releases the lock of a process
+    that ends or is killed, on NFS as well (there flock is a lock of the server); a machine that is
+    lost keeps it for the lease of the server, about 90 seconds. Without locks (some network file
+    systems) nobody waits, so the block must also be right if two are in it. Raises OSError where
+    the file cannot be written.
+    """
+    import fcntl
+
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
