@@ -157,6 +157,7 @@ def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_pa
         "train.valid_every=40",
         "train.log_every=5",
         "data.augment={typos: 0.5}",
+        "tokenizer.vocab_size=400",
     ]
     sets = [word for setting in settings for word in ("--set", setting)]
     ended = run_mt(
