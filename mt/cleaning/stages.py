@@ -42,7 +42,7 @@ SHORT_CHARACTERS = 25
 
 
 @dataclass(frozen=True)
-class Stage:
+class CleaningStage:
     """A stage: the folders of all its results, and how the one with a number is made."""
 
     results: Callable[[CleaningPlan], list[Path]]
@@ -277,14 +277,14 @@ def _of_shards(folder: str) -> Callable[[CleaningPlan], list[Path]]:
 
 
 STAGES = {
-    "reading": Stage(
+    "reading": CleaningStage(
         lambda plan: [plan.texts / f"{number:05}" for number in range(len(plan.parts))], read_part
     ),
-    "scoring": Stage(_of_shards("scores"), score_shard),
-    "deciding": Stage(_of_shards("decisions"), decide_shard),
-    "finding duplicates": Stage(
+    "scoring": CleaningStage(_of_shards("scores"), score_shard),
+    "deciding": CleaningStage(_of_shards("decisions"), decide_shard),
+    "finding duplicates": CleaningStage(
         lambda plan: [plan.decisions / f"bucket-{n:03}" for n in range(plan.buckets)],
         find_duplicates,
     ),
-    "writing": Stage(_of_shards("kept"), apply),
+    "writing": CleaningStage(_of_shards("kept"), apply),
 }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from mt.data.reading.text_files import count_lines
-from mt.errors import ConfigError, DataError
+from mt.errors import ConfigError, DataError, leaf_for
 from mt.files import sha256_of
 from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
@@ -87,15 +86,12 @@ def translate_file(
     say(translator.summary() + kept)
 
 
-def _import_documents(option: str) -> Any:
-    """Import the part of mt for documents, which all else does without."""
-    try:
-        return import_module("mt.documents.translate_document")
-    except ImportError as error:
-        raise ConfigError(
-            f"{option}: needs the part mt.documents, which is not installed here ({error}); "
-            "install all of mt, or leave the option out"
-        ) from error
+def _import_documents(option: str) -> ModuleType:
+    """The leaf for documents, which all else does without; ConfigError where it is missing."""
+    with leaf_for(option):
+        from mt.documents import translate_document
+
+        return translate_document
 
 
 def number_of_lines(source: str) -> int | None:

@@ -28,7 +28,7 @@ from mt.cleaning.plan import CleaningPlan, Corpus, plan_of
 from mt.cleaning.rejected import REASONS
 from mt.cleaning.report import CleaningReport, report_text
 from mt.cleaning.rules import RULES, PairScorer, decide
-from mt.cleaning.stages import STAGES, Stage, all_decisions
+from mt.cleaning.stages import STAGES, CleaningStage, all_decisions
 from mt.config.schema import Clean, DataConfig, Source
 from mt.data.tokens.duplicates import hashes, normalised
 from mt.errors import DataError
@@ -313,7 +313,7 @@ def test_a_killed_cleaning_continues_with_what_is_done(
             raise KeyboardInterrupt
         real.make(plan, number, folder)
 
-    monkeypatch.setitem(STAGES, stage, Stage(real.results, killed))
+    monkeypatch.setitem(STAGES, stage, CleaningStage(real.results, killed))
     with pytest.raises(KeyboardInterrupt):
         folder.clean(plan)
     done = {path: path.stat().st_mtime_ns for path in (folder.path / "killed").glob("*/0*")}

@@ -15,6 +15,7 @@ from conftest import Mt, lines_of, refused, write_lines
 from messages import raises_saying, says
 from stand_in_engine import StandInEngine, stand_in_translator
 
+from mt.config.schema import DataConfig, TextEntry
 from mt.documents import protect, translate_document
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.documents.protect import Protection
@@ -115,7 +116,7 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for module in (translate_file, translate_document):
             monkeypatch.setattr(module, "load_translator", load)
             monkeypatch.setattr(module, "say", said.append)
-        data = SimpleNamespace(train=[SimpleNamespace(tag="<bt>")])
+        data = DataConfig(train=[TextEntry(src="a", tgt="b", tag="<bt>")])
         folder = SimpleNamespace(tokenizer=None, config=SimpleNamespace(data=data))
         monkeypatch.setattr(protect, "read_folder", lambda _: folder)
         monkeypatch.setattr(protect, "knows_placeholders", lambda _: known)

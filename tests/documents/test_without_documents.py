@@ -46,5 +46,5 @@ def test_what_needs_it_says_so_in_one_line(
     options: list[str], named: str, tiny_run: Path, mt: Mt
 ) -> None:
     message = refused(mt("translate", "-m", tiny_run, *options))
-    assert says(message, f"{named}: ", "mt.documents", "not installed", "leave the option out")
+    assert says(message, f"{named}: ", "mt.documents", "install", "do without")
     assert message.count("\n") == 0

@@ -1,0 +1,265 @@
+"""A change of a key does to a run what the schema says that it affects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, cast, get_args, get_origin
+
+import numpy as np
+import pytest
+from conftest import merged, write_lines
+from pydantic import BaseModel
+from token_stores import tokenizer_of
+
+from mt.cleaning.plan import plan_of
+from mt.config.data_schema import Augment, Clean, KeyInfo, TextEntry, TrainingStage, Until
+from mt.config.load import config_from_mapping
+from mt.config.plan import plan_data
+from mt.config.schema import TokenizerConfig, key_infos, sections
+from mt.data.tokens.directions import DirectedPairs, tokens_before
+from mt.data.tokens.mixing import sampling_weights, sentences_of_epoch
+from mt.data.tokens.store import Store, fingerprint_of
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
+from mt.errors import CheckpointError
+from mt.runs.run_dir import check_same_run, write_config
+from mt.training.prepare import Prepared, training_texts
+
+PAIRS = [("eins zwei drei vier fünf", "one two three four five")] * 50
+KEPT = (70, 30)
+# Values that are not derived from the one in BASE.
+OTHER: dict[str, Any] = {
+    "run.dir": "elsewhere",
+    "data.root": "{root}/.",
+    "data.src_lang": "nl",
+    "data.tgt_lang": "nl",
+    "data.train": [{"src": "a.de", "tgt": "a.en"}],
+    "data.valid": {"src": "b.de", "tgt": "b.en"},
+    "data.test": [{"src": "a.de", "tgt": "a.en"}],
+    "data.clean": {},
+    "data.augment": {},
+    "data.stages": [{"until": {"epochs": 1}, "weights": [1, 0]}, {}],
+    "tokenizer.character_coverage": 0.99,
+    "tokenizer.user_defined_symbols": ["<x>"],
+    "tokenizer.model": "own.model",
+    "tokenizer.tgt_model": "own.model",
+    "batch.tokens_per_batch": 77,
+    "model.d_model": 32,
+    "model.n_heads": 1,
+    "model.activation_dropout": 0.2,
+    "optim.betas": [0.8, 0.9],
+    "train.compile": False,
+    "train.max_epochs": 3,
+    "train.comet_model": "comet",
+    "train.ema": 0.99,
+    "train.init_from": "model",
+    "train.new_vocabulary": True,
+    "train.freeze": ["encoder"],
+    "train.max_steps": 7,
+    "data.train[].src": "b.de",
+    "data.train[].tgt": "b.en",
+    "data.train[].share": 0.5,
+    "data.train[].tag": "<bt>",
+    "data.train[].src_lang": "fr",
+    "data.train[].tgt_lang": "fr",
+    "data.clean.max_targets": 2,
+    "data.clean.against": ["b.en"],
+}
+# Keys that need others beside them, or whose texts do not exist here.
+NOT_ALONE = {
+    *("path", "format", "name", "split", "delimiter", "quoting", "tags", "directions"),
+    "errors",  # what it changes is counted when text is damaged
+}
+BASE = {
+    "data": {
+        "train": [{"src": "a.de", "tgt": "a.en"}, {"src": "b.de", "tgt": "b.en", "weight": 2.0}],
+        "src_lang": "de",
+        "tgt_lang": "en",
+        "max_tokens": 50,
+    },
+    "tokenizer": {"vocab_size": 300, "user_defined_symbols": ["<bt>"]},
+    "model": {"d_model": 64, "n_heads": 2},
+    "train": {"max_steps": 5},
+    "optim": {"warmup_steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    settings = TokenizerConfig(vocab_size=300, user_defined_symbols=["<bt>"])
+    sample = PairSample(1000)
+    assert len(list(sample.watch(PAIRS))) == len(PAIRS)
+    return train_on_sample(settings, sample, print, languages=["en", "fr", "de", "nl"])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that has a tokenizer and a checkpoint."""
+    write_lines(tmp_path / "a.de", ["eins"])
+    write_lines(tmp_path / "a.en", ["one"])
+    write_lines(tmp_path / "b.de", ["zwei"])
+    write_lines(tmp_path / "b.en", ["two"])
+    folder = tmp_path / "run"
+    (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+    tokenizer_of(TokenizerConfig(vocab_size=300), PAIRS).save(folder)
+    return folder
+
+
+def other_value(path: str, annotation: Any, value: Any) -> Any:
+    """Another value of a key than `value`."""
+    if path in OTHER:
+        return OTHER[path]
+    choices = [
+        choice
+        for part in (annotation, *get_args(annotation))
+        for choice in (get_args(part) if get_origin(part) is Literal else ())
+    ]
+    if choices := [choice for choice in choices if choice not in (value, "auto", "comet")]:
+        return choices[-1]
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case float():
+            return value / 2 if value else 0.25
+    raise AssertionError(f"{path}: give another value than {value!r} in OTHER")
+
+
+class State:
+    """What a run would have of a config: its token store, its plan, and its cleaned text."""
+
+    def __init__(self, values: Mapping[str, Any], root: Path, tokenizer: Tokenizer) -> None:
+        self.config = config_from_mapping(values, "test")
+        data = plan_data(self.config.data)
+        texts = training_texts(data, tokenizer, root / "none", {})
+        self.store = fingerprint_of(texts)
+        kept = [KEPT[flow.corpus] for flow in data.flows]
+        plans = [
+            SimpleNamespace(
+                drawn=sentences_of_epoch(sampling_weights(data, stage, kept), kept),
+                pairs=SimpleNamespace(before=before_of(data.flows, tokenizer)),
+            )
+            for stage in data.stages
+        ]
+        store = SimpleNamespace(fingerprint=self.store)
+        prepared: Any = SimpleNamespace(config=self.config, data=data, store=store, plans=plans)
+        self.plan = Prepared.plan_fingerprint.fget(prepared)  # type: ignore[attr-defined]
+        self.text = "" if data.clean is None else plan_of(data, root / "work").kept.name
+
+
+def before_of(flows: Any, tokenizer: Tokenizer) -> Any:
+    """The table of tokens before each source, of pairs that are not there."""
+    store = Store(np.zeros(0, "<u2"), np.zeros((2, 0), int), (0,) * len(flows), "", "")
+    return DirectedPairs.of(store, None, tokens_before(flows, tokenizer)).before
+
+
+def effect(before: Mapping[str, Any], after: Mapping[str, Any], run: Path, tokenizer: Any) -> str:
+    """What the second config does to a run of the first one."""
+    old, new = (State(values, run.parent, tokenizer) for values in (before, after))
+    assert old.config != new.config
+    write_config(run, old.config)
+    try:
+        check_same_run(run, new.config)
+    except CheckpointError as error:
+        return str(error)
+    if old.text != new.text:
+        return "text"
+    if old.store != new.store:
+        assert old.plan != new.plan
+        return "store"
+    return "plan" if old.plan != new.plan else "nothing"
+
+
+SAID = {
+    "shape": "another model or tokenizer",
+    "vocabulary": "another model or tokenizer",
+    "sample": "another model or tokenizer",
+    "start": "initial weights",
+    "state": "initial weights",
+    "languages": "other languages",
+    "positions": "nothing",
+}
+
+
+def check(path: str, info: KeyInfo, found: str) -> None:
+    """That a change of a key did what it is to do."""
+    if info.affects in ("nothing", "plan", "store", "text"):
+        assert found == info.affects, path
+    else:
+        assert SAID[info.affects] in found, path
+
+
+def base_of(run: Path, more: Mapping[str, Any]) -> dict[str, Any]:
+    return merged(merged(BASE, {"data": {"root": str(run.parent)}}), more)
+
+
+@pytest.mark.parametrize("path", sorted(key_infos()))
+def test_a_key_of_a_section(path: str, run: Path, tokenizer: Tokenizer) -> None:
+    section, _, key = path.partition(".")
+    base = base_of(run, {})
+    value = config_from_mapping(base, "test").value(path)
+    changed = other_value(path, sections()[section].model_fields[key].annotation, value)
+    if path == "data.root":
+        changed = changed.format(root=run.parent)
+    needed = {"train.new_vocabulary": {"train": {"init_from": "model"}}}.get(path, {})
+    two = {"tokenizer": {"joint": False, "model": "m", "tgt_model": "n"}}
+    if path.endswith("model") and section == "tokenizer":
+        base = merged(base, {"tokenizer": {"user_defined_symbols": []}})
+    base = merged(base, two if path == "tokenizer.tgt_model" else needed)
+    after = merged(base, {section: {key: changed}})
+    check(path, key_infos()[path], effect(base, after, run, tokenizer))
+
+
+def test_learned_positions_are_weights(run: Path, tokenizer: Tokenizer) -> None:
+    base = base_of(run, {"model": {"positions": "learned"}})
+    changed = merged(base, {"model": {"max_positions": 999}})
+    assert "another model or tokenizer" in effect(base, changed, run, tokenizer)
+
+
+INSIDE: list[tuple[str, type[BaseModel], dict[str, Any]]] = [
+    ("data.train[]", TextEntry, {}),
+    ("data.clean", Clean, {"data": {"clean": {"mojibake": False, "max_other_language": None}}}),
+    ("data.augment", Augment, {"data": {"augment": {}}}),
+    ("data.stages[]", TrainingStage, {"data": {"stages": [{"until": {"epochs": 2}}, {}]}}),
+    ("data.stages[].until", Until, {"data": {"stages": [{"until": {"epochs": 2}}, {}]}}),
+]
+STAGES = {"weights": [1, 0], "shares": [0.5, 0.5], "augment": {}, "until": {"epochs": 3}}
+UNTIL = {"updates": 9, "tokens": 99, "epochs": 3, "text": 1, "share": 0.3, "stall": 2}
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        (place, key)
+        for place, (_, model, _) in enumerate(INSIDE)
+        for key in model.model_fields
+        if key not in NOT_ALONE and (place, key) not in [(1, "mojibake"), (1, "max_other_language")]
+    ],
+)
+def test_a_key_inside(place: int, key: str, run: Path, tokenizer: Tokenizer) -> None:
+    where, model, needed = INSIDE[place]
+    field = model.model_fields[key]
+    base = base_of(run, needed)
+    changed = config_from_mapping(base, "test").model_dump(mode="json")
+    data = changed["data"]
+    inner = {
+        "data.train[]": lambda: data["train"][0],
+        "data.clean": lambda: data["clean"],
+        "data.augment": lambda: data["augment"],
+        "data.stages[]": lambda: data["stages"][0],
+        "data.stages[].until": lambda: data["stages"][0]["until"],
+    }[where]()
+    path = f"{where}.{key}"
+    tables = {"data.stages[]": STAGES, "data.stages[].until": UNTIL}
+    if key in tables.get(where, {}):
+        inner[key] = tables[where][key]
+        if key in ("share", "stall"):
+            inner["epochs"] = None
+            data["valid"] = {"src": "a.de", "tgt": "a.en"}
+    else:
+        inner[key] = other_value(path, field.annotation, inner[key])
+    if key == "tgt_lang":  # into one language from each, or a token would be needed
+        data["train"][1][key] = inner[key]
+    check(path, cast("KeyInfo", field.json_schema_extra), effect(base, changed, run, tokenizer))
