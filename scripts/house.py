@@ -1,4 +1,4 @@
-"""Print the size of the code: files, lines, functions.
+"""Print the size of the code: files, lines of core and leaves, functions, names.
 
     python scripts/house.py
     python scripts/house.py --compare v0.1.0          a commit and the working tree, side by side
@@ -13,6 +13,7 @@ import argparse
 import ast
 import io
 import json
+import re
 import statistics
 import subprocess
 import tarfile
@@ -22,6 +23,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MANY_PARAMETERS = 7
+LONG_FUNCTION = 90
+# Parts that can be cut off; their commands belong to the command line.
+LEAVES = {
+    *("cleaning", "documents", "fetch", "inspect"),
+    *("interop", "report", "synthetic", "tuning"),
+}
+COMMAND_LINE = {"cli", "api.py", "__main__.py"}
+# Names that say nothing, and openings of docstrings that do not say what the thing is.
+VAGUE_NAMES = {"one", "found", "own"}
+VAGUE_OPENING = re.compile(
+    r"(The same (of|for|as)|That of|Those of|What (is|it|the|of|a|may|must))\b"
+)
 
 
 def working_tree() -> dict[str, str]:
@@ -41,16 +54,41 @@ def sources_at(revision: str) -> dict[str, str]:
         return {name: file.read().decode() for name, file in files.items() if file}
 
 
+def part_of(name: str) -> str:
+    """Of which part a file of mt/ is: the core, a leaf, or the command line."""
+    room = name.split("/")[1]
+    if room in COMMAND_LINE or name.endswith("/commands.py"):
+        return "the command line"
+    return "the leaves" if room in LEAVES else "the core"
+
+
+def vague(tree: ast.AST) -> tuple[int, int]:
+    """How often a file binds one of `VAGUE_NAMES`, and opens a docstring with `VAGUE_OPENING`."""
+    names = openings = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names += name in VAGUE_NAMES
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
+                openings += bool(VAGUE_OPENING.match(ast.get_docstring(node) or ""))
+    return names, openings
+
+
 def measure(sources: Mapping[str, str]) -> dict[str, int | float | str]:
     """The figures, by name."""
     lines = {name: len(text.splitlines()) for name, text in sources.items()}
     ours = [name for name in sources if name.startswith("mt/")]
     folders: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
     for name in ours:
         folders["/".join(name.split("/")[:2])] += lines[name]
+        parts[part_of(name)] += lines[name]
     functions: list[tuple[int, int, str]] = []  # length, parameters, name
+    names = openings = 0
     for name in ours:
-        for node in ast.walk(ast.parse(sources[name])):
+        tree = ast.parse(sources[name])
+        names, openings = names + vague(tree)[0], openings + vague(tree)[1]
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 every = node.args
                 n_parameters = len(every.posonlyargs + every.args + every.kwonlyargs)
@@ -61,6 +99,7 @@ def measure(sources: Mapping[str, str]) -> dict[str, int | float | str]:
     return {
         "files in mt": len(ours),
         "lines of mt": sum(lines[name] for name in ours),
+        **{f"lines of {part}": count for part, count in sorted(parts.items())},
         **{f"lines of {folder}": count for folder, count in sorted(folders.items())},
         "files in tests": sum(name.startswith("tests/") for name in sources),
         "lines of tests": sum(n for name, n in lines.items() if name.startswith("tests/")),
@@ -71,9 +110,13 @@ def measure(sources: Mapping[str, str]) -> dict[str, int | float | str]:
         "median length of a function": statistics.median(lengths),
         "95th percentile of length": sorted(lengths)[int(0.95 * len(lengths))],
         "longest function": "{0} {2}".format(*max(functions)),
+        f"functions of more than {LONG_FUNCTION} lines": sum(n > LONG_FUNCTION for n in lengths),
         f"functions of more than {MANY_PARAMETERS} parameters, outside cli": sum(
-            n > MANY_PARAMETERS and not name.startswith("mt/cli/") for _, n, name in functions
+            n > MANY_PARAMETERS and part_of(name.partition(":")[0]) != "the command line"
+            for _, n, name in functions
         ),
+        "bindings of one, found, own": names,
+        "docstrings that open vaguely": openings,
     }
 
 

@@ -114,7 +114,7 @@ class TextEntry(Section):
     tag: Text | None = key(
         None,
         "word before each source line, such as <bt>; one of tokenizer.user_defined_symbols",
-        "store",  # it counts in the lengths of its pairs,
+        "store",  # it counts in the lengths of its pairs
     )
     reverse: Flag = key(
         False,
