@@ -118,10 +118,10 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
         ),
         ("data: {valid: []}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
-        ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; add it"),
+        ("data: {train: {src: a}}", "data.train[0].tgt: required, but missing: … with path"),
         (
             "data: {train: [{src: null, tgt: x}]}",
-            "data.train[0].src: is missing and has no default; add it",
+            "data.train[0].src: required, but missing: … path",
         ),
         (
             "data: {train: {path: a, directions: [de-en], share: 50%}}",

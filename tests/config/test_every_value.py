@@ -196,19 +196,19 @@ def errors(value: Any) -> list[str]:
 BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
     "Clean.duplicates": (duplicates, {"exact": [3, 3], "normalised": [2, 2]}),
     "Clean.leaks": (leaks, {"sides": 3, "pairs": 1}),
-    "Source.format": (
+    "TextEntry.format": (
         source_format,
         {
             **{"text": "rows.de", "tsv": "'{", "csv": "'{", "json": "ja yes", "jsonl": "ja yes"},
             **{"parquet": "library", "tmx": "<tu>", "xliff": "<tu>", "dataset": "Set f"},
         },
     ),
-    "Source.tags": (tags, {"strip": ["a"], "keep": ["a<b/>"]}),
-    "Source.errors": (
+    "TextEntry.tags": (tags, {"strip": ["a"], "keep": ["a<b/>"]}),
+    "TextEntry.errors": (
         errors,
         {"strict": ["refused"], "replace": ["a", "b\ufffd", "c"], "skip": ["a", "c"]},
     ),
-    "Source.quoting": (quoting, {"csv": ["ja", "yes"], "none": ['"ja"', "yes"]}),
+    "TextEntry.quoting": (quoting, {"csv": ["ja", "yes"], "none": ['"ja"', "yes"]}),
     "TokenizerConfig.type": (
         tokenizer_type,
         {"bpe": "bpe", "unigram": "unigram"},

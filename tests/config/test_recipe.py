@@ -8,7 +8,7 @@ import pytest
 from messages import raises_saying
 
 from mt.config.load import Loaded, load_config
-from mt.config.schema import Config, DataConfig, Source, json_schema
+from mt.config.schema import Config, DataConfig, TextEntry, json_schema
 from mt.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def test_a_recipe_gives_what_the_file_leaves_out(tmp_path: Path) -> None:
     text = "recipe: tiny.yaml\nmodel: {d_model: 32, dropout: 0.1}\ndata: {train: {src: a, tgt: b}}"
     loaded = load(tmp_path, text, "optim.peak_lr=1e-3")
     config, tiny = loaded.config, load_config("tiny.yaml").config
-    assert config.data == DataConfig(train=[Source(src="a", tgt="b")], max_tokens=128)
+    assert config.data == DataConfig(train=[TextEntry(src="a", tgt="b")], max_tokens=128)
     assert config.model == tiny.model.model_copy(update={"d_model": 32, "dropout": 0.1})
     assert config.optim == tiny.optim.model_copy(update={"peak_lr": 1e-3})
     assert (config.train, config.tokenizer) == (tiny.train, tiny.tokenizer)
