@@ -12,6 +12,7 @@ from messages import raises_saying, says
 
 from mt.cleaning import executors
 from mt.cleaning.report import CleaningReport
+from mt.config.plan import plan_data
 from mt.config.schema import Clean, Config
 from mt.errors import DataError
 from mt.files import sha256_of
@@ -60,7 +61,7 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     assert "\u200b" not in cleaned
     manifest = read_manifest(run)
     assert manifest["pairs"] == kept
-    source = dirty.data.train[0]
+    source = plan_data(dirty.data).corpora[0].source
     assert {name for name in manifest["data"] if "valid" not in name} == {source.src, source.tgt}
     assert manifest["data"][source.src] == {"sha256": sha256_of(Path(source.src)), "lines": 304}
 

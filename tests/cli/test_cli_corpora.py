@@ -10,7 +10,8 @@ from corpora import write
 from messages import raises_saying
 
 from mt.cli.options import CorpusGroup
-from mt.data.reading.corpus import read_pairs
+from mt.config.plan import plan_data
+from mt.data.reading.corpus import training_pairs
 from mt.errors import ConfigError
 
 
@@ -26,9 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pairs(*names: str, langs: str | None = None) -> list[tuple[str, str]]:
     group = CorpusGroup(list(names), langs)
-    data = group.value()
-    read = (read_pairs(one, Path(), f"IN[{i}]") for i, one in enumerate(data.train))
-    return [pair for corpus in read for pair in corpus]
+    return list(training_pairs(plan_data(group.value())))
 
 
 def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
@@ -58,7 +57,8 @@ def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
 )
 def test_languages_are_those_given_or_the_endings(langs: str | None, found: Any) -> None:
     data = CorpusGroup(["a.de", "a.en", "c.tsv"], langs).value()
-    assert (data.src_lang, data.tgt_lang) == (data.train[1].src, data.train[1].tgt) == found
+    table = plan_data(data).corpora[1].source
+    assert (data.src_lang, data.tgt_lang) == (table.src, table.tgt) == found
     data = CorpusGroup(["one.txt", "two.txt"]).value()
     assert (data.src_lang, data.tgt_lang) == ("src", "tgt")
 
@@ -66,8 +66,9 @@ def test_languages_are_those_given_or_the_endings(langs: str | None, found: Any)
 def test_a_config_names_them_too() -> None:
     write(Path("c.yaml"), "data: {root: /data, src_lang: de, tgt_lang: en, train: x.tmx}")
     group = CorpusGroup(config="c.yaml", settings=["data.tgt_lang=fr"])
-    data = group.value()
-    assert (data.root, data.train[0].path, data.train[0].tgt) == ("/data", "x.tmx", "fr")
+    data = plan_data(group.value())
+    source = data.corpora[0].source
+    assert (data.root, source.path, source.tgt) == (Path("/data"), "x.tmx", "fr")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from mt.config.load import (
     shipped_configs,
     with_origins,
 )
-from mt.config.schema import Augment, Config, DataConfig, Source, json_schema
+from mt.config.schema import Augment, Config, DataConfig, TextEntry, json_schema
 from mt.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -82,16 +82,16 @@ def test_base_lists_every_key_at_its_default() -> None:
     for section in SECTIONS:
         model = Config.model_fields[section].annotation
         assert list(listed[section]) == list(model.model_fields), section  # type: ignore[union-attr]
-    assert list(listed["data"]["train"][0]) == list(Source.model_fields)
+    assert list(listed["data"]["train"][0]) == list(TextEntry.model_fields)
 
     own = {"data.src_lang", "data.tgt_lang", "data.train", "data.valid", "data.test"}
     base = flat(load_config("base.yaml").config.model_dump())
     default = flat(Config().model_dump())
     assert {key for key in base if base[key] != default[key]} == own
-    assert {key for key in Source.model_fields if key not in ("src", "tgt")} == {
+    assert {key for key in TextEntry.model_fields if key not in ("src", "tgt")} == {
         key
         for key, value in base["data.train"][0].items()
-        if value == Source.model_fields[key].default
+        if value == TextEntry.model_fields[key].default
     }
 
 
@@ -181,7 +181,7 @@ def test_coding_details_is_the_document() -> None:
 
 def test_paths_of_recipes_are_those_of_the_corpora() -> None:
     multi30k = load_config("multi30k.yaml").config.data
-    assert [source.src for source in multi30k.texts.values()] == ["train.de.gz"]
+    assert [source.src for source in multi30k.train] == ["train.de.gz"]
     assert [source.tgt for source in multi30k.test] == [
         "test_2016_flickr.en.gz",
         "test_2017_flickr.en.gz",
@@ -248,13 +248,13 @@ def test_empty_sections_and_windows_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("{src: a, tgt: b}", [Source(src="a", tgt="b")]),
-        ("[{src: a, tgt: b}]", [Source(src="a", tgt="b")]),
+        ("{src: a, tgt: b}", [TextEntry(src="a", tgt="b")]),
+        ("[{src: a, tgt: b}]", [TextEntry(src="a", tgt="b")]),
         ("null", []),
         ("[]", []),
     ],
 )
-def test_one_text_or_many(tmp_path: Path, given: str, expected: list[Source]) -> None:
+def test_one_text_or_many(tmp_path: Path, given: str, expected: list[TextEntry]) -> None:
     config = load(tmp_path, f"data: {{train: {given}, test: {given}}}").config
     assert config.data.train == expected
     assert config.data.test == expected
@@ -263,7 +263,9 @@ def test_one_text_or_many(tmp_path: Path, given: str, expected: list[Source]) ->
 def test_an_alias_is_a_copy(tmp_path: Path) -> None:
     text = "data: {train: [&one {src: a, tgt: b}], valid: *one}"
     data = load(tmp_path, text, "data.valid.src=c").config.data
-    assert data == DataConfig(train=[Source(src="a", tgt="b")], valid=Source(src="c", tgt="b"))
+    assert data == DataConfig(
+        train=[TextEntry(src="a", tgt="b")], valid=TextEntry(src="c", tgt="b")
+    )
 
 
 def test_configs_are_frozen() -> None:
@@ -339,8 +341,8 @@ def test_settings_go_before_the_file_and_the_file_before_defaults(tmp_path: Path
     config, origins = loaded.config, loaded.origins
     assert (config.model.n_heads, config.model.d_ff, config.model.d_model) == (4, 100, 512)
     assert config.train.ema is None
-    assert config.data.train == [Source(src="x=y", tgt="b"), Source(src="c", tgt="d")]
-    assert config.data.test == [Source(src="e", tgt="f")]
+    assert config.data.train == [TextEntry(src="x=y", tgt="b"), TextEntry(src="c", tgt="d")]
+    assert config.data.test == [TextEntry(src="e", tgt="f")]
     assert config.optim.betas == (0.8, 0.9)
     assert (loaded.name, loaded.path) == ("x", tmp_path / "x.yaml")
 
@@ -354,7 +356,7 @@ def test_settings_go_before_the_file_and_the_file_before_defaults(tmp_path: Path
         "data.train[0].tgt": "x.yaml",
         "data.train[1].src": "--set",
         "data.train[1].tgt": "--set",
-        **{f"data.test[0].{key}": "--set" for key in Source.model_fields},
+        **{f"data.test[0].{key}": "--set" for key in TextEntry.model_fields},
         "optim.betas": "--set",
     }
 
@@ -441,8 +443,11 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
     assert (dropout["default"], number["minimum"], number["exclusiveMaximum"]) == (0.1, 0, 1)
     assert auto["const"] == "auto"
     assert definitions["ModelConfig"]["properties"]["norm"]["enum"] == ["pre", "post"]
-    assert definitions["Source"]["anyOf"] == [{"required": ["src", "tgt"]}, {"required": ["path"]}]
-    source = [{"$ref": "#/$defs/Source"}, {"type": "string"}]
+    assert definitions["TextEntry"]["anyOf"] == [
+        {"required": ["src", "tgt"]},
+        {"required": ["path"]},
+    ]
+    source = [{"$ref": "#/$defs/TextEntry"}, {"type": "string"}]
     kinds = definitions["DataConfig"]["properties"]["train"]["anyOf"]
     assert kinds == [
         {"type": "array", "items": {"anyOf": source}}, {"anyOf": source}, {"type": "null"}

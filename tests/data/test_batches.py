@@ -15,12 +15,14 @@ import torch
 from corpora import multi30k
 from hypothesis import given
 from hypothesis import strategies as st
-from token_stores import store_of_lengths, tokenizer_of
+from token_stores import directed, store_of_lengths, stored, tokenizer_of
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import BatchConfig, Source
-from mt.data.reading.corpus import read_pairs
+from mt.config.plan import plan_data
+from mt.config.schema import BatchConfig
+from mt.data.reading.corpus import training_pairs
 from mt.data.tokens.batches import collate, gather_batch
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.loader import Prefetcher, Update
 from mt.data.tokens.plan import (
     Plan,
@@ -31,10 +33,9 @@ from mt.data.tokens.plan import (
     micro_batches,
     shard_batches,
 )
-from mt.data.tokens.store import Store, open_or_build
 
 
-def random_store(n: int, kept: Sequence[int] = ()) -> Store:
+def random_pairs(n: int, kept: Sequence[int] = ()) -> DirectedPairs:
     """Lengths as in text: a few to some dozens of tokens, both sides alike."""
     draw = np.random.default_rng(n)
     src = draw.gamma(4.0, 4.0, n).astype(int) + 1
@@ -43,13 +44,13 @@ def random_store(n: int, kept: Sequence[int] = ()) -> Store:
 
 
 def plan_of(
-    store: Store,
+    pairs: DirectedPairs,
     weights: Sequence[float] = (1.0,),
     update: int = 4000,
     batch: int = 1000,
     seed: int = 1,
 ) -> Plan:
-    return Plan(store, weights, BatchConfig(tokens_per_update=update, tokens_per_batch=batch), seed)
+    return Plan(pairs, weights, BatchConfig(tokens_per_update=update, tokens_per_batch=batch), seed)
 
 
 def flat(updates: Iterable[list[np.ndarray]]) -> list[list[list[int]]]:
@@ -65,19 +66,19 @@ def sentences(updates: Iterable[list[np.ndarray]]) -> Counter[int]:
 
 def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
     """Not on the epochs made before: a resumed run starts in the middle."""
-    store = random_store(2000)
-    first, second = plan_of(store), plan_of(store)
+    pairs = random_pairs(2000)
+    first, second = plan_of(pairs), plan_of(pairs)
     epochs = [flat(first.updates(epoch)) for epoch in range(3)]
     assert [flat(second.updates(epoch)) for epoch in (2, 0)] == [epochs[2], epochs[0]]
     assert epochs[0] != epochs[1] != epochs[2]
-    assert flat(plan_of(store, seed=2).updates(0)) != epochs[0]
+    assert flat(plan_of(pairs, seed=2).updates(0)) != epochs[0]
     # Neither may an epoch of one seed be that of another: (1, 2) is not (2, 1).
-    assert flat(plan_of(store, seed=2).updates(1)) != epochs[2]
+    assert flat(plan_of(pairs, seed=2).updates(1)) != epochs[2]
 
 
 def test_batches_of_one_epoch_are_not_those_of_the_next() -> None:
     """Not only the order of the batches differs: sentences are batched with others."""
-    plan = plan_of(random_store(20_000))
+    plan = plan_of(random_pairs(20_000))
     before, after = (
         {frozenset(b.tolist()) for b in chain.from_iterable(plan.updates(e))} for e in (0, 1)
     )
@@ -99,13 +100,13 @@ def test_every_sentence_comes_once_in_an_epoch(
     Only a sentence longer than that does, alone.
     """
     src, tgt = np.array(lengths).T
-    store = store_of_lengths(src, tgt)
-    updates = plan_of(store, update=update, batch=budget).updates(0)
+    pairs = store_of_lengths(src, tgt)
+    updates = plan_of(pairs, update=update, batch=budget).updates(0)
     assert sentences(updates) == Counter(range(len(src)))
     longest = np.maximum(src, tgt) + 1
     for micro in updates:
         assert all(len(b) * longest[b].max() <= budget or len(b) == 1 for b in micro)
-        shards = shard_batches(store.src_lengths, store.tgt_lengths, micro, ranks)
+        shards = shard_batches(pairs.src_lengths, pairs.tgt_lengths, micro, ranks)
         assert len({len(shard) for shard in shards}) == 1
         dealt = np.concatenate(list(chain.from_iterable(shards)))
         assert sorted(dealt) == sorted(np.concatenate(micro))
@@ -113,11 +114,11 @@ def test_every_sentence_comes_once_in_an_epoch(
 
 def test_the_budget_of_a_batch_does_not_change_which_sentences_form_an_update() -> None:
     """`auto` takes it from the memory of the machine; training must be the same on all."""
-    store = random_store(5000)
-    whole = [sorted(np.concatenate(update)) for update in plan_of(store, batch=8192).updates(3)]
+    pairs = random_pairs(5000)
+    whole = [sorted(np.concatenate(update)) for update in plan_of(pairs, batch=8192).updates(3)]
     assert len(whole) > 10
     for budget in (100, 900, 4000):
-        cut = plan_of(store, batch=budget).updates(3)
+        cut = plan_of(pairs, batch=budget).updates(3)
         assert [sorted(np.concatenate(update)) for update in cut] == whole
         assert sum(map(len, cut)) >= len(cut) * 4000 / budget
 
@@ -128,15 +129,15 @@ def test_a_large_update_has_sentences_of_all_lengths(update: int, shares: int) -
 
     A smaller one is of fewer lengths and fewer batches.
     """
-    store = random_store(40_000)
-    sizes = store.tgt_lengths + 1
+    pairs = random_pairs(40_000)
+    sizes = pairs.tgt_lengths + 1
 
     def up_to_each_length(sentences: np.ndarray) -> np.ndarray:
         tokens = np.bincount(sizes[sentences], sizes[sentences], sizes.max() + 1)
         return np.asarray(tokens.cumsum() / tokens.sum())
 
     text = up_to_each_length(np.arange(40_000))
-    updates = plan_of(store, update=update, batch=10 * update).updates(0)
+    updates = plan_of(pairs, update=update, batch=10 * update).updates(0)
     apart = [abs(up_to_each_length(np.concatenate(update)) - text).max() for update in updates]
     assert 0.5 / shares < max(apart) < 1.08 / shares
     assert max(map(len, updates)) <= shares
@@ -148,8 +149,8 @@ def test_the_order_of_an_epoch_is_random_over_the_whole_corpus() -> None:
     A correlation of n independent pairs has a standard deviation of 1/√n; 5 of them are allowed.
     """
     n = 40_000
-    store = random_store(n)
-    updates = plan_of(store, update=1000).updates(1)
+    pairs = random_pairs(n)
+    updates = plan_of(pairs, update=1000).updates(1)
     number_of = np.empty(n)
     for number, update in enumerate(updates):
         number_of[np.concatenate(update)] = number
@@ -157,9 +158,9 @@ def test_the_order_of_an_epoch_is_random_over_the_whole_corpus() -> None:
     assert abs(np.corrcoef(number_of[:-1], number_of[1:])[0, 1]) < 5 / np.sqrt(n)
     # Pairs that were in one update meet again as often as chance has it: one in len(updates).
     after = np.empty(n)
-    for number, update in enumerate(plan_of(store, update=1000).updates(2)):
+    for number, update in enumerate(plan_of(pairs, update=1000).updates(2)):
         after[np.concatenate(update)] = number
-    mean = [store.tgt_lengths[np.concatenate(update)].mean() for update in updates]
+    mean = [pairs.tgt_lengths[np.concatenate(update)].mean() for update in updates]
     assert abs(np.corrcoef(mean[:-1], mean[1:])[0, 1]) < 5 / np.sqrt(len(mean))
     assert abs(np.corrcoef(number_of, after)[0, 1]) < 5 / np.sqrt(n)
 
@@ -182,14 +183,14 @@ def test_micro_batches_by_hand(shares: list[list[int]], budget: int, ends: list[
 
 @pytest.mark.parametrize("weights", [(1.0, 2.0), (0.3, 0.6), (5.0, 10.0)])
 def test_twice_the_weight_is_twice_as_often(weights: tuple[float, float]) -> None:
-    seen = sentences(plan_of(random_store(700, (500, 200)), weights).updates(0))
+    seen = sentences(plan_of(random_pairs(700, (500, 200)), weights).updates(0))
     assert seen == Counter(range(500)) + Counter(dict.fromkeys(range(500, 700), 2))
 
 
 def test_a_part_of_a_weight_takes_other_sentences_each_epoch() -> None:
     """Weight 2.25: all twice, and a quarter of them, drawn by the seed, once more."""
-    store = random_store(600, (200, 400))
-    plan = plan_of(store, (1.0, 2.25))
+    pairs = random_pairs(600, (200, 400))
+    plan = plan_of(pairs, (1.0, 2.25))
     extra = []
     for epoch in (0, 1):
         seen = sentences(plan.updates(epoch))
@@ -197,8 +198,8 @@ def test_a_part_of_a_weight_takes_other_sentences_each_epoch() -> None:
         assert Counter(seen[i] for i in range(200, 600)) == {2: 300, 3: 100}
         extra.append({i for i in seen if seen[i] == 3})
     assert extra[0] != extra[1]
-    assert sentences(plan_of(store, (1.0, 2.25)).updates(0)) == sentences(plan.updates(0))
-    assert sentences(plan_of(store, (1.0, 2.25), seed=2).updates(0)) != sentences(plan.updates(0))
+    assert sentences(plan_of(pairs, (1.0, 2.25)).updates(0)) == sentences(plan.updates(0))
+    assert sentences(plan_of(pairs, (1.0, 2.25), seed=2).updates(0)) != sentences(plan.updates(0))
 
 
 # --- budgets ----------------------------------------------------------------------------------
@@ -230,32 +231,32 @@ def test_neighbours_are_alike_on_both_sides() -> None:
 
 def test_no_batch_exceeds_the_budget() -> None:
     """Neither of the plan nor of `bucket`, which fills nearly all of it."""
-    store = random_store(5000)
-    longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
-    for batch in chain.from_iterable(plan_of(store).updates(0)):
+    pairs = random_pairs(5000)
+    longest = np.maximum(pairs.src_lengths, pairs.tgt_lengths) + 1
+    for batch in chain.from_iterable(plan_of(pairs).updates(0)):
         area = len(batch) * int(longest[batch].max())
-        made = collate([store.pair(i) for i in batch])
+        made = collate(pairs.pairs(batch))
         assert max(made.src.numel(), made.tgt_in.numel()) == area <= 1000
-    batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(5000), 1000)
+    batches = bucket(pairs.src_lengths, pairs.tgt_lengths, np.arange(5000), 1000)
     areas = [len(batch) * int(longest[batch].max()) for batch in batches]
     assert max(areas) <= 1000
     assert float(np.mean(areas)) > 900
 
 
 def test_a_sentence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
-    store = store_of_lengths([3, 50, 4, 60, 3], [3, 4, 50, 60, 3])
-    batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(5), 20)
+    pairs = store_of_lengths([3, 50, 4, 60, 3], [3, 4, 50, 60, 3])
+    batches = bucket(pairs.src_lengths, pairs.tgt_lengths, np.arange(5), 20)
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 4], [1], [2], [3]]
 
 
 @pytest.mark.parametrize("batch", [500, 1500, 4000, 6000, 8000])
 def test_updates_are_of_equal_size(batch: int) -> None:
     """Within 5 %, also where a batch is about as large as an update; they share no batch."""
-    store = random_store(20_000)
-    plan = plan_of(store, update=4000, batch=batch)
+    pairs = random_pairs(20_000)
+    plan = plan_of(pairs, update=4000, batch=batch)
     for epoch in (0, 1):
         updates = plan.updates(epoch)
-        sizes = [sum(int((store.tgt_lengths[b] + 1).sum()) for b in update) for update in updates]
+        sizes = [sum(int((pairs.tgt_lengths[b] + 1).sum()) for b in update) for update in updates]
         assert np.mean(sizes) == pytest.approx(4000, rel=0.01)
         assert min(sizes) > 0.95 * 4000
         assert max(sizes) < 1.05 * 4000
@@ -290,13 +291,13 @@ def test_equal_shares_are_never_empty(sizes: list[int], data: st.DataObject) -> 
 
 def test_one_sentence_can_be_an_update() -> None:
     """With fewer tokens than any sentence has, each is an update of its own."""
-    updates = plan_of(random_store(50), update=1, batch=100).updates(0)
+    updates = plan_of(random_pairs(50), update=1, batch=100).updates(0)
     assert [len(update) for update in updates] == [1] * 50
     assert sentences(updates) == Counter(range(50))
 
 
 def test_a_corpus_smaller_than_an_update_is_one_update() -> None:
-    (update,) = plan_of(random_store(20), update=10**6).updates(0)
+    (update,) = plan_of(random_pairs(20), update=10**6).updates(0)
     assert sorted(np.concatenate(update)) == list(range(20))
 
 
@@ -323,17 +324,14 @@ def test_a_padded_batch_by_hand() -> None:
 
 def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> None:
     """Also from a memory map of the store's types, and with the last sentence of the store."""
-    store = random_store(300)
-    store.src.astype("<u2").tofile(tmp_path / "src")
-    mapped = replace(
-        store,
-        src=np.memmap(tmp_path / "src", dtype="<u2", mode="r"),
-        tgt=store.tgt.astype(np.uint32),
-    )
+    pairs = random_pairs(300)
+    pairs.store.ids.astype("<u2").tofile(tmp_path / "ids")
+    ids = np.memmap(tmp_path / "ids", dtype="<u2", mode="r")
+    mapped = replace(pairs, store=replace(pairs.store, ids=ids))
     draw = np.random.default_rng(1)
     for rows in (1, 2, 7, 300):
         indices = np.append(draw.choice(299, rows - 1, replace=False), 299)
-        expected = collate([store.pair(i) for i in indices])
+        expected = collate(pairs.pairs(indices))
         found = vars(gather_batch(mapped, indices))
         for name, value in vars(expected).items():
             if value is not None:
@@ -351,21 +349,15 @@ def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:
 @pytest.mark.multi30k
 def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
     root = multi30k()
-    source = Source(src="train.de.gz", tgt="train.en.gz")
-    values = {
-        "data": {"root": str(root), "train": [source.model_dump()]},
-        "tokenizer": {"vocab_size": 8000},
-    }
-    config = config_from_mapping(values, "test")
-    tokenizer = tokenizer_of(config.tokenizer, read_pairs(source, root, "train"))
-    store = open_or_build(
-        tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
-    )
-    assert len(store) > 28_000
+    data = {"root": str(root), "train": [{"src": "train.de.gz", "tgt": "train.en.gz"}]}
+    config = config_from_mapping({"data": data, "tokenizer": {"vocab_size": 8000}}, "test")
+    tokenizer = tokenizer_of(config.tokenizer, training_pairs(plan_data(config.data)))
+    pairs = directed(stored(tmp_path / "s", config.data, tokenizer), config.data, tokenizer)
+    assert len(pairs) > 28_000
     for epoch in (0, 1):
         real = padded = 0
-        for batch in chain.from_iterable(plan_of(store, update=4096, batch=4096).updates(epoch)):
-            made = collate([store.pair(i) for i in batch])
+        for batch in chain.from_iterable(plan_of(pairs, update=4096, batch=4096).updates(epoch)):
+            made = collate(pairs.pairs(batch))
             real, padded = real + made.n_src + made.n_tgt, padded + made.n_padded
         assert 1 - real / padded < 0.05
 
@@ -378,15 +370,13 @@ def rows(batches: Sequence[object]) -> list[list[list[int]]]:
 
 
 def planned(plan: Plan, epoch: int, number: int) -> list[list[list[int]]]:
-    return rows(
-        [collate([plan.store.pair(i) for i in batch]) for batch in plan.updates(epoch)[number]]
-    )
+    return rows([collate(plan.pairs.pairs(batch)) for batch in plan.updates(epoch)[number]])
 
 
 @pytest.mark.parametrize("start", [0, 2, "end"])
 def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | str) -> None:
     """The next epoch follows the end of one, also where a run resumes exactly there."""
-    plan = plan_of(random_store(300), update=1000, batch=300)
+    plan = plan_of(random_pairs(300), update=1000, batch=300)
     n = len(plan.updates(4))
     first = n if start == "end" else int(start)
     places = [(4, number) for number in range(first, n)] + [(5, 0), (5, 1)]
@@ -413,7 +403,7 @@ def test_batches_for_a_gpu_are_made_in_pinned_memory(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
     monkeypatch.setattr(torch, "empty", empty)
-    plan = plan_of(random_store(50), update=1000, batch=1000)
+    plan = plan_of(random_pairs(50), update=1000, batch=1000)
     with Prefetcher(plan, 0, 0, device=torch.device("cuda", 1)) as prefetcher:
         next(iter(prefetcher))
     assert pinned
@@ -428,7 +418,7 @@ def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
             return super().updates(epoch)
 
     plan = Failing(
-        random_store(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1
+        random_pairs(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1
     )
     seen: list[Update] = []
     with (
@@ -441,7 +431,7 @@ def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1])
 def test_leaving_ends_the_thread_although_its_queue_is_full(taken: int) -> None:
-    plan = plan_of(random_store(3000), update=300, batch=300)
+    plan = plan_of(random_pairs(3000), update=300, batch=300)
     with Prefetcher(plan, 0, 0) as prefetcher:
         for _, _ in zip(range(taken), prefetcher, strict=False):
             pass
@@ -463,7 +453,7 @@ def test_only_the_time_spent_waiting_for_data_is_counted() -> None:
             return super().updates(epoch)
 
     plan = Slow(
-        random_store(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1
+        random_pairs(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1
     )
     with Prefetcher(plan, 0, 0) as prefetcher:
         updates = iter(prefetcher)

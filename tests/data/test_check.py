@@ -11,15 +11,20 @@ from conftest import Mt
 from corpora import write
 from messages import says
 
+from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.training.validation import read_text
 
 
+def plan_of(root: Path, **sources: Any) -> DataPlan:
+    return plan_data(DataConfig.model_validate({"root": str(root), **sources}))
+
+
 def checked(root: Path, **sources: Any) -> check.DataCheck:
     """What is found in a config with these sources."""
-    return check_data(DataConfig.model_validate({"root": str(root), **sources}))
+    return check_data(plan_of(root, **sources))
 
 
 def rows(n: int, bad: int | None = None) -> str:
@@ -65,8 +70,8 @@ def test_lines_without_a_reference_are_counted_and_not_scored(
     assert found.faults == []
     (warning,) = found.warnings
     assert says(warning, "data.test[0]: 2 of 4 lines have no reference", "line 2", "not scored")
-    data = DataConfig.model_validate({"root": str(tmp_path), "test": [source]})
-    assert read_text(data, data.test[0], "") == (["ja", "nein"], ["yes", "no"])
+    (test,) = plan_of(tmp_path, test=[source]).test
+    assert read_text(test, tmp_path) == (["ja", "nein"], ["yes", "no"])
     assert checked(tmp_path, train=[source]).warnings == []  # training counts what it drops
 
 
@@ -265,7 +270,7 @@ def test_text_that_is_trained_on_says_nothing_about_new_text(tmp_path: Path) -> 
 def test_a_training_text_of_blank_lines_is_a_fault(tmp_path: Path, before_training: bool) -> None:
     write(tmp_path / "a.de", "ja\n\n")
     write(tmp_path / "a.en", "\n \n")
-    data = DataConfig(root=str(tmp_path), train=[Source(src="a.de", tgt="a.en")])
+    data = plan_of(tmp_path, train=[{"src": "a.de", "tgt": "a.en"}])
     (fault,) = check_data(data, before_training).faults
     assert says(fault, "data.train[0]", "all of 2 pairs", "empty side", "contain text")
 

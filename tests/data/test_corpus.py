@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from corpora import WHERE, message_of, pairs_of, write
 
+from mt.config.plan import plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import local_files, read_pairs
@@ -71,11 +72,16 @@ def test_all_faults_of_all_sources_are_found_at_once(tmp_path: Path) -> None:
         valid=Source(src="good.de", tgt="empty"),
         test=[good, Source(src="good.de", tgt="rows.jsonl")],
     )
-    assert [fault.split(": ")[0] for fault in check_data(data).faults] == [
+    assert [fault.split(": ")[0] for fault in check_data(plan_data(data)).faults] == [
         *["data.train[1].src", "data.train[1].tgt", "data.train[2].tgt"],
         *["data.valid.tgt", "data.test[1].tgt"],
     ]
-    assert check_data(DataConfig(root=str(tmp_path), train=[good])).faults == []
+    assert (
+        check_data(
+            plan_data(data.model_copy(update={"train": [good], "valid": None, "test": []}))
+        ).faults
+        == []
+    )
 
 
 def test_facts_of_a_file_that_is_not_text(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from corpora import CELLS, message_of, pairs_of, rows_file, write
 from faults import raising
 from messages import says
 
+from mt.config.plan import plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import local_files
@@ -140,16 +141,18 @@ def test_a_hub_name_is_downloaded_to_read_and_streamed_to_check(
     monkeypatch.setattr(datasets, "load_dataset", hub)
     keys: dict[str, Any] = {"path": "owner/corpus", "name": "de-en", "src": "de", "tgt": "en"}
     assert pairs_of(tmp_path, **keys) == [("ja", "yes")]
-    sources = [Source(**keys, split="more"), Source(**keys, split="train[:5]")]
-    test = [Source(**keys, split="test")]
-    assert check_data(DataConfig(train=sources, test=test)).faults == []
+    data = {
+        "train": [keys | {"split": "more"}, keys | {"split": "train[:5]"}],
+        "test": [keys | {"split": "test"}],
+    }
+    assert check_data(plan_data(DataConfig.model_validate(data))).faults == []
     assert asked == [
         ("owner/corpus", "de-en", "train", False),
         ("owner/corpus", "de-en", "more", True),
         ("owner/corpus", "de-en", "train[:5]", False),
         ("owner/corpus", "de-en", "test", False),
     ]
-    assert local_files(sources[0], tmp_path) == []
+    assert local_files(Source(**keys), tmp_path) == []
 
 
 def test_a_hub_name_that_cannot_be_downloaded_says_all_that_was_tried(

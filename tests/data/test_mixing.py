@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
-from token_stores import store_of_lengths, trained, write
+from subwords import rows
+from token_stores import directed, store_of_lengths, stored, trained, write
 
 from mt.cleaning.training_text import cleaned_data
 from mt.config.load import config_from_mapping
+from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import BatchConfig, DataConfig
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.mixing import describe_mixture, sampling_weights, sentences_of_epoch
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import Store, open_or_build
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 
 
@@ -27,13 +30,16 @@ def mapping_of(sources: Sequence[dict[str, Any]], **values: Any) -> dict[str, An
     return {"data": {"train": texts, **values}}
 
 
-def data_of(sources: Sequence[dict[str, Any]], **values: Any) -> DataConfig:
-    values.setdefault("train", mapping_of(sources)["data"]["train"])
-    return DataConfig.model_validate(values)
+def data_of(sources: Sequence[dict[str, Any]], **values: Any) -> DataPlan:
+    return plan_data(DataConfig.model_validate(mapping_of(sources, **values)["data"]))
 
 
-def drawn_of(data: DataConfig, kept: Sequence[int]) -> list[int]:
-    return sentences_of_epoch(sampling_weights(data, kept), kept)
+def weights_of(data: DataPlan, kept: Sequence[int]) -> list[float]:
+    return sampling_weights(data, data.stages[0], kept)
+
+
+def drawn_of(data: DataPlan, kept: Sequence[int]) -> list[int]:
+    return sentences_of_epoch(weights_of(data, kept), kept)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ def test_an_epoch_by_hand(
     assert drawn_of(data, kept) == drawn
     store = store_of_lengths(np.full(sum(kept), 5, np.uint16), kept=kept)
     batch = BatchConfig(tokens_per_update=100, tokens_per_batch=100)
-    plan = Plan(store, sampling_weights(data, kept), batch, 1)
+    plan = Plan(store, weights_of(data, kept), batch, 1)
     numbers = np.concatenate([batch for update in plan.updates(3) for batch in update])
     seen = np.bincount(numbers, minlength=sum(kept))
     copies = [np.split(seen, np.cumsum(kept)[:-1])[n] for n in range(len(kept))]
@@ -84,9 +90,11 @@ def test_the_share_delivered_is_the_one_declared(texts: list[tuple[int, int]]) -
 
 def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
     data = data_of([{"share": 0.25}, {"weight": 2.0}], temperature=3)
-    epoch, first, second = describe_mixture(data, (100, 150), (100, 300))
+    epoch, first, second = describe_mixture(data, data.stages[0], (100, 150), (100, 300))
     assert says(epoch, "an epoch: 400 sentences", "whole, once")
-    assert says(first, "data.train[0] (0.de)", "share 25.00%", "delivered 25.00%", "100 sentences")
+    assert says(
+        first, "data.train[0] (0.de, src-tgt)", "share 25.00%", "delivered 25.00%", "100 sentences"
+    )
     assert says(second, "[1]", "weight 2, temperature 3", "75.00%", "300 sentences of 150 pairs")
 
 
@@ -112,7 +120,7 @@ def test_faults_of_a_mixture(
 
 def test_a_share_of_a_text_without_pairs_is_an_error() -> None:
     with raises_saying(DataError, "data.train[1].share", "1.de", "remove the text"):
-        sampling_weights(data_of([{}, {"share": 0.5}]), (9, 0))
+        weights_of(data_of([{}, {"share": 0.5}]), (9, 0))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +130,7 @@ def test_an_epoch_that_fills_the_memory_is_refused(
     sources: list[dict[str, Any]], temperature: float
 ) -> None:
     with raises_saying(DataError, "data.train[1]", "sentences", "share", "temperature", "remove"):
-        sampling_weights(data_of(sources, temperature=temperature), (900, 100))
+        weights_of(data_of(sources, temperature=temperature), (900, 100))
 
 
 def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
@@ -132,22 +140,18 @@ def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
     symbols = {"user_defined_symbols": ["<bt>", "<x>"]}
     tokenizer, plain = trained(300, **symbols), trained(300)
 
-    def built(tag: str, with_tokenizer: Any = tokenizer) -> Store:
+    def built(tag: str, with_tokenizer: Tokenizer = tokenizer) -> DirectedPairs:
         values = mapping_of([{}, {"tag": tag, "share": 0.5}], root=str(tmp_path))
         data = config_from_mapping(values | {"tokenizer": symbols}, "test").data
-        assert cleaned_data(data, tmp_path).train[1].tag == tag
-        assert cleaned_data(data, tmp_path).train[1].share == 0.5
-        place = tmp_path / "store"
-        return open_or_build(place, data.train, "data.train", data, with_tokenizer, lambda _: None)
+        assert cleaned_data(plan_data(data), tmp_path).flows == plan_data(data).flows
+        store = stored(tmp_path / "store", data, with_tokenizer)
+        return directed(store, data, with_tokenizer)
 
-    store = built("<bt>")
-    assert store.kept == (2, 1)
-    rows = [store.pair(number) for number in range(3)]
-    texts = ["eins", "zwei drei", "<bt> vier"]
-    assert [src.tolist() for src, _ in rows] == tokenizer.src.encode(texts)
-    assert rows[2][0].tolist().count(tokenizer.src.piece_id("<bt>")) == 1
-    assert rows[2][1].tolist() == tokenizer.tgt.encode(["four"])[0]
-    other = built("<x>")
-    assert tokenizer.src.piece_id("<x>") in other.pair(2)[0].tolist()
+    pairs = built("<bt>")
+    assert pairs.kept == (2, 1)
+    texts = ["eins", "zwei drei", "<bt> vier"], ["one", "two three", "four"]
+    assert rows(pairs) == tuple(map(tokenizer.src.encode, texts))
+    assert rows(pairs)[0][2].count(tokenizer.src.piece_id("<bt>")) == 1
+    assert tokenizer.src.piece_id("<x>") in rows(built("<x>"))[0][2]
     with raises_saying(DataError, "data.train[1].tag", "<bt>", "user_defined_symbols", "remove"):
         built("<bt>", plain)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from messages import raises_saying, says
-from subwords import digest, rows, store_of
+from subwords import digest, pairs_of, rows
 from token_stores import tokenizer_of
 
-from mt.config.load import config_from_mapping
-from mt.config.schema import Augment, Config, TokenizerConfig
+from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import Augment, DataConfig, TokenizerConfig
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.placeholders import (
     PLACEHOLDERS,
@@ -27,6 +27,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.training.trainer import Trainer
 
+PLAIN = TokenizerConfig(vocab_size=400)
 SYMBOL = re.compile(r"<ph\d>")
 WORDS = {"Hund": "dog", "Katze": "cat", "Esel": "donkey", "Kuh": "cow", "Ochse": "ox",
          "Reh": "deer", "Huhn": "hen", "Hahn": "cock", "Gans": "goose", "Ente": "duck",
@@ -38,22 +39,22 @@ PAIRS = [
 ]
 
 
-def config_of(share: float) -> Config:
+def data_of(share: float) -> DataPlan:
     augment = dict.fromkeys(Augment.model_fields, 0.0) | {"placeholders": share}
     data = {"augment": augment, "train": [{"src": "a.de", "tgt": "a.en"}]}
-    return config_from_mapping({"data": data, "tokenizer": {"vocab_size": 400}}, "test")
+    return plan_data(DataConfig.model_validate(data))
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return tokenizer_of(with_placeholders(config_of(0.5)), PAIRS)
+    return tokenizer_of(with_placeholders(PLAIN, data_of(0.5)), PAIRS)
 
 
 def test_translations_are_learnt_from_the_pairs_without_the_frequent_words(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mt.data.tokens.placeholders.MOST_FREQUENT", 0.3)
-    learnt = learn_translations(store_of(tokenizer, PAIRS), tokenizer)
+    learnt = learn_translations(pairs_of(tokenizer, PAIRS), tokenizer)
     assert learnt == {src.casefold(): tgt for src, tgt in WORDS.items()}
 
 
@@ -87,21 +88,22 @@ def test_shared_words_are_replaced(
 
 
 def test_an_epoch_has_them_in_their_share_and_is_always_the_same(tokenizer: Tokenizer) -> None:
-    store = store_of(tokenizer, PAIRS * 20)
-    config = config_of(0.4)
-    learnt = learn_translations(store, tokenizer)
-    made = Augmentation(store, tokenizer, config, learnt)(3)
-    assert digest(made) == digest(Augmentation(store, tokenizer, config, learnt)(3))
-    assert digest(made) != digest(Augmentation(store, tokenizer, config, learnt)(4))
+    pairs = pairs_of(tokenizer, PAIRS * 20)
+    learnt = learn_translations(pairs, tokenizer)
+    augment, again = (
+        Augmentation(pairs, data_of(0.4).stages[0], tokenizer, 1, 256, learnt) for _ in range(2)
+    )
+    made = augment(3)
+    assert digest(made) == digest(again(3)) != digest(augment(4))
     texts = list(zip(*map(tokenizer.src.decode, rows(made)), strict=True))
     changed = [pair for pair, old in zip(texts, PAIRS * 20, strict=True) if pair != old]
     assert len(changed) / len(texts) == pytest.approx(0.4, abs=0.05)
-    assert says(made.augmented, f"{len(changed):,} placeholders")
+    assert says(made.store.augmented, f"{len(changed):,} placeholders")
     found = [sorted(SYMBOL.findall(src)) for src, _ in changed]
     assert found == [sorted(SYMBOL.findall(tgt)) for _, tgt in changed]
     assert {symbol for symbols in found for symbol in symbols} == set(PLACEHOLDERS)
     symbols = {tokenizer.src.piece_id(symbol) for symbol in PLACEHOLDERS}
-    assert symbols & set(made.src.tolist())  # one token each
+    assert symbols & set(made.store.ids.tolist())  # one token each
 
 
 def test_a_text_without_such_words_is_warned_of_once(
@@ -128,8 +130,8 @@ def test_a_text_without_such_words_is_warned_of_once(
 
 def test_the_vocabulary_has_them_or_training_says_so(tokenizer: Tokenizer) -> None:
     assert knows_placeholders(tokenizer)
-    assert with_placeholders(config_of(0)).user_defined_symbols == []
-    plain = tokenizer_of(TokenizerConfig(vocab_size=400), PAIRS)
-    require_placeholders(config_of(0).data, plain)
+    assert with_placeholders(PLAIN, data_of(0)).user_defined_symbols == []
+    plain = tokenizer_of(PLAIN, PAIRS)
+    require_placeholders(data_of(0), plain)
     with raises_saying(ConfigError, "data.augment.placeholders", "<ph1>", "train.new_vocabulary"):
-        require_placeholders(config_of(0.1).data, plain)
+        require_placeholders(data_of(0.1), plain)

@@ -14,6 +14,7 @@ from messages import says
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
+from mt.config.plan import plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import read_pairs
@@ -61,8 +62,8 @@ def test_every_line_of_the_table_of_formats_is_read(
     if "opus-100" in line:
         monkeypatch.setattr(datasets, "load_dataset", on_the_hub)
     section = {"src_lang": "de", "tgt_lang": "en", "train": yaml_text.parse(line)}
-    (source,) = config_from_mapping({"data": section}, "x").data.train
-    assert list(read_pairs(source, tmp_path, WHERE)) == [("ja", "yes")]
+    (corpus,) = plan_data(config_from_mapping({"data": section}, "x").data).corpora
+    assert list(read_pairs(corpus.source, tmp_path, WHERE)) == [("ja", "yes")]
 
 
 def test_the_table_of_formats_has_all_of_them() -> None:
@@ -72,18 +73,15 @@ def test_the_table_of_formats_has_all_of_them() -> None:
 def test_a_plain_text_in_a_config_is_a_path_and_languages_say_what_is_in_it() -> None:
     train = ["m.tmx", {"path": "a.jsonl", "src": "x.de", "weight": 2}, {"src": "a", "tgt": "b"}]
     section = {"src_lang": "de", "tgt_lang": "en", "train": train, "valid": "dev", "test": "t.tsv"}
-    data = config_from_mapping({"data": section}, "x").data
-    assert data == DataConfig(
-        src_lang="de",
-        tgt_lang="en",
-        train=[
-            Source(path="m.tmx", src="de", tgt="en"),
-            Source(path="a.jsonl", src="x.de", tgt="en", weight=2),
-            Source(src="a", tgt="b"),
-        ],
-        valid=Source(path="dev", src="de", tgt="en"),
-        test=[Source(path="t.tsv", src="de", tgt="en")],
-    )
+    data = plan_data(config_from_mapping({"data": section}, "x").data)
+    assert [corpus.source for corpus in data.named] == [
+        Source(path="m.tmx", src="de", tgt="en"),
+        Source(path="a.jsonl", src="x.de", tgt="en"),
+        Source(src="a", tgt="b"),
+        Source(path="dev", src="de", tgt="en"),
+        Source(path="t.tsv", src="de", tgt="en"),
+    ]
+    assert [corpus.weight for corpus in data.corpora] == [1, 2, 1]
 
 
 @pytest.mark.parametrize("kind", ["", "gz", "xz", "zst", "bz2"])
@@ -146,7 +144,7 @@ def test_a_folder_has_files_of_one_format_or_the_source_says_which(tmp_path: Pat
     assert says(message, "data.train[0].path: the pattern", "2 formats", "3.tsv", "1.jsonl")
     assert pairs_of(tmp_path, "de", "en", path="rows/?.*", format="jsonl") == three[:2]
     assert pairs_of(tmp_path, "de", "en", path="rows/3*") == [("nein", "no")]
-    assert check_data(DataConfig(root=str(tmp_path), train=[])).faults == []
+    assert check_data(plan_data(DataConfig(root=str(tmp_path)))).faults == []
 
 
 @pytest.mark.parametrize("name", ["a.de", "a.tsv", "a.tmx"])

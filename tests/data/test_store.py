@@ -14,14 +14,15 @@ import pytest
 from conftest import write_lines
 from messages import says
 from model_files import content_of
-from token_stores import KEPT, PAIRS, build, trained, write
+from subwords import rows
+from token_stores import KEPT, PAIRS, build, store_of_lengths, stored, trained, write
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Source
 from mt.data.reading import text_files
 from mt.data.tokens import store as store_module
 from mt.data.tokens import store_parts
-from mt.data.tokens.store import Store, known_records, open_built, open_or_build
+from mt.data.tokens.directions import DirectedPairs
+from mt.data.tokens.store import Store, known_records, open_built
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 
@@ -53,7 +54,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def sources_of(store: Store) -> list[list[int]]:
-    return [store.pair(number)[0].tolist() for number in range(len(store))]
+    return rows(DirectedPairs.of(store))[0]
 
 
 # --- content ----------------------------------------------------------------------------------
@@ -66,12 +67,10 @@ def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
     monkeypatch.setattr(store_parts, "LINES_PER_CHUNK", lines_at_a_time)
     said: list[str] = []
     store = build(root, tokenizer, log=said.append)
-    assert len(store) == len(KEPT)
-    for number, kept in enumerate(KEPT):
-        src, tgt = store.pair(number)
-        assert src.tolist() == tokenizer.src.encode([PAIRS[kept][0]])[0]
-        assert tgt.tolist() == tokenizer.tgt.encode([PAIRS[kept][1]])[0]
-        assert (store.src_lengths[number], store.tgt_lengths[number]) == (len(src), len(tgt))
+    sides = zip(*(PAIRS[number] for number in KEPT), strict=True)
+    src, tgt = (tokenizer.src.encode(list(side)) for side in sides)
+    assert rows(DirectedPairs.of(store)) == (src, tgt)
+    assert store.lengths.tolist() == [[*map(len, src)], [*map(len, tgt)]]
     assert said == [
         "data.train: 3 of 7 pairs kept; dropped: 1 with an empty side, 1 duplicate, "
         "1 longer than 40 tokens, 1 with one side over 3 times the other",
@@ -126,24 +125,23 @@ def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
     """65,536 tokens have ids up to 65,535."""
 
     def side(size: int, ids: list[int]) -> SimpleNamespace:
-        return SimpleNamespace(size=size, encode=lambda lines, _: [ids for _ in lines])
+        return SimpleNamespace(size=size, encode=lambda lines, *_: [ids for _ in lines])
 
     wide = {"src": side(300, [4, 5, 6]), "tgt": side(size, [size - 1, 7])}
     tokenizer = SimpleNamespace(**wide, fingerprint="wide", languages={})
     store = build(root, tokenizer)  # type: ignore[arg-type]
-    assert store.tgt.dtype == dtype
-    assert store.pair(0)[1].tolist() == [size - 1, 7]
-    assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.nbytes
+    assert store.ids.dtype == dtype
+    assert store.ids[:5].tolist() == [4, 5, 6, size - 1, 7]
+    assert (root / "store" / "pairs.tokens").stat().st_size == store.ids.nbytes
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 100])
 def test_starts_are_the_sums_of_the_lengths_before(n: int) -> None:
-    src = np.random.default_rng(n).integers(0, 70, n).astype(np.uint16)
-    tgt = src[::-1].copy()
-    store = Store(src, tgt, src, tgt, (n,), "", "")
-    for starts, side in zip(store.starts(np.arange(n)), (src, tgt), strict=True):
-        assert starts.tolist() == [int(side[:i].sum()) for i in range(n)]
-    assert store.longest == src.max() + 1  # with eos
+    src, tgt = np.random.default_rng(n).integers(0, 70, (2, n)).astype(np.uint16)
+    pairs = store_of_lengths(src, tgt)
+    starts = pairs.store.starts(np.arange(n)).tolist()
+    assert starts == [int((src + tgt)[:i].sum()) for i in range(n)]
+    assert pairs.longest == max(src.max(), tgt.max()) + 1  # with eos
 
 
 # --- rebuilt, or not --------------------------------------------------------------------------
@@ -156,7 +154,7 @@ def test_a_store_is_built_once_and_opened_again(
     first, said = build(root, tokenizer), list[str]()
     again = build(root, tokenizer, log=said.append)
     assert again.fingerprint == first.fingerprint
-    assert np.array_equal(again.tgt, first.tgt)
+    assert np.array_equal(again.ids, first.ids)
     assert said[0] == f"data.train: {first.counts}"
     os.utime(root / "a.de")  # touched, but not changed
     assert build(root, tokenizer).fingerprint == first.fingerprint
@@ -214,22 +212,19 @@ def test_another_tokenizer_rebuilds_it(root: Path, tokenizer: Tokenizer) -> None
 
 
 def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    rows, said = [{"de": "drei", "en": "three", "nl": "vier"}], list[str]()
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text('{"de": "drei", "en": "three", "nl": "vier"}\n')
     for column, text in (("de", "drei"), ("nl", "vier")):
-        source = Source(path="a.jsonl", src=column, tgt="en")
-        values = {"data": {"root": str(tmp_path), "train": [source.model_dump()]}}
-        data = config_from_mapping(values, "test").data
-        store = open_or_build(tmp_path / "s", [source], "data.train", data, tokenizer, said.append)
-        assert sources_of(store) == tokenizer.src.encode([text])
+        train = [{"path": "a.jsonl", "src": column, "tgt": "en"}]
+        data = config_from_mapping({"data": {"root": str(tmp_path), "train": train}}, "test").data
+        assert sources_of(stored(tmp_path / "s", data, tokenizer)) == tokenizer.src.encode([text])
 
 
 @pytest.mark.parametrize("size", [0, 1, "half", "odd", None])
-@pytest.mark.parametrize("name", ["src.tokens", "tgt.tokens", "lengths.npy", "meta.json"])
+@pytest.mark.parametrize("name", ["pairs.tokens", "lengths.npy", "meta.json"])
 def test_a_damaged_store_is_rebuilt(
     name: str, size: int | str | None, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
-    first = build(root, tokenizer).src.copy()  # what is mapped cannot be read once it is cut short
+    first = build(root, tokenizer).ids.copy()  # what is mapped cannot be read once it is cut short
     path = root / "store" / name
     whole = path.read_bytes()
     cut = {"half": len(whole) // 2, "odd": len(whole) - 1}.get(str(size), size)
@@ -237,21 +232,16 @@ def test_a_damaged_store_is_rebuilt(
     again = build(root, tokenizer)
     assert len(builds) == 2
     assert path.read_bytes() == whole
-    assert np.array_equal(again.src, first)
+    assert np.array_equal(again.ids, first)
 
 
 def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
     partial = root / "store.partial"
     partial.mkdir()
-    (partial / "src.tokens").write_bytes(b"half a store")
+    (partial / "pairs.tokens").write_bytes(b"half a store")
     assert len(build(root, tokenizer)) == 3
     assert not partial.exists()
-    assert sorted(content_of(root / "store")) == [
-        "lengths.npy",
-        "meta.json",
-        "src.tokens",
-        "tgt.tokens",
-    ]
+    assert content_of(root / "store").keys() == {"lengths.npy", "meta.json", "pairs.tokens"}
 
 
 # --- messages ---------------------------------------------------------------------------------

@@ -21,12 +21,13 @@ from model_files import content_of
 from token_stores import KEPT, PAIRS, build, trained, write
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Source
+from mt.config.plan import plan_data
 from mt.data.tokens import store_parts
-from mt.data.tokens.store import Store, build_shard, corpus_records
+from mt.data.tokens.store import Store, build_shard
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 from mt.files import exclusive
+from mt.training.prepare import training_texts
 
 MORE = [*PAIRS, ("fünf", "five"), ("drei", "three"), ("eins", "one"), ("", "")]
 
@@ -70,12 +71,10 @@ def whole(root: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def shard(root: Path, tokenizer: Tokenizer, number: int, of: int) -> Store | None:
-    sources = [Source(src=f"{n}.de", tgt=f"{n}.en", weight=w) for n, w in (("a", 1.0), ("b", 2.0))]
-    train = [source.model_dump() for source in sources]
+    train = [{"src": f"{n}.de", "tgt": f"{n}.en", "weight": w} for n, w in (("a", 1), ("b", 2))]
     values = {"data": {"root": str(root), "train": train, "max_tokens": 40}}
-    data = config_from_mapping(values, "test").data
-    records = corpus_records(sources, data, {})
-    texts = store_parts.StoreTexts(sources, "data.train", data, tokenizer, records)
+    data = plan_data(config_from_mapping(values, "test").data)
+    texts = training_texts(data, tokenizer, root / "store", {})
     return build_shard(root / "store", texts, (number, of), lambda _: None, lambda pairs, *_: pairs)
 
 
@@ -147,7 +146,7 @@ def test_parts_of_other_texts_are_not_continued(
     assert len(encoded) == 4 + 5
 
 
-@pytest.mark.parametrize("name", ["meta.json", "lengths.npy", "src.tokens", "faults.npy"])
+@pytest.mark.parametrize("name", ["meta.json", "lengths.npy", "pairs.tokens", "faults.npy"])
 def test_a_damaged_part_is_named_and_encoded_again(
     name: str, root: Path, tokenizer: Tokenizer, encoded: list[str]
 ) -> None:

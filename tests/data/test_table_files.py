@@ -9,6 +9,7 @@ import pytest
 from corpora import CELLS, message_of, pairs_of, rows_file, saved, write
 from messages import says
 
+from mt.config.plan import plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import local_files
@@ -29,7 +30,8 @@ def test_cells_come_as_they_stand(
     assert pairs_of(tmp_path, "de", "en", path=path) == CELLS
     assert pairs_of(tmp_path, "en", "de", path=path)[0] == ("null", "NA")
     source = Source(src="de", tgt="en", path=path)
-    assert check_data(DataConfig(root=str(tmp_path), valid=source)).faults == []
+    data = DataConfig(root=str(tmp_path), valid=source)
+    assert check_data(plan_data(data)).faults == []
     assert capfd.readouterr() == ("", "")
     assert not cache.exists()
     files = local_files(source, tmp_path)

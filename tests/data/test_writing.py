@@ -13,7 +13,7 @@ from conftest import Mt, config_of, refused, write_lines
 from messages import says
 from odd_lines import odd_lines
 
-from mt.config.plan import direction_of
+from mt.config.plan import plan_data
 from mt.config.schema import DataConfig
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import PairSample
@@ -224,7 +224,7 @@ MANY = {"language_tokens": True,
 def test_the_direction_of_a_translation(
     data: dict[str, Any], source: str | None, to: str | None, direction: str | None
 ) -> None:
-    found = direction_of(data_of(**data), source, to)
+    found = plan_data(data_of(**data)).direction(source, to)
     assert (found and "-".join(found)) == direction
 
 
@@ -261,7 +261,7 @@ def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Pat
         language_tokens=True,
     )
     sample = PairSample(size, 1)
-    assert not check_data(data, True, {}, sample.watch).faults
+    assert not check_data(plan_data(data), True, {}, sample.watch).faults
     assert [["ac", "bd"][text] for text in sample.texts] == [
         src[0] + tgt[0] for src, tgt in zip(sample.src, sample.tgt, strict=True)
     ]

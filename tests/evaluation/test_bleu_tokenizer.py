@@ -15,6 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 from scores import score_corpus
 
+from mt.config.plan import plan_data
 from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
@@ -276,8 +277,8 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
         data={"test": [{"src": "valid.src", "tgt": "valid.tgt"}]},
         train={"bleu_tokenize": "ja-mecab"},
     )
-    assert config.data.valid is not None
-    text = validation.read_text(config.data, config.data.valid, "data.valid")
+    data = plan_data(config.data)
+    text = validation.read_text(data.valid[0], data.root)
     score = Score("BLEU", 12.3, "of rank 0")
     device = choose_device("cpu", "fp32")
     scoring = validation.Scoring(config, "ja-mecab")

@@ -23,6 +23,7 @@ from mt.cli import main
 from mt.cli.console import print_result
 from mt.cli.options import SamplingGroup, described
 from mt.config import load, schema
+from mt.config.plan import plan_data
 from mt.data.reading import corpus, formats
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.text_files import read_lines
@@ -167,7 +168,7 @@ def test_a_corpus_format_is_read_checked_and_trained_on(
     source = {"path": "train.equations", "src": "de", "tgt": "en"}
     data = {"root": str(tmp_path), "train": [source], "valid": None, "test": []}
     config = config_of(tiny_mapping, data=data, train={"max_steps": 1})
-    assert list(corpus.training_pairs(config.data)) == pairs
+    assert list(corpus.training_pairs(plan_data(config.data))) == pairs
     assert train(config, tmp_path / "run", "cpu").exit_code == 0
     write_lines(tmp_path / "train.equations", ["eins = one", "zwei"])
     with raises_saying(DataError, "data.train[0].path", "train.equations, line 2", "correct"):

@@ -11,12 +11,13 @@ from conftest import config_of
 from messages import says
 from run_folders import train_line, write_run
 
+from mt.config.plan import plan_data
 from mt.files import sha256_of
 from mt.report import scores
 from mt.report.corpora import located, read_corpora
 from mt.report.page import large_number
 from mt.report.provenance import commands_of, differing_keys, duration, notable_lines, status_of
-from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run, scored_sources
+from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run
 from mt.report.scores import compare, score_run, tokenizer_of
 from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
 
@@ -193,12 +194,12 @@ def test_relative_data_is_found_where_the_run_was_trained(
     run = run_of(tmp_path / "run", config=config, manifest=manifest)
     assert run.config is not None
     monkeypatch.chdir(tmp_path / "now")
-    assert located(run.config, run.manifest).root == str(tmp_path / "then")
+    assert located(run.config, run.manifest).root == tmp_path / "then"
     files = {file["name"]: file["state"] for file in read_corpora(run)["files"]}
     assert files == {"a.de": "unchanged", "a.en": "unchanged"}
     for name in ("a.de", "a.en"):
         (tmp_path / "now" / name).write_text("x\n")
-    assert located(run.config, run.manifest).root is None
+    assert located(run.config, run.manifest).root == Path()
 
 
 def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:
@@ -221,8 +222,8 @@ def test_small_things(tmp_path: Path) -> None:
     shown = differing_keys([config_of({"data": text}) for text in texts], with_data=True)
     assert len(set(shown["data.train"])) == 2
     valid = {"valid": {"path": "v", "directions": ["fr-en"]}}
-    source = scored_sources(config_of({"data": valid}).data)["validation"]
-    assert (source.src, source.tgt) == ("fr", "en")
+    (text,) = plan_data(config_of({"data": valid}).data).valid
+    assert text.direction == ("fr", "en")
     assert [large_number(n) for n in (999, 999_499, 999_999)] == ["999", "999 k", "1 M"]
     assert labels_of([Path("a/x"), Path("b/x"), Path("b/y")]) == ["a/x", "b/x", "y"]
     assert [duration(s) for s in (48, 3000, 6720, 10_000, 300_000)] == [

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import config_of, log_of, metrics_of
@@ -141,8 +142,8 @@ def test_one_rank_over_nccl_has_the_gradients_of_no_rank(
                 prepared = prepare(one, device, log, world)
             updater = prepared.updater
             assert isinstance(updater.replica, DistributedDataParallel) == (one is config)
-            pairs = [prepared.store.pair(i) for i in range(64)]
-            batches = [collate(pairs[:40]), collate(pairs[40:])]
+            pairs = prepared.plans[0].pairs
+            batches = [collate(pairs.pairs(np.arange(*ends))) for ends in ((0, 40), (40, 64))]
             n_tgt = sum(batch.n_tgt for batch in batches)
             for _ in range(3):  # DistributedDataParallel orders its buckets after the first one
                 updater.optimizer.zero_grad(set_to_none=True)

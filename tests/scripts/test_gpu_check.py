@@ -115,7 +115,7 @@ def test_a_device_that_cannot_be_measured_is_refused(device: str, said: str) -> 
 def test_updates_are_cut_by_length_alone() -> None:
     """Into no more batches than there are shares: the budget leaves room for an update."""
     setting = Setting("cpu", tiny=True)
-    plan = Plan(setting.store, [1.0], setting.config(512, compiled=False).batch, 1)
+    plan = Plan(setting.pairs, [1.0], setting.config(512, compiled=False).batch, 1)
     assert {len(update) for update in plan.updates(0)} <= {1, 2, 3, 4}
     assert setting.feed(plan).device == setting.torch_device
 
@@ -139,8 +139,8 @@ def test_an_update_of_a_gpu_is_as_varied_as_the_text(name: str) -> None:
 def test_made_up_pairs_are_made_once_of_tokens_as_frequent_as_words() -> None:
     """The share of the first tokens is that of Zipf's law, within 5 standard errors."""
     setting = Setting("cpu", tiny=True)
-    assert setting.store is setting.store
-    counts = np.bincount(np.asarray(setting.store.src), minlength=320)
+    assert setting.pairs is setting.pairs
+    counts = np.bincount(setting.pairs.store.ids, minlength=320)
     assert counts[: EOS + 1].sum() == 0
     expected = 1 / (np.arange(1, 320 - EOS) + 2.7)
     expected *= counts.sum() / expected.sum()

@@ -9,7 +9,8 @@ from conftest import Mt, lines_of, refused
 from messages import says
 
 from mt.config import yaml_text
-from mt.config.schema import DataConfig, Source
+from mt.config.plan import Limits
+from mt.config.schema import Source
 from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.synthetic.make_corpus import PairFilter
@@ -129,7 +130,7 @@ class Words:
 
 def test_what_the_filter_drops() -> None:
     tokenizer: Tokenizer = Words()  # type: ignore[assignment]
-    pair_filter = PairFilter(tokenizer, DataConfig(max_tokens=30, max_length_ratio=2.0))
+    pair_filter = PairFilter(tokenizer, Limits(30, 2.0, dedupe=True))
     looping = "well " * 9 + "then"
     rows = [
         ("a b c", "x y z", False, True),
@@ -157,7 +158,7 @@ def test_what_the_filter_drops() -> None:
 def test_which_lines_are_repeated() -> None:
     tokenizer: Tokenizer = Words()  # type: ignore[assignment]
     lines = ["a\tx", "b\tx", "a\ty", "\tx", "a\tx"]
-    kept = PairFilter(tokenizer, DataConfig()).keep_lines(lines)
+    kept = PairFilter(tokenizer, Limits(256, 3.0, dedupe=True)).keep_lines(lines)
     assert list(kept) == [*lines[:3], "", ""]
 
 

@@ -12,7 +12,8 @@ from model_files import changed_meta, copy_model
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
-from mt.data.reading.corpus import data_root, read_pairs
+from mt.config.plan import plan_data
+from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
 from mt.synthetic import make_corpus
 from mt.synthetic.distill import (
@@ -32,8 +33,8 @@ FAST = ("--beam-size", 4, "--precision", "fp32")
 
 def rows_of(config: Path) -> list[tuple[str, str]]:
     """The pairs that the student trains on."""
-    data = load_config(str(config)).config.data
-    return list(read_pairs(data.train[-1], data_root(data), "data.train"))
+    data = plan_data(load_config(str(config)).config.data)
+    return list(read_pairs(data.corpora[-1].source, data.root, "data.train"))
 
 
 def as_trained_with(tiny_run: Path, folder: Path, **data: Any) -> Path:
@@ -79,7 +80,7 @@ def test_a_text_is_translated_the_way_it_is_trained(
 ) -> None:
     train = [TEXT | {"reverse": way} for way in ways]
     data = config_from_mapping({"data": {"root": str(tiny_corpus), "train": train}}, "test").data
-    root, sources = _sources(data, DistillText())
+    root, sources = _sources(plan_data(data), DistillText())
     pairs = zip(*(lines_of(tiny_corpus / f"train.{side}") for side in sides), strict=True)
     assert [*_read(DistillText(), sources, root, True)] == ["\t".join(pair) for pair in pairs]
 
@@ -89,7 +90,7 @@ def test_a_large_training_text_is_worth_a_process_for_each_gpu(
 ) -> None:
     seen: list[bool] = []
 
-    def load(*arguments: Any) -> None:
+    def load(*arguments: Any, **_: Any) -> None:
         seen.append(arguments[-1])
         raise DataError("enough")
 

@@ -181,7 +181,7 @@ def test_another_error_is_not_taken_for_too_little_memory(
     trainer = trainer_of(BLIND)
     monkeypatch.setattr(Updater, "dry_run_step", not_compiled)
     with pytest.raises(ConfigError, match="the model cannot be compiled"):
-        batch_size.fitting_batch(trainer.config, trainer.updater, trainer.plan.store.longest)
+        batch_size.fitting_batch(trainer.config, trainer.updater, trainer.plan.pairs.longest)
 
 
 @pytest.mark.parametrize("tokens", ["auto", 500])
@@ -231,13 +231,13 @@ def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
     on_gpu: bool,
 ) -> None:
     trainer = trainer_of(BLIND)
-    updater, store = trainer.updater, trainer.plan.store
+    updater, pairs = trainer.updater, trainer.plan.pairs
     batch = BatchConfig(tokens_per_update=100_000)
     assert batch.tokens_per_batch is None
     config = updater.config.model_copy(update={"batch": batch})
     monkeypatch.setattr(Device, "is_cuda", on_gpu)
     with RunLog(tmp_path, 1) as log:
-        found = settle_batch_size(config, updater, store.longest, log).batch
+        found = settle_batch_size(config, updater, pairs.longest, log).batch
     # 300 MB, of which 15 % stay free; 100 MB are taken, and each token takes 0.1
     assert found.tokens_per_batch == pytest.approx(1500 if on_gpu else 8192, abs=100 * on_gpu)
     where = "here" if on_gpu else "on a CPU"

@@ -171,7 +171,7 @@ def test_auto_tries_nothing_where_the_device_cannot_compile(
     monkeypatch.setattr(updater, "say", said.append)
     monkeypatch.setattr(update, "can_compile", lambda _: False)
     monkeypatch.setattr(Updater, "_compile_error", lambda *_: "no compiler")
-    updater.choose_forward(trainer.plan.store)
+    updater.choose_forward(trainer.plan.pairs.store)
     assert said == []
 
 
@@ -298,11 +298,11 @@ def test_no_other_failure_is_taken_for_the_compilers(
         monkeypatch.setattr(update, "compile_for_all_shapes", lambda _: failing)
         monkeypatch.setattr(update, "compile_loss", lambda: loss.logits_gradient)
         if expected is RuntimeError:  # the probe has no other cause than compilation
-            updater.choose_forward(trainer.plan.store)
+            updater.choose_forward(trainer.plan.pairs.store)
             assert said[-1].endswith("it runs slower (size mismatch)")
             return
         with pytest.raises(expected):
-            updater.choose_forward(trainer.plan.store)
+            updater.choose_forward(trainer.plan.pairs.store)
         return
     updater.forward = failing
     with pytest.raises(expected) as caught:

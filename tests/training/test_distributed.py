@@ -103,7 +103,7 @@ def test_only_rank_0_writes(alone: Path, together: Path) -> None:
     logs = [log_of(run).splitlines() for run in (alone, together)]
     assert len(logs[0]) == len(logs[1])
     assert " on CPU in fp32, 1 thread, 2 processes" in logs[1][0]
-    for name in ("samples/step-00000012.txt", "tokenizer.model", "store/train/src.tokens"):
+    for name in ("samples/step-00000012.txt", "tokenizer.model", "store/train/pairs.tokens"):
         assert (alone / name).read_bytes() == (together / name).read_bytes()
 
 

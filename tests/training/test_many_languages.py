@@ -17,19 +17,21 @@ import pytest
 from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
 from messages import raises_saying, says
 from sentencepiece import SentencePieceProcessor
+from token_stores import directed, stored
 
 from mt.cleaning.plan import plan_of
 from mt.config.load import config_from_mapping
-from mt.config.schema import Augment, Config, DataConfig
+from mt.config.plan import Direction, plan_data
+from mt.config.schema import Config, DataConfig
 from mt.data.tokens.augmentation import Augmentation
-from mt.data.tokens.directions import in_directions
-from mt.data.tokens.store import corpus_records, fingerprint_of, open_or_build
-from mt.data.tokens.store_parts import StoreTexts
+from mt.data.tokens.directions import DirectedPairs
+from mt.data.tokens.store import fingerprint_of
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import Bleu
 from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training.launch import train
+from mt.training.prepare import training_texts
 from mt.training.trainer import Trainer
 from mt.training.validation import Validation
 from mt.translate.assemble import make_translator
@@ -95,17 +97,21 @@ def tokenizer(corpus: Path) -> Tokenizer:
 def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
     text = {"path": "t", "directions": ["de-en", "en-de", "fr-de", "de-en"], "share": 0.6}
     values = {"language_tokens": True, "train": [text, {"path": "b", "share": 0.4}]}
-    data = config_from_mapping({"data": values | {"src_lang": "cs", "tgt_lang": "en"}}, "c").data
-    sides = [(one.src, one.tgt, one.reverse, data.direction(one)) for one in data.train]
+    config = config_from_mapping({"data": values | {"src_lang": "cs", "tgt_lang": "en"}}, "c")
+    data = plan_data(config.data)
+    sides = [(corpus.source.src, corpus.source.tgt, corpus.direction) for corpus in data.corpora]
     assert sides == [
-        ("de", "en", False, ("de", "en")), ("de", "en", True, ("en", "de")),
-        ("fr", "de", False, ("fr", "de")), ("cs", "en", False, ("cs", "en")),
+        (src, tgt, (src, tgt)) for src, tgt in (["de", "en"], ["fr", "de"], ["cs", "en"])
+    ]
+    flows = [(flow.corpus, flow.is_turned, str(flow.direction), flow.token) for flow in data.flows]
+    assert flows == [
+        (0, False, "de-en", "en"), (0, True, "en-de", "de"),
+        (1, False, "fr-de", "de"), (2, False, "cs-en", "en"),
     ]  # fmt: skip
-    assert [one.share for one in data.train] == pytest.approx([0.2, 0.2, 0.2, 0.4])
-    assert data.text_numbers == [0, 0, 2, 3]
-    assert (data.token_languages(0), data.token_languages(2)) == (["en", "de"], ["de", None])
-    again = config_from_mapping(Config(data=data).model_dump(), "what a run has written")
-    assert again.data == data
+    assert [flow.share for flow in data.flows] == pytest.approx([0.2, 0.2, 0.2, 0.4])
+    assert data.token_languages == ["en", "de"]
+    again = config_from_mapping(config.model_dump(), "what a run has written")
+    assert plan_data(again.data) == data
 
 
 @pytest.mark.parametrize(
@@ -131,8 +137,8 @@ def test_what_languages_need_is_said(data: dict[str, Any], said: tuple[str, ...]
 
 def test_both_directions_without_tokens_stay_as_they_are() -> None:
     texts = [{"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "reverse": True}]
-    data = config_from_mapping({"data": {"train": texts}}, "c").data
-    assert data.token_languages(0) == [None, None]
+    data = plan_data(config_from_mapping({"data": {"train": texts}}, "c").data)
+    assert [flow.token for flow in data.flows] == [None, None]
 
 
 # --- the vocabulary and the store -------------------------------------------------------------
@@ -147,11 +153,8 @@ def test_a_token_is_one_piece_that_no_text_is_split_into(tokenizer: Tokenizer) -
     assert tokenizer.src.symbol_ids() == {4, 5, 6, 7}
 
 
-def store_of(config: Config, tokenizer: Tokenizer, folder: Path) -> Any:
-    data = config.data
-    texts = list(data.texts.values())
-    stored = open_or_build(folder, texts, "data.train", data, tokenizer, lambda _: None)
-    return stored, in_directions(stored, data, tokenizer)
+def pairs_of(config: Config, tokenizer: Tokenizer, folder: Path) -> DirectedPairs:
+    return directed(stored(folder, config.data, tokenizer), config.data, tokenizer)
 
 
 @pytest.mark.parametrize("changes", [None, {"join": 0.99, "caps": 0.99, "title": 0, "lower": 0}])
@@ -162,32 +165,25 @@ def test_each_source_begins_with_its_token_also_augmented(
     tokenizer: Tokenizer,
     tmp_path: Path,
 ) -> None:
-    data = config.data.model_copy(update={"dedupe": False})
-    _, store = store_of(config.model_copy(update={"data": data}), tokenizer, tmp_path / "a")
-    first = [tokenizer.languages[code] for direction in TRAINED for code in [direction[3:]]]
+    changed = config_of(config.model_dump(), data={"dedupe": False, "augment": changes})
+    pairs = pairs_of(changed, tokenizer, tmp_path / "a")
     if changes is None:
         src = (corpus / "train.cs").read_text(encoding="utf-8").splitlines()
         tgt = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
         rows = tokenizer.src.encode(src), tokenizer.tgt.encode(tgt)
         forth, back = (600 * TRAINED.index(name) for name in ("cs-en", "en-cs"))
         for n in (0, 599):
-            ids = [
-                side.tolist()
-                for pair in (store.pair(forth + n), store.pair(back + n))
-                for side in pair
-            ]
+            ids = [side.tolist() for at in (forth, back) for side in pairs.pair(at + n)]
             assert ids == [[6, *rows[0][n]], rows[1][n], [4, *rows[1][n]], rows[0][n]]
     else:
-        augmented = data.model_copy(update={"augment": Augment(**changes)})
-        made = Augmentation(store, tokenizer, config.model_copy(update={"data": augmented}))
-        store = made(0)
-        assert "join" in store.augmented
-        assert "caps" in store.augmented
-    starts = np.cumsum(store.kept) - store.kept
-    for start, kept, token in zip(starts, store.kept, first, strict=True):
-        pairs = store.pairs(np.arange(start, start + kept))
-        assert {src[0] for src, _ in pairs} == {token}
-        every = np.concatenate([side for src, tgt in pairs for side in (src[1:], tgt)])
+        stage = plan_data(changed.data).stages[0]
+        pairs = Augmentation(pairs, stage, tokenizer, 1, changed.data.max_tokens)(0)
+        assert says(pairs.store.augmented, "caps", "join")
+    starts = np.cumsum(pairs.kept) - pairs.kept
+    for start, kept, direction in zip(starts, pairs.kept, TRAINED, strict=True):
+        of_flow = pairs.pairs(np.arange(start, start + kept))
+        assert {src[0] for src, _ in of_flow} == {tokenizer.languages[direction[3:]]}
+        every = np.concatenate([side for src, tgt in of_flow for side in (src[1:], tgt)])
         assert not {*every.tolist()} & {*tokenizer.languages.values()}
 
 
@@ -195,13 +191,14 @@ def test_tokens_change_the_store_languages_alone_do_not(
     config: Config, tokenizer: Tokenizer
 ) -> None:
     def fingerprint(**changes: Any) -> str:
-        text = config.data.train[0].model_copy(update=changes.pop("text", {}))
-        data = config.data.model_copy(update={"train": [text], **changes})
-        records = corpus_records(data.train, data, {})
-        return fingerprint_of(StoreTexts(data.train, "data.train", data, tokenizer, records))
+        text = {"path": "train", "src": "cs", "tgt": "de", "tgt_lang": "de"} | changes.pop(
+            "text", {}
+        )
+        data = DataConfig.model_validate(config.data.model_dump() | {"train": [text], **changes})
+        return fingerprint_of(training_texts(plan_data(data), tokenizer, Path("none"), {}))
 
     plain = fingerprint(language_tokens=False)
-    assert plain == fingerprint(language_tokens=False, text={"src_lang": None, "tgt_lang": "fr"})
+    assert plain == fingerprint(language_tokens=False, text={"src_lang": "cs", "tgt_lang": "fr"})
     assert len({plain, fingerprint(), fingerprint(text={"tgt_lang": "fr"})}) == 3
 
 
@@ -210,18 +207,14 @@ def test_a_vocabulary_without_the_token_is_refused(config: Config, tmp_path: Pat
     sample.src, sample.tgt = ["čba"] * 5, ["schba"] * 5
     other = train_on_sample(config.tokenizer, sample, lambda _: None, languages=["cs"])
     with raises_saying(DataError, "data.language_tokens", "de", "found cs", "train a new one"):
-        store_of(config, other, tmp_path / "a")
+        pairs_of(config, other, tmp_path / "a")
 
 
 def test_cleaning_knows_the_languages_of_each_text(config: Config, tmp_path: Path) -> None:
-    clean = {"clean": {"max_other_language": None}}
-    data = DataConfig.model_validate(config.data.model_dump() | clean)
-    plan = plan_of(data, tmp_path)
-    assert plan.corpora[0].languages == ("cs", "de")
-    by_languages = {
-        one.languages: scorer for one, scorer in zip(plan.corpora, plan.scorers, strict=True)
-    }
-    assert len(by_languages) == 6
+    cleaned = config_of(config.model_dump(), data={"clean": {"max_other_language": None}})
+    plan = plan_of(plan_data(cleaned.data), tmp_path)
+    assert plan.corpora[0].direction == ("cs", "de")
+    assert len({corpus.direction for corpus in plan.corpora}) == len({*map(id, plan.scorers)}) == 6
     assert not any(scorer.notes for scorer in plan.scorers)
 
 
@@ -231,9 +224,8 @@ def test_a_pair_of_two_languages_is_no_duplicate(
     for code in ("de", "en", "fr"):
         write_lines(tmp_path / f"t.{code}", ["Berlin", "Berlin"])
     text = {"path": "t", "directions": ["de-en", "en-de", "de-fr"]}
-    values = config.data.model_dump() | {"root": str(tmp_path), "train": [text]}
-    changed = config.model_copy(update={"data": DataConfig.model_validate(values)})
-    assert store_of(changed, tokenizer, tmp_path / "a")[1].kept == (1, 1, 1)
+    changed = config_of(config.model_dump(), data={"root": str(tmp_path), "train": [text]})
+    assert pairs_of(changed, tokenizer, tmp_path / "a").kept == (1, 1, 1)
 
 
 def test_a_shortlist_has_candidates_for_each_direction(
@@ -270,7 +262,7 @@ def test_bleu_of_each_direction_of_the_validation_set(run: Path) -> None:
     assert f"(de-en {line['bleu_by_direction']['de-en']:.2f}, fr-de {bleu:.2f})" in log_of(run)
     ref = ["a b c d e", "f g h i", "a b d c e f g h", "k l m n o"]
     outputs = ["a b c d e", "f g h", "a b d c f e g h", "k l m n"]
-    directions = [("de", "en"), ("de", "en"), ("fr", "de"), ("de", "en")]
+    directions = [Direction(*pair.split("-")) for pair in ("de-en", "de-en", "fr-de", "de-en")]
     of_text: Any = SimpleNamespace(metrics={"bleu": Bleu([ref])}, directions=directions)
     scores, by_direction = Validation._scores(of_text, outputs)
     assert scores["bleu"] == Bleu([ref]).score(outputs)
@@ -278,7 +270,7 @@ def test_bleu_of_each_direction_of_the_validation_set(run: Path) -> None:
     for name, rows in parts.items():
         own = Bleu([[ref[row] for row in rows]]).score([outputs[row] for row in rows])
         assert by_direction[name] == pytest.approx(own.value)
-    of_text.directions = [("de", "en")] * 4
+    of_text.directions = directions[:1] * 4
     assert Validation._scores(of_text, outputs)[1] == {}
 
 

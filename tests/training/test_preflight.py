@@ -20,6 +20,7 @@ from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, lines_of, log_o
 from messages import raises_saying, says
 from test_batch_size import auto_is, full
 
+from mt.config.plan import plan_data
 from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
@@ -199,7 +200,8 @@ class StandIn:
 def prepared_of(trainer: Trainer) -> Prepared:
     """What the trainer was made of."""
     t = trainer
-    made_of = t.config, t.config, t.tokenizer, t.plan.store, t.updater, [t.plan]
+    data, store = plan_data(t.config.data), t.plan.pairs.store
+    made_of = t.config, t.config, data, t.tokenizer, store, t.updater, [t.plan]
     return Prepared(*made_of, Scoring(t.config, "13a"), t.validation, 0.0)
 
 

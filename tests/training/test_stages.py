@@ -16,29 +16,30 @@ from run_comparison import Mapped, check_equal_states
 from token_stores import store_of_lengths
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import BatchConfig, DataConfig, Until
+from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import BatchConfig, TrainConfig, Until
 from mt.data.tokens.loader import Update
-from mt.data.tokens.mixing import describe_stage, require_counted_texts, sampling_weights, stages_of
+from mt.data.tokens.mixing import describe_stage, require_counted_texts, sampling_weights
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.prepare import settle_length
+from mt.training.prepare import settle_length, with_ends_in_numbers
 from mt.training.selection import Criterion
 from mt.training.trainer import Trainer
 
 TEXTS = [{"src": f"{n}.de", "tgt": f"{n}.en"} for n in range(3)]
 
 
-def data_of(*stages: dict[str, Any], **values: Any) -> DataConfig:
+def data_of(*stages: dict[str, Any], **values: Any) -> DataPlan:
     data = {"train": TEXTS, "stages": list(stages)} | values
-    return config_from_mapping({"data": data}, "test").data
+    return plan_data(config_from_mapping({"data": data}, "test").data)
 
 
-def plan_of(data: DataConfig, kept: tuple[int, ...] = (100, 50, 30)) -> Plan:
-    store = store_of_lengths(np.full(sum(kept), 4, np.uint16), kept=kept)
+def plans_of(data: DataPlan, kept: tuple[int, ...] = (100, 50, 30)) -> list[Plan]:
+    pairs = store_of_lengths(np.full(sum(kept), 4, np.uint16), kept=kept)
     batch = BatchConfig(tokens_per_update=50, tokens_per_batch=50)
-    return Plan(store, sampling_weights(data, kept), batch, 1)
+    return [Plan(pairs, sampling_weights(data, stage, kept), batch, 1) for stage in data.stages]
 
 
 def test_each_stage_has_its_mixture_and_its_changes() -> None:
@@ -50,19 +51,18 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
         train=[TEXTS[0] | {"share": 0.5}, *TEXTS[1:]],
         augment={"caps": 0.1},
     )
-    plans = [plan_of(one) for one in stages_of(data)]
+    plans = plans_of(data)
     assert [plan.drawn for plan in plans] == [[100, 62, 38], [100, 100, 0], [0, 50, 150]]
     seen = np.concatenate([batch for update in plans[1].updates(0) for batch in update])
     assert np.bincount(seen, minlength=180).tolist() == [1] * 100 + [2] * 50 + [0] * 30
-    augments = [one.augment and one.augment.caps for one in stages_of(data)]
-    assert augments == [0.1, 0.5, 0.1]
+    assert [stage.augment and stage.augment.caps for stage in data.stages] == [0.1, 0.5, 0.1]
     end, epoch, *mixture = describe_stage(data, 1, (100, 50, 30), plans[1].drawn)
     assert says(end, "data.stages[1]", "stage 2 of 3", "until 9 updates or 1 epoch")
     assert not end.endswith("epochs")
     assert says(epoch, "an epoch", "200 sentences")
     assert says(mixture[1], "data.train[1]", "weight 2", "delivered 50.00%", "100 sentences")
     with raises_saying(DataError, "data.stages", "no pair is left"):
-        plan_of(stages_of(data_of({"weights": [0, 0, 1]}))[0], (9, 9, 0))
+        plans_of(data_of({"weights": [0, 0, 1]}), (9, 9, 0))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> N
     """From the middle of an epoch on, the next one begins with another epoch."""
     weights = [1, 2, 1] if "text" in until else [1, 1, 1]
     data = data_of({"until": until, "weights": weights}, {}, valid=TEXTS[0])
-    plan = plan_of(stages_of(data)[0])
+    plan = plans_of(data)[0]
     of = len(plan.updates(0))
     state = TrainState(epoch=3, stage_start=3)
     for number in range(100):
@@ -104,20 +104,17 @@ def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> N
 def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> None:
     """Of 36, twelve of 15 updates and the others of 10; a stall may come at once."""
     data = data_of({"until": until, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0])
-    plans = [plan_of(one) for one in stages_of(data)]
     config = config_from_mapping({"train": {"max_epochs": 36}}, "test")
+    data = with_ends_in_numbers(data, config.train)
     log: Any = SimpleNamespace(say=str)
-    settled = settle_length(config.model_copy(update={"data": data}), plans, log)
+    settled = settle_length(config, data, plans_of(data), log)
     assert settled.train.max_steps == log.total == steps
 
 
 def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> None:
     data = data_of({"until": {"share": 0.3, "tokens": 9}}, {})
-    config = config_from_mapping({"train": {"max_steps": 10}}, "test")
-    log: Any = SimpleNamespace(say=str)
-    settled = settle_length(config.model_copy(update={"data": data}), [], log)
-    assert settled.data.stages is not None
-    ends = [one.until and one.until.model_dump(exclude_none=True) for one in settled.data.stages]
+    settled = with_ends_in_numbers(data, TrainConfig(max_steps=10))
+    ends = [stage.until and stage.until.model_dump(exclude_none=True) for stage in settled.stages]
     assert ends == [{"updates": 3, "tokens": 9}, None]
 
 

@@ -134,11 +134,11 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: TrainerOf) -> 
     trainer = trainer_of(data={"max_tokens": 8})
     validation = trainer.validation
     assert validation is not None
-    assert max(validation.store.src_lengths) > 8
-    assert len(validation.store) == 40
+    assert max(validation.pairs.src_lengths) > 8
+    assert len(validation.pairs) == 40
     model, total, tokens = trainer.updater.model.eval(), 0.0, 0
     for number in range(40):
-        batch = collate([validation.store.pair(number)])
+        batch = collate([validation.pairs.pair(number)])
         log_p = model.output(model(batch.src, batch.tgt_in, batch.src_mask))[0].log_softmax(-1)
         total -= float(log_p.gather(1, batch.tgt_out[:, None]).sum())
         tokens += len(batch.tgt_out)

@@ -10,6 +10,7 @@ from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import BLIND, TrainerOf, equal_weights
@@ -34,7 +35,7 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 
 def update_of(trainer: Trainer, *groups: range) -> Update:
     """An update with one micro-batch for each group of sentences."""
-    batches = [collate([trainer.plan.store.pair(i) for i in group]) for group in groups]
+    batches = [collate(trainer.plan.pairs.pairs(np.array(group))) for group in groups]
     return Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
 
 

@@ -14,6 +14,7 @@ from marian_models import SAVED
 from messages import raises_saying, says
 from model_files import changed_meta, copy_model
 
+from mt.config.plan import DataPlan, Direction, plan_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.interop.huggingface_import import import_model
@@ -146,22 +147,26 @@ def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any, loaded
             ]
         },
     }
-    config, plain = config_of(tiny_mapping, both), config_of(tiny_mapping)
-    assert _tag_of(config, ("de", "en"), Path("both")) == "<de>"
-    assert _tag_of(config, ("en", "de"), Path("both")) == "<en>"
+
+    def plan(*changes: dict[str, Any]) -> DataPlan:
+        return plan_data(config_of(tiny_mapping, *changes).data)
+
+    forward = Direction("de", "en")
+    assert _tag_of(plan(both), forward, Path("both")) == "<de>"
+    assert _tag_of(plan(both), forward.turned, Path("both")) == "<en>"
     stages = [{"until": {"epochs": 1}, "both_directions": True}, {}]
-    staged = config_of(tiny_mapping, {"data": {"stages": stages}})
+    staged = plan({"data": {"stages": stages}})
     for call, said in (  # of what it has not learnt to the end
-        (lambda: _tag_of(staged, ("de", "en"), Path("staged")), "from en to de"),
-        (lambda: loaded.tokenizer.before_source("de", staged.data), "into (en), found de"),
-        (lambda: check_source_language("en", staged.data), "from (de), found en"),
+        (lambda: _tag_of(staged, forward, Path("staged")), "from en to de"),
+        (lambda: loaded.tokenizer.before_source("de", staged), "into (en), found de"),
+        (lambda: check_source_language("en", staged), "from (de), found en"),
     ):
         with raises_saying(ConfigError, said):
             call()
-    german = config_of(tiny_mapping, {"data": {"src_lang": "en", "tgt_lang": "de", "train": []}})
-    assert _tag_of(german, ("de", "en"), Path("imported")) == ""  # names no training text
+    german = plan({"data": {"src_lang": "en", "tgt_lang": "de", "train": []}})
+    assert _tag_of(german, forward, Path("imported")) == ""  # names no training text
     with pytest.raises(ConfigError) as error:
-        _tag_of(plain, ("de", "en"), Path("one"))
+        _tag_of(plan(), forward, Path("one"))
     assert says(str(error.value), "--rerank-with one", "from en to de", "found de to en", "of both")
 
 

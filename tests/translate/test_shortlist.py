@@ -10,6 +10,7 @@ import pytest
 from conftest import Mt, lines_of, refused
 from messages import says
 
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.translate import shortlist
@@ -21,17 +22,17 @@ pytest.importorskip("ctranslate2")
 def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in loops over words, as in the paper."""
     monkeypatch.setattr(shortlist, "MOST_LINKS", 2_000)
-    store = open_built(tiny_run / "store" / "train")
+    pairs = DirectedPairs.of(open_built(tiny_run / "store" / "train"))
     size = Tokenizer.load(tiny_run).tgt.size
-    source, target, probability = translation_table(store, size)
-    links = int(((store.src_lengths + 1) * store.tgt_lengths).sum())
-    pairs = [store.pair(number) for number in range(0, len(store), 1 + links // 2_000)]
-    assert len(pairs) > 10
+    source, target, probability = translation_table(pairs, size)
+    links = int(((pairs.src_lengths + 1) * pairs.tgt_lengths).sum())
+    chosen = pairs.pairs(np.arange(0, len(pairs), 1 + links // 2_000))
+    assert len(chosen) > 10
     table: dict[tuple[int, int], float] = defaultdict(lambda: 1 / size)
     for _ in range(shortlist.ITERATIONS):
         expected: dict[tuple[int, int], float] = defaultdict(float)
         total: dict[int, float] = defaultdict(float)
-        for src, tgt in pairs:
+        for src, tgt in chosen:
             words = [*src.tolist(), EOS]
             for word in tgt.tolist():
                 norm = sum(table[other, word] for other in words)

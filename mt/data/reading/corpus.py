@@ -68,7 +68,7 @@ def training_pairs(data: DataPlan) -> Iterator[tuple[str, str]]:
 
 
 def translated_pairs(data: DataPlan, source_lang: str = "") -> Iterator[tuple[str, str]]:
-    """The same as training translates them: a corpus in both directions gives each pair twice.
+    """The pairs as training translates them: a corpus in both directions gives each twice.
 
     With `source_lang` only those from this language.
     """

@@ -118,8 +118,16 @@ class DirectedPairs:
 def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]]:
     """The tokens before each source of a flow: of its target language, and of its tag.
 
-    Raises DataError where the vocabulary does not have them.
+    Raises DataError where the vocabulary does not have them, or is not that of both sides of a pair
+    that is turned.
     """
+    turned = next((flow.name for flow in flows if flow.is_turned), None)
+    if turned is not None and not tokenizer.joint:
+        raise DataError(
+            f"{turned}: needs one vocabulary for both languages, as its target is the source, found "
+            "a tokenizer with two; train one with tokenizer.joint: true, or leave reverse and "
+            "both_directions out"
+        )
     known = tokenizer.languages
     plain = len(tokenizer.src.encode(["x"])[0])
     before = []
