@@ -101,8 +101,11 @@ def make(
 
 
 def size(path: Path) -> int:
-    """Bytes of a file; 0 of JSON, which tells itself when it is damaged, and may be completed."""
-    return 0 if path.suffix == ".json" else path.stat().st_size
+    """Bytes of a file; 0 of JSON, which may be completed later. ValueError for damaged JSON."""
+    if path.suffix != ".json":
+        return path.stat().st_size
+    read_json(path)
+    return 0
 
 
 def is_made(folder: Path, key: str | None, digest: Digest | None = None) -> bool:

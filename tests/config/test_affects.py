@@ -252,7 +252,7 @@ def test_a_key_inside(place: int, key: str, run: Path, tokenizer: Tokenizer) -> 
         "data.stages[].until": lambda: data["stages"][0]["until"],
     }[where]()
     path = f"{where}.{key}"
-    tables = {"data.stages[]": STAGES, "data.stages[].until": UNTIL}
+    tables: dict[str, dict[str, Any]] = {"data.stages[]": STAGES, "data.stages[].until": UNTIL}
     if key in tables.get(where, {}):
         inner[key] = tables[where][key]
         if key in ("share", "stall"):

@@ -20,13 +20,13 @@ from messages import raises_saying, says
 from model_files import content_of
 from token_stores import KEPT, PAIRS, build, trained, write
 
+from mt.artefacts import exclusive
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.data.tokens import store_parts
 from mt.data.tokens.store import Store, build_shard
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
-from mt.files import exclusive
 from mt.training.prepare import training_texts
 
 MORE = [*PAIRS, ("fünf", "five"), ("drei", "three"), ("eins", "one"), ("", "")]
@@ -203,7 +203,7 @@ def test_two_jobs_that_start_at_once_build_it_once(
 def test_the_lock_of_a_killed_process_is_free(root: Path) -> None:
     """As after SIGKILL: the system releases it, and the file may stay."""
     code = (
-        "import pathlib, sys, time; from mt.files import exclusive\n"
+        "import pathlib, sys, time; from mt.artefacts import exclusive\n"
         "with exclusive(pathlib.Path(sys.argv[1]), print):\n"
         "    print('held', flush=True), time.sleep(60)"
     )
