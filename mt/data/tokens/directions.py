@@ -124,9 +124,9 @@ def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]
     turned = next((flow.name for flow in flows if flow.is_turned), None)
     if turned is not None and not tokenizer.joint:
         raise DataError(
-            f"{turned}: needs one vocabulary for both languages, as its target is the source, found "
-            "a tokenizer with two; train one with tokenizer.joint: true, or leave reverse and "
-            "both_directions out"
+            f"{turned}: needs one vocabulary for both languages, as its target is the source, "
+            "found a tokenizer with two; train one with tokenizer.joint: true, or leave reverse "
+            "and both_directions out"
         )
     known = tokenizer.languages
     plain = len(tokenizer.src.encode(["x"])[0])
