@@ -258,8 +258,15 @@ def _tags(data: DataConfig, tokenizer: TokenizerConfig, train: TrainConfig) -> I
 def _directions(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
     if tokenizer.joint:
         return
-    flows = corpora_and_flows(data)[1]
-    turned = [f"{flow.name}.reverse" for flow in flows if flow.is_turned]
+    for flow in corpora_and_flows(data)[1]:
+        if flow.is_turned and flow.name.endswith(")"):  # of several directions
+            yield Fault(
+                [f"{flow.name.partition(' ')[0]}.directions", "tokenizer.joint"],
+                "must not be both ways of a text with tokenizer.joint: false, found "
+                f"{flow.direction} and {flow.direction.turned}; set tokenizer.joint to true, or "
+                "remove one of them",
+            )
+    turned = [f"data.train[{n}].reverse" for n, entry in enumerate(data.train) if entry.reverse]
     stages = enumerate(data.stages or [])
     turned += [f"data.stages[{n}].both_directions" for n, stage in stages if stage.both_directions]
     for path in turned:

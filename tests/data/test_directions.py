@@ -134,18 +134,6 @@ def test_changes_are_those_of_the_language_that_is_the_source(
     assert texts_of(made, tokenizer) == changed + [(f"{tgt} en", src) for src, tgt in PAIRS]
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"tokenizer": {"joint": False}}, ["data.train[1].reverse", "joint", "set", "true"]),
-        ({"data": {"valid": BACK}}, ["data.valid.reverse", "data.train", "remove"]),
-    ],
-)
-def test_what_cannot_be_reversed(values: dict[str, Any], said: list[str], tmp_path: Path) -> None:
-    with raises_saying(ConfigError, *said):
-        config_of(tmp_path, FORWARD, BACK, **values)
-
-
 OTHER = {"src": "b.de", "tgt": "b.en", "weight": 2.0}
 BOTH_THEN_ONE: list[dict[str, Any]] = [{"until": {"epochs": 4}, "both_directions": True}, {}]
 
@@ -175,23 +163,25 @@ def test_both_directions_of_a_stage_are_reverses_with_weights(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("texts", "stages", "other"),
+    ("texts", "sections", "said"),
     [
-        ([OTHER, FORWARD | {"share": 0.5}], BOTH_THEN_ONE, "data.train[1].share"),
-        ([FORWARD, OTHER], [BOTH_THEN_ONE[0], {"shares": [1, 0]}], "data.stages[1].shares"),
+        ([FORWARD, BACK], {"tokenizer": {"joint": False}},
+         ["data.train[1].reverse", "joint", "set", "true"]),
+        ([FORWARD, BACK], {"data": {"valid": BACK}},
+         ["data.valid.reverse", "data.train", "remove"]),
+        ([OTHER, FORWARD | {"share": 0.5}], {"data": {"stages": BOTH_THEN_ONE}},
+         ["data.stages[0].both_directions", "false", "data.train[1].share", "reverse"]),
+        ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0], {"shares": [1, 0]}]}},
+         ["data.stages[0].both_directions", "false", "data.stages[1].shares", "reverse"]),
+        ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]}},
+         ["data.stages[0].weights", "2 texts", "found 1"]),
     ],
-)
-def test_what_both_directions_cannot_stand_with(
-    texts: list[dict[str, Any]], stages: list[dict[str, Any]], other: str, tmp_path: Path
+)  # fmt: skip
+def test_faults_of_directions(
+    texts: list[dict[str, Any]], sections: dict[str, Any], said: list[str], tmp_path: Path
 ) -> None:
-    with raises_saying(ConfigError, "data.stages[0].both_directions", "false", other, "reverse"):
-        config_of(tmp_path, *texts, data={"stages": stages})
-
-
-def test_a_weight_too_few_is_refused_as_without_both_directions(tmp_path: Path) -> None:
-    stages = [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]
-    with raises_saying(ConfigError, "data.stages[0].weights", "2 texts", "found 1"):
-        config_of(tmp_path, FORWARD, OTHER, data={"stages": stages})
+    with raises_saying(ConfigError, *said):
+        config_of(tmp_path, *texts, **sections)
 
 
 def test_two_vocabularies_that_were_kept_are_refused(tmp_path: Path) -> None:

@@ -118,19 +118,23 @@ def test_faults_of_a_mixture(
         config_from_mapping(mapping_of(sources, **values), "test")
 
 
-def test_a_share_of_a_text_without_pairs_is_an_error() -> None:
-    with raises_saying(DataError, "data.train[1].share", "1.de", "remove the text"):
-        weights_of(data_of([{}, {"share": 0.5}]), (9, 0))
+TOO_LONG = ["data.train[1]", "sentences", "share", "temperature", "remove"]
 
 
 @pytest.mark.parametrize(
-    ("sources", "temperature"), [([{}, {"share": 1e-8}], 1), ([{}, {}], 0.001)], ids=str
+    ("sources", "temperature", "kept", "said"),
+    [
+        ([{}, {"share": 0.5}], 1, (9, 0), ["data.train[1].share", "1.de", "remove the text"]),
+        # An epoch that would fill the memory.
+        ([{}, {"share": 1e-8}], 1, (900, 100), TOO_LONG),
+        ([{}, {}], 0.001, (900, 100), TOO_LONG),
+    ],
 )
-def test_an_epoch_that_fills_the_memory_is_refused(
-    sources: list[dict[str, Any]], temperature: float
+def test_what_cannot_be_drawn_is_refused(
+    sources: list[dict[str, Any]], temperature: float, kept: tuple[int, int], said: list[str]
 ) -> None:
-    with raises_saying(DataError, "data.train[1]", "sentences", "share", "temperature", "remove"):
-        weights_of(data_of(sources, temperature=temperature), (900, 100))
+    with raises_saying(DataError, *said):
+        weights_of(data_of(sources, temperature=temperature), kept)
 
 
 def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:

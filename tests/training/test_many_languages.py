@@ -128,11 +128,14 @@ def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
          ("data.test[0].tgt_lang", "translates into (en)", "found it")),
         ({"valid": {"src": "a", "tgt": "b", "directions": ["de-en"]}},
          ("data.valid.directions", "path")),
+        ({"language_tokens": True, "train": [{"path": "a", "directions": ["de-en", "en-de"]}]},
+         ("data.train[0].directions", "joint: false", "en-de and de-en", "remove one of them")),
     ],
 )  # fmt: skip
 def test_what_languages_need_is_said(data: dict[str, Any], said: tuple[str, ...]) -> None:
+    separate = {"tokenizer": {"joint": False}}
     with raises_saying(ConfigError, *said):
-        config_from_mapping({"data": data}, "c")
+        config_from_mapping({"data": data} | separate, "c")
 
 
 def test_both_directions_without_tokens_stay_as_they_are() -> None:

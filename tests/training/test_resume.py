@@ -27,6 +27,7 @@ from messages import says
 from processes import fork_server
 from run_comparison import EVERY, Mapped, check_equal, kept_steps
 
+from mt import artefacts
 from mt.config.load import config_from_mapping
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
@@ -67,7 +68,7 @@ def place(where: str, act: Callable[[], None]) -> None:
     elif name == "validation":
         at_call(validation.Validation, "losses", int(number), act, after=True)
     elif name == "renamed":  # partial -> its place: the link `last` is not set yet
-        at_call(checkpoint, "sync_folder", int(number), act)
+        at_call(artefacts, "sync_folder", int(number) + 2, act)  # after those of two token stores
     elif name == "link":
         at_call(checkpoints_module, "set_link", int(number), act)
     elif name == "save_file":
