@@ -165,17 +165,6 @@ def test_a_text_that_is_not_in_the_stage_is_not_counted(
 
 def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: Tokenizer) -> None:
     pairs = [("你好世界。", "Hello <x>."), ("再见我的朋友。", "Bye.")] * 50
-<<<<<<< HEAD
-    _, texts = epoch_of(
-        pairs_of(tokenizer, pairs, (100, 0)), tokenizer, config_of(join=0.99, caps=0.99)
-    )
-    assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
-    joined = {("再见我的朋友。" * n, " ".join(["BYE."] * n)) for n in (2, 3, 4)}
-    assert joined & set(texts)
-    thai = pairs_of(
-        tokenizer, [("ลาก่อนเพื่อน", "Bye.")] * 50, (50, 0)
-    )  # sentences have a space between them
-=======
     chinese = pairs_of(tokenizer, pairs, kept=(50, 50))
     _, texts = epoch_of(chinese, tokenizer, config_of(join=0.99, caps=0.99))
     assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
@@ -183,7 +172,6 @@ def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: T
     assert joined & set(texts)
     bye = [("ลาก่อนเพื่อน", "Bye.")] * 50  # sentences have a space between them
     thai = pairs_of(tokenizer, bye, kept=(25, 25))
->>>>>>> dirtests
     _, texts = epoch_of(thai, tokenizer, config_of(join=0.99))
     assert ("ลาก่อนเพื่อน ลาก่อนเพื่อน", "Bye. Bye.") in texts
 
