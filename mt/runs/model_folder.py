@@ -127,6 +127,7 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
                 f"{folder}: was made by mt 0.2 or before, and this is mt {__version__}, which does "
                 "not read it; train anew, or use that version"
             )
+        _require(meta, config=dict, tokenizer=str)
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
                 raise DamagedError(
@@ -273,12 +274,6 @@ def read_folder(path: Path) -> ModelFolder:
     """
     folder = find_model(path)
     meta = read_meta(folder, [WEIGHTS])
-    try:
-        _require(meta, config=dict, tokenizer=str)
-    except ValueError as error:
-        raise DamagedError(
-            f"{folder}: not a complete model folder ({META}: {error}); copy it again"
-        ) from error
     values = meta["config"]
     if tuned := tuned_of(meta):
         chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
