@@ -9,7 +9,7 @@ from mt.config.schema import Config
 
 
 class Sizes(NamedTuple):
-    """What is chosen for `auto`."""
+    """The values that stand for `auto`."""
 
     vocab_size: int
     dropout: float
@@ -55,6 +55,6 @@ def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
 
 
 def replace_auto_without_data(config: Config) -> tuple[Config, str]:
-    """The same for commands that read no data: the sizes for `TYPICAL_PAIRS`."""
+    """Replace `auto` for commands that read no data: by the sizes for `TYPICAL_PAIRS`."""
     config, told = replace_auto(config, sizes_for(TYPICAL_PAIRS))
     return config, told and f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours"

@@ -1,4 +1,4 @@
-"""What a model folder holds, read without torch: where it is, its config, tokenizer and checksums.
+"""Model folders, read without torch: where one is, its config, tokenizer and checksums.
 
 A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
 checkpoint of a training run also holds `state.pt`, from which training resumes. `mt tune` adds

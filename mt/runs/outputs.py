@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import count, islice
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def read_valid_sentences(run_dir: Path, step: int, at_most: int) -> list[Sentenc
 
 
 def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
-    """The same of a test set, whose file `write_test_outputs` has called `name`.
+    """The first sentences of a test set, whose file `write_test_outputs` has called `name`.
 
     No other file is opened: the name may be from the metrics of a stranger.
     """
@@ -143,7 +143,7 @@ def write_samples(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> No
     """Write some sentences of the validation after update `step`."""
     path = run_dir / SAMPLES / f"{step_name(step)}.txt"
     path.parent.mkdir(exist_ok=True)
-    blocks = [SAMPLE.format(one.source, one.reference, one.output) for one in sentences]
+    blocks = [SAMPLE.format(*astuple(sentence)[:3]) for sentence in sentences]
     write_whole(path, "\n".join(blocks))
 
 

@@ -144,17 +144,17 @@ def split_source(
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
-    found = []
+    parts = []
     end = 0  # of the segment before
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
         begin = text.find(segment, end)
         is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
         end = max(begin, end) + len(segment)
-        found += [
+        parts += [
             SourcePart(first + ids[start : start + max_tokens], is_joined and start == 0)
             for start in range(0, len(ids), max_tokens)
         ]
-    return found
+    return parts
 
 
 def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
