@@ -10,17 +10,19 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
+import numpy as np
 import pytest
 from conftest import Mt, write_lines
 from messages import says
 from model_files import changed_meta, copy_model
 from odd_lines import odd_lines
 
-from mt.config.load import config_from_mapping
+from mt.config.data_schema import DataConfig
+from mt.config.plan import plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import join_sentences, split_sentences
+from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
@@ -250,12 +252,12 @@ def test_auto_cuts_where_the_model_has_learnt_from_single_sentences(
 
 def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
     rows = loaded.tokenizer.src.encode(["eins zwei. Drei.", "eins", "zwei drei.", "vier"])
-    pairs = [(SimpleNamespace(tolist=lambda row=row: row), None) for row in rows]
-    store = mock.MagicMock(**{"__len__.return_value": 4})
-    store.pairs = lambda drawn: [pairs[i] for i in drawn]
-    prepared: Any = mock.Mock(store=store, tokenizer=loaded.tokenizer, config=loaded.config)
+    lengths = np.array([[len(row) for row in rows], [0] * 4])
+    store = Store(np.array([i for row in rows for i in row]), lengths, (4,), "", "")
+    plan = plan_data(loaded.config.data)
+    prepared: Any = SimpleNamespace(store=store, tokenizer=loaded.tokenizer, data=plan)
     assert several_sentences(prepared)["several_sentences"] == pytest.approx(0.25, abs=0.04)
-    prepared.config = config_from_mapping({"data": {"augment": {"join": 0.3}}}, "test")
+    prepared.data = plan_data(DataConfig.model_validate({"augment": {"join": 0.3}}))
     # 100 pairs: 70 lines of one, 10 of three.
     joined = 0.25 + 0.75 * 10 / 80
     assert several_sentences(prepared)["several_sentences"] == pytest.approx(joined, abs=0.04)
