@@ -95,7 +95,8 @@ class TorchEngine(Engine):
 
     def without_loops(self) -> TorchEngine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
-        constraints = [*self.constraints, partial(no_repeat_ngram, LOOP)]
+        no_loop: Constraint = partial(no_repeat_ngram, LOOP)
+        constraints = [*self.constraints, no_loop]
         greedy = self.decode.model_copy(update={"beam_size": 1})
         return replace(self, decode=greedy, constraints=constraints, fused=None)
 

@@ -1,7 +1,7 @@
 """SentencePiece model files: what one says of itself, and whether mt can use it.
 
 The file is a protocol buffer, `ModelProto` in `sentencepiece_model.proto` of SentencePiece. The few
-fields that its Python package gives no access to are read and written here, so that no protobuf is
+fields that its Python package gives no access to are read here, so that no protobuf is
 needed.
 """
 
@@ -27,7 +27,6 @@ TYPE_OF_PIECE = 3
 MODEL_TYPE = 3
 TREAT_WHITESPACE_AS_SUFFIX = 24
 PRECOMPILED_CHARSMAP = 2
-REMOVE_EXTRA_WHITESPACES = 4
 USER_DEFINED = 4  # a value of SentencePiece.type
 
 
@@ -119,20 +118,6 @@ def require_algorithm(model: bytes, required: str, what: str) -> None:
     raise DataError(
         f"{what}: must be a model of tokenizer.type {required}, found {algorithm}; {remedy}"
     )
-
-
-def encode_field(number: int, value: int | bytes) -> bytes:
-    """The bytes of a field, as `fields` reads it: an int, or a text or message."""
-    if isinstance(value, bytes):
-        return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
-    return _to_varint(number << 3) + _to_varint(value)
-
-
-def _to_varint(value: int) -> bytes:
-    groups = [value & 0x7F]
-    while value := value >> 7:
-        groups.append(value & 0x7F)
-    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
