@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,39 +47,29 @@ def can_show_bar(output: str = "") -> bool:
     return sys.stderr is not None and sys.stderr.isatty() and not to_stdout
 
 
+@dataclass(eq=False)
 class Progress:
     """The progress of one piece of work, as a context manager: a bar, or a line now and then."""
 
-    def __init__(
-        self,
-        total: int | None,
-        before: int,
-        on_terminal: bool,
-        noun: str = "lines",
-        what: str = "translated",
-        report: Callable[[str], None] = say,
-    ) -> None:
-        """`before` items are done of `total`; None: not known, as of a stream."""
-        self._total = total
-        self._before = before
-        self._on_terminal = on_terminal
-        self._noun = noun
-        self._what = what
-        self._report = report
-        self._started = self._said_at = 0.0
-        self.bar: tqdm[Any] | None = None
+    total: int | None  # None: not known, as of a stream
+    before: int  # items that are done of it
+    on_terminal: bool
+    noun: str = "lines"
+    what: str = "translated"
+    report: Callable[[str], None] = say
+    bar: tqdm[Any] | None = None
 
     def __enter__(self) -> Progress:
         self._started = self._said_at = time.monotonic()
-        if self._on_terminal:
+        if self.on_terminal:
             # Imported here, because `scripts/gpu_check.py` translates without tqdm.
             from tqdm import tqdm
 
             self.bar = tqdm(
-                total=self._total,
-                initial=self._before,
-                desc=self._what,
-                unit=f" {self._noun}",
+                total=self.total,
+                initial=self.before,
+                desc=self.what,
+                unit=f" {self.noun}",
                 dynamic_ncols=True,
                 leave=False,
                 delay=1,
@@ -98,6 +89,6 @@ class Progress:
         if now - self._said_at < SECONDS_BETWEEN_LINES:
             return
         self._said_at = now
-        of_all = f" of {self._total:,}" if self._total else ""
-        speed = (done - self._before) / max(now - self._started, 1e-9)
-        self._report(f"{self._what}: {done:,}{of_all} {self._noun}, {speed:,.1f} {self._noun}/s")
+        of_all = f" of {self.total:,}" if self.total else ""
+        speed = (done - self.before) / max(now - self._started, 1e-9)
+        self.report(f"{self.what}: {done:,}{of_all} {self.noun}, {speed:,.1f} {self.noun}/s")

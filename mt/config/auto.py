@@ -9,7 +9,7 @@ from mt.config.schema import Config
 
 
 class Sizes(NamedTuple):
-    """What is chosen for `auto`."""
+    """The values that stand for `auto`."""
 
     vocab_size: int
     dropout: float
@@ -52,9 +52,3 @@ def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
             config = config.model_copy(update={name: section.model_copy(update={key: size})})
             told.append(f"{name}.{key}: auto is {'null' if size is None else f'{size:,.9g}'}")
     return config, ", ".join(told)
-
-
-def replace_auto_without_data(config: Config) -> tuple[Config, str]:
-    """The same for commands that read no data: the sizes for `TYPICAL_PAIRS`."""
-    config, told = replace_auto(config, sizes_for(TYPICAL_PAIRS))
-    return config, told and f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours"

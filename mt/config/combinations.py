@@ -29,7 +29,7 @@ SPECIAL_PIECE = re.compile("<pad>|<unk>|</?s>|<0x[0-9A-F]{2}>")
 
 
 class Fault(NamedTuple):
-    """What is wrong with a config. The message names the first path; `paths` are all involved."""
+    """A fault of a config. The message names the first path; `paths` are all involved."""
 
     paths: list[str]
     text: str
@@ -76,9 +76,9 @@ def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
 
 
 def _cases(data: DataConfig) -> Iterator[Fault]:
-    found = {"data.augment": data.augment}
-    found |= {f"data.stages[{n}].augment": one.augment for n, one in enumerate(data.stages or [])}
-    for path, shares in found.items():
+    stages = enumerate(data.stages or [])
+    augments = {f"data.stages[{n}].augment": stage.augment for n, stage in stages}
+    for path, shares in {"data.augment": data.augment, **augments}.items():
         if shares is not None and (total := shares.caps + shares.title + shares.lower) > 1:
             text = f"must be at most 1 together with title and lower, found {total:g}"
             yield Fault([f"{path}.{key}" for key in ("caps", "title", "lower")], text)
@@ -112,8 +112,12 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
             )
         if until and "text" in until:
             texts = range(n_texts)
-            own = dict(enumerate(stage.shares or stage.weights or [1.0 for _ in texts]))
-            if "epochs" not in until or until["text"] not in texts or not own.get(until["text"]):
+            numbers = dict(enumerate(stage.shares or stage.weights or [1.0 for _ in texts]))
+            if (
+                "epochs" not in until
+                or until["text"] not in texts
+                or not numbers.get(until["text"])
+            ):
                 yield Fault(
                     [f"{path}.until.text"],
                     "must be the number of a text of the stage, counted from 0, and stand with "
@@ -145,10 +149,10 @@ def named_sources(data: DataConfig) -> list[tuple[str, TextEntry]]:
 
 def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
     given = {"weights": stage.weights, "shares": stage.shares}
-    found = {f"{path}.{key}": values for key, values in given.items() if values is not None}
-    if len(found) == 2:
-        yield Fault([*found], "must be left out where shares are given, found both")
-    for place, values in found.items():
+    mixtures = {f"{path}.{key}": values for key, values in given.items() if values is not None}
+    if len(mixtures) == 2:
+        yield Fault([*mixtures], "must be left out where shares are given, found both")
+    for place, values in mixtures.items():
         if len(values) != n_texts:
             yield Fault(
                 [place, "data.train"],
@@ -186,11 +190,11 @@ def _names(data: DataConfig) -> Iterator[Fault]:
         meanings |= {"delimiter": "delimiter of path", "quoting": "quoting of path"}
         meanings |= {"tags": "treatment of inline tags in path"}
         for key, meaning in meanings.items():
-            found = getattr(source, key)
-            if found != type(source).model_fields[key].default and not source.path:
+            value = getattr(source, key)
+            if value != type(source).model_fields[key].default and not source.path:
                 yield Fault(
                     [f"{path}.{key}", f"{path}.path"],
-                    f"is the {meaning}, found {shown(found)} without path; add path",
+                    f"is the {meaning}, found {shown(value)} without path; add path",
                 )
 
 
@@ -216,7 +220,7 @@ def _shares(data: DataConfig) -> Iterator[Fault]:
 
 
 def _languages(data: DataConfig) -> Iterator[Fault]:
-    """What the languages of texts, and tokens for them, need."""
+    """Languages of texts must be told apart by tokens or tags."""
     flows = corpora_and_flows(data)[1]
     languages = list(dict.fromkeys(flow.direction.tgt for flow in flows))
     if data.language_tokens:

@@ -42,7 +42,7 @@ Affects = Literal[
 
 @dataclass(frozen=True)
 class KeyInfo:
-    """What is to be known of a key besides its type, its default and its description."""
+    """Properties of a key besides its type, its default and its description."""
 
     affects: Affects
     in_recipes: bool = True  # False: it says which data there are, and is never taken from a recipe

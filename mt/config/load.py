@@ -59,9 +59,9 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
     path = find_config(name)
     value = yaml_text.read(path)
     if not isinstance(value, dict):
-        found = "an empty file" if value is None else shown(value)
+        given = "an empty file" if value is None else shown(value)
         known = ", ".join(Config.model_fields)
-        raise ConfigError(f"{path}: must have sections ({known}), found {found}")
+        raise ConfigError(f"{path}: must have sections ({known}), found {given}")
     tree = _normalise(value)
     origin_of = dict.fromkeys(leaves(tree), path.name)
     where = str(path)
@@ -266,10 +266,10 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
         )
     infos = key_infos()
     for section, values in recipe.items():
-        own = tree.get(section, {})
-        if isinstance(own, dict):  # else it is a fault
+        given = tree.get(section, {})
+        if isinstance(given, dict):  # else it is a fault
             kept = [key for key in values if infos[f"{section}.{key}"].in_recipes]
-            tree[section] = {key: values[key] for key in kept} | own
+            tree[section] = {key: values[key] for key in kept} | given
     return file
 
 
@@ -293,12 +293,12 @@ def find_config(name: str) -> Path:
     for candidate in (name, f"{name}.yaml"):
         if candidate in shipped:
             return shipped_folder() / candidate
-    found = "a folder" if path.is_dir() else "neither"
+    there = "a folder" if path.is_dir() else "neither"
     near = _nearest_config(path, shipped)
     hint = f"; did you mean {near}?" if near else ""
     raise ConfigError(
         f"--config {name}: must be a file or the name of a shipped config "
-        f"({', '.join(shipped)}), found {found}{hint}"
+        f"({', '.join(shipped)}), found {there}{hint}"
     )
 
 

@@ -59,11 +59,11 @@ _REMOVED = {
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     """Return the message for one of pydantic's errors; `steps` lead to the value."""
     kind = detail["type"]
-    found = detail["input"]
+    value = detail["input"]
     context = detail.get("ctx", {})
     owner = _owner(steps if kind == "model_type" else steps[:-1])
     field = owner.model_fields.get(str(steps[-1]))
-    if kind == "missing" or (found is None and field is not None and field.is_required()):
+    if kind == "missing" or (value is None and field is not None and field.is_required()):
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":
         path = ".".join(step for step in steps if isinstance(step, str))
@@ -72,19 +72,19 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
         keys = ", ".join(owner.model_fields)
-        return f"must have keys ({keys}), found {shown(found)}{_remedy(kind, found)}"
+        return f"must have keys ({keys}), found {shown(value)}{_remedy(kind, value)}"
     if kind == "literal_error":
         options = context["expected"].replace("'", "")
         known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
-        hint = f"; did you mean {near}?" if (near := nearest(str(found), known)) else ""
-        return f"must be {options}, found {shown(found)}{hint}"
+        hint = f"; did you mean {near}?" if (near := nearest(str(value), known)) else ""
+        return f"must be {options}, found {shown(value)}{hint}"
     required = _REQUIRED.get(kind, "cannot be used").format(**context)
     others = get_args(field.annotation) if field is not None else ()
     if kind in ("int_type", "float_type", "bool_type") and Literal["auto"] in others:
         required += " or auto"
-    if str(found).lower() == "none" and type(None) in others:
-        return f"{required} or null, found {shown(found)}; write null"
-    return f"{required}, found {shown(found)}{_remedy(kind, found)}"
+    if str(value).lower() == "none" and type(None) in others:
+        return f"{required} or null, found {shown(value)}; write null"
+    return f"{required}, found {shown(value)}{_remedy(kind, value)}"
 
 
 def _owner(steps: Sequence[str | int]) -> type[BaseModel]:
@@ -103,14 +103,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return annotation if is_model else None
 
 
-def shown(found: object) -> str:
+def shown(value: object) -> str:
     """Return a value as a message shows it: as in YAML, long ones cut off."""
-    if isinstance(found, dict):
+    if isinstance(value, dict):
         return "keys below it"
-    if isinstance(found, list):
-        return "a list" if found else "an empty list"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
     words = {None: "nothing (null)", True: "true", False: "false"}
-    text = words[found] if found is None or isinstance(found, bool) else repr(found)
+    text = words[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -145,30 +145,30 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return near[0] if near else None
 
 
-def _remedy(kind: str, found: object) -> str:
-    """What to do about a value of the wrong type, as far as its form tells."""
-    if found is None:
+def _remedy(kind: str, value: object) -> str:
+    """The remedy for a value of the wrong type, as far as its form tells."""
+    if value is None:
         return "; leave the key out for its default"
     if kind == "model_type":
-        if isinstance(found, list) and any(isinstance(entry, dict) for entry in found):
+        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
             return "; write its keys without dashes"
-        written = isinstance(found, str) and re.match(r"\w+\s*[:=]", found)
+        written = isinstance(value, str) and re.match(r"\w+\s*[:=]", value)
         return "; write KEY: VALUE, with a space after the colon" if written else ""
-    if kind == "string_type" and isinstance(found, bool | int | float):
+    if kind == "string_type" and isinstance(value, bool | int | float):
         return "; put the text in quotes"
-    if kind == "list_type" and isinstance(found, str):
-        return f"; write [{found}]"
-    return _remedy_of_text(kind, found) if isinstance(found, str) else ""
+    if kind == "list_type" and isinstance(value, str):
+        return f"; write [{value}]"
+    return _remedy_of_text(kind, value) if isinstance(value, str) else ""
 
 
-def _remedy_of_text(kind: str, found: str) -> str:
-    """What to do about text where a number or a switch is required."""
-    if kind == "bool_type" and found.lower() in ("true", "false"):
-        return f"; write {found.lower()} without quotes"
+def _remedy_of_text(kind: str, value: str) -> str:
+    """The remedy for text where a number or a switch is required."""
+    if kind == "bool_type" and value.lower() in ("true", "false"):
+        return f"; write {value.lower()} without quotes"
     if kind in ("int_type", "float_type"):
         with suppress(ValueError, OverflowError):
-            number = int(found) if kind == "int_type" else float(found)
+            number = int(value) if kind == "int_type" else float(value)
             return f"; write {number} without quotes" if math.isfinite(number) else ""
-    if kind == "float_type" and re.fullmatch(r"\d+,\d+", found):
-        return f"; write {found.replace(',', '.')}"
+    if kind == "float_type" and re.fullmatch(r"\d+,\d+", value):
+        return f"; write {value.replace(',', '.')}"
     return ""

@@ -59,7 +59,7 @@ class Corpus:
 
     @property
     def file(self) -> str:
-        """What the config calls its file, the first one of two."""
+        """The name of its file in the config, the first one of two."""
         return self.source.path or self.source.src
 
     def is_same_text(self, other: Corpus) -> bool:
@@ -172,7 +172,7 @@ class DataPlan:
         return Direction(source, to) if source and to else None
 
     def file_of(self, flow: Flow) -> str:
-        """What the config calls the file of a flow's corpus."""
+        """The name of the file of a flow's corpus in the config."""
         return self.corpora[flow.corpus].file
 
 

@@ -330,7 +330,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def key_infos() -> dict[str, KeyInfo]:
-    """What is known of every key, such as `model.d_ff`."""
+    """The properties of every key, such as `model.d_ff`."""
     return {
         f"{name}.{key}": cast("KeyInfo", field.json_schema_extra)
         for name, section in sections().items()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
-
-from mt.errors import ConfigError
 
 
 def _integral(value: object) -> object:
@@ -79,17 +75,3 @@ FileOrColumn = Annotated[
     ),
 ]
 Delimiter = Annotated[str, Field(strict=True, min_length=1, max_length=1), BeforeValidator(_tab)]
-
-
-def compile_pattern(text: str, option: str) -> re.Pattern[str]:
-    """Compile the regular expression that an option was given. Raises ConfigError."""
-    try:
-        with warnings.catch_warnings():
-            # A pattern such as [[a], which a later Python may read otherwise.
-            warnings.simplefilter("error", FutureWarning)
-            return re.compile(text)
-    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
-        raise ConfigError(
-            f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
-            "before a sign that is meant as such"
-        ) from None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -18,7 +19,6 @@ from itertools import accumulate, zip_longest
 from pathlib import Path
 
 from mt.config.plan import plan_data
-from mt.config.values import compile_pattern
 from mt.data.reading.words import UNSPACED, composed, is_unspaced, tokens
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
 from mt.data.tokens.writing import SYMBOLS, Case, case_of
@@ -62,7 +62,7 @@ class Protection(Step):
             raise ConfigError(
                 f"--protect: must be a regular expression or auto, found {blank[0]!r}"
             )
-        self._patterns = [compile_pattern(text, "--protect") for text in protect if text != "auto"]
+        self._patterns = [_compiled(text, "--protect") for text in protect if text != "auto"]
         self._is_auto = "auto" in protect
         # The tokens of each term with its translation, by the first one in lower case. The longest
         # come first, of two that differ in case the one that is not in lower case.
@@ -275,3 +275,17 @@ def _is_in_word(text: str, place: int) -> bool:
         return False
     before, after = (unicodedata.category(char)[0] for char in text[place - 1 : place + 1])
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
+
+
+def _compiled(text: str, option: str) -> re.Pattern[str]:
+    """Compile the regular expression that an option was given. Raises ConfigError."""
+    try:
+        with warnings.catch_warnings():
+            # A pattern such as [[a], which a later Python may read otherwise.
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
+        raise ConfigError(
+            f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
+            "before a sign that is meant as such"
+        ) from None

@@ -37,7 +37,7 @@ def model(
     """
     import json
 
-    from mt.config.auto import replace_auto_without_data
+    from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
     from mt.config.load import load_config
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.flops import count_flops, format_flops
@@ -51,9 +51,9 @@ def model(
     else:
         assert config is not None
         values, tokenizer = load_config(config, settings or []).config, None
-        values, told = replace_auto_without_data(values)
+        values, told = replace_auto(values, sizes_for(TYPICAL_PAIRS))
         if told:
-            say(told)
+            say(f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours")
         if values.tokenizer.model is not None:
             tokenizer = own_tokenizer(values.tokenizer)
     sizes = [values.tokenizer.size] * 2

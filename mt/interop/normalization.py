@@ -21,12 +21,11 @@ from typing import Any
 from mt.data.tokens.sentencepiece_model import (
     NORMALIZER_SPEC,
     PRECOMPILED_CHARSMAP,
-    REMOVE_EXTRA_WHITESPACES,
-    encode_field,
     fields,
     model_info,
 )
 
+REMOVE_EXTRA_WHITESPACES = 4  # the number of a field of NormalizerSpec
 HANGUL = ("\uac00", "\ud7a3")  # the first and the last syllable; their decomposition is computed
 
 
@@ -37,10 +36,10 @@ def with_normalization(model: bytes) -> bytes:
     """
     if model_info(model).has_normalization:
         return model
-    spec = encode_field(PRECOMPILED_CHARSMAP, _charsmap())
-    spec += encode_field(REMOVE_EXTRA_WHITESPACES, True)
+    spec = _field(PRECOMPILED_CHARSMAP, _charsmap())
+    spec += _field(REMOVE_EXTRA_WHITESPACES, True)
     # A message that comes twice is merged field by field (protobuf), so the rest of it stays.
-    return model + encode_field(NORMALIZER_SPEC, spec)
+    return model + _field(NORMALIZER_SPEC, spec)
 
 
 def normalization_rules() -> dict[str, str]:
@@ -118,3 +117,17 @@ def _charsmap() -> bytes:
     for field in (NORMALIZER_SPEC, PRECOMPILED_CHARSMAP):
         compiled = dict(fields(compiled))[field]
     return bytes(compiled)
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """The bytes of a field, as `fields` reads it: an int, or a text or message."""
+    if isinstance(value, bytes):
+        return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
+    return _to_varint(number << 3) + _to_varint(value)
+
+
+def _to_varint(value: int) -> bytes:
+    groups = [value & 0x7F]
+    while value := value >> 7:
+        groups.append(value & 0x7F)
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])

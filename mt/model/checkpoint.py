@@ -60,13 +60,13 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
 
     Raises CheckpointError, starting with `where`, if names or shapes differ from the model's.
     """
-    own = weights_of(model)
-    faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
-    faults += [f"{name} is not part of this model" for name in weights.keys() - own.keys()]
+    parameters = weights_of(model)
+    faults = [f"{name} is missing" for name in parameters.keys() - weights.keys()]
+    faults += [f"{name} is not part of this model" for name in weights.keys() - parameters.keys()]
     faults += [
-        f"{name} must be {tuple(own[name].shape)}, found {tuple(weights[name].shape)}"
-        for name in own.keys() & weights.keys()
-        if own[name].shape != weights[name].shape
+        f"{name} must be {tuple(parameters[name].shape)}, found {tuple(weights[name].shape)}"
+        for name in parameters.keys() & weights.keys()
+        if parameters[name].shape != weights[name].shape
     ]
     if faults:
         raise CheckpointError(
@@ -74,7 +74,7 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
             "weights and config must come from the same run: copy both again"
         )
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 

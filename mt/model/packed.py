@@ -64,8 +64,8 @@ def load_varlen_attn() -> bool:
     """
     global varlen_attn
     with suppress(ImportError):  # torch 2.9 has none; 2.10 has no `window_size`
-        found = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-        varlen_attn = found if "window_size" in inspect.signature(found).parameters else None
+        attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        varlen_attn = attend if "window_size" in inspect.signature(attend).parameters else None
     return varlen_attn is not None
 
 

@@ -31,7 +31,7 @@ class CastWeights(nn.Module):
     copies: list[Tensor] | None = None  # of both; out of training not used, as they may be older
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy of the layer gets: not the copies, which only training uses."""
+        """Copy the layer without the copies, which only training uses."""
         return {name: value for name, value in self.__dict__.items() if name != "copies"}
 
     def cast_to(self, dtype: torch.dtype) -> list[Any]:

@@ -1,1 +1,1 @@
-"""What a run directory and a model folder hold: names, config, manifest, outputs; no torch."""
+"""Contents of a run directory and a model folder: names, config, manifest, outputs; no torch."""

@@ -67,8 +67,8 @@ def fetched_corpora(files: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
     digests: dict[Path, dict[str, str]] = {}  # by folder and name
     for path, file in files.items():
         digests.setdefault(Path(path).parent, {})[Path(path).name] = file["sha256"]
-    found = (one for folder, used in digests.items() for one in _corpora_in(folder, used))
-    return [corpus.model_dump() for corpus in found]
+    folders = digests.items()
+    return [corpus.model_dump() for folder, used in folders for corpus in _corpora_in(folder, used)]
 
 
 def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[TrainedCorpus]:
@@ -85,16 +85,13 @@ def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[TrainedCorpus
         with suppress(ConfigError):
             cleaned = read_cleaned_record(path)
             if cleaned and (names := cleaned.files.keys() & used):
-                for one in cleaned.corpora:
-                    own = {
-                        "cleaned": sorted(names),
-                        "changed": one.changed + changed(names, cleaned),
-                    }
-                    yield one.model_copy(update=own)
+                for corpus in cleaned.corpora:
+                    both = corpus.changed + changed(names, cleaned)
+                    yield corpus.model_copy(update={"cleaned": sorted(names), "changed": both})
 
 
 def recorded_corpora(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `fetched_corpora` has written into a manifest; what is damaged is left out."""
+    """The corpora that `fetched_corpora` gave, read from a manifest without damaged ones."""
     corpora = []
     entries = manifest.get("corpora")
     for entry in entries if isinstance(entries, list) else ():

@@ -1,4 +1,4 @@
-"""What a model folder holds, read without torch: where it is, its config, tokenizer and checksums.
+"""Model folders, read without torch: where one is, its config, tokenizer and checksums.
 
 A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
 checkpoint of a training run also holds `state.pt`, from which training resumes. `mt tune` adds
@@ -7,10 +7,9 @@ decoding defaults to `meta.json`, and a shortlist; nothing else changes a folder
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
-from mt.files import read_json, sha256_of, write_whole
+from mt.files import read_json, sha256_of
 
 FORMAT = 2
 # Files of a model folder.
@@ -177,49 +176,6 @@ def tuned_shortlist(folder: Path) -> Path:
             "its checksum differs; copy it again, or remove the choice with mt tune --reset"
         ) from error
     return folder / SHORTLIST
-
-
-def require_writable(folder: Path) -> None:
-    """Raise CheckpointError where decoding defaults cannot be written."""
-    if not os.access(folder, os.W_OK):
-        raise _cannot_be_written(folder, "no permission")
-
-
-def write_tuned(
-    folder: Path, weights_hash: str, tuned: Mapping[str, Any] | None, shortlist: bytes | None
-) -> None:
-    """Write decoding defaults and their shortlist into a model folder; None removes them.
-
-    Killed at any moment, it leaves the folder without defaults or with whole ones: `meta.json`
-    names a shortlist only while that is there. Raises CheckpointError.
-    """
-    try:
-        meta = read_meta(folder, [])
-        if meta["sha256"].get(WEIGHTS) != weights_hash:
-            raise CheckpointError(f"{folder}: was replaced meanwhile; run the command again")
-        if meta.pop(TUNED, None) is not None:
-            had_shortlist = meta["sha256"].pop(SHORTLIST, None) is not None
-            _write_meta(folder, meta)
-            if had_shortlist:  # another file of this name is the user's
-                (folder / SHORTLIST).unlink(missing_ok=True)
-        if shortlist is not None:
-            write_whole(folder / SHORTLIST, shortlist)
-            meta["sha256"][SHORTLIST] = sha256_of(folder / SHORTLIST)
-        if tuned is not None:
-            _write_meta(folder, meta | {TUNED: dict(tuned)})
-    except OSError as error:
-        raise _cannot_be_written(folder, str(error.strerror)) from error
-
-
-def _cannot_be_written(folder: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder}: decoding defaults cannot be written there ({reason}); make it writable, or "
-        "copy the model to a place of yours"
-    )
-
-
-def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))
 
 
 def find_model(path: Path, option: str = "--model") -> Path:

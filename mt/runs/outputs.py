@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import count, islice
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from itertools import count
 from pathlib import Path
 
-from mt.files import parse_json, write_whole
-from mt.runs.metrics import metrics_lines, number
+from mt.files import write_whole
+from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints, step_name, step_of
 
 OUTPUTS = "outputs"
@@ -43,7 +43,7 @@ class Sentence:
 
 def write_valid_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
     """Write the outputs of the best validation so far."""
-    _write(_valid_path(run_dir, step), sentences)
+    _write(valid_path(run_dir, step), sentences)
 
 
 def write_test_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> str:
@@ -64,14 +64,14 @@ def drop_other_outputs(run_dir: Path) -> None:
     saved = [step_of(folder.name) for folder in checkpoints(run_dir)]
     needed = {max((step for step in steps if step <= last), default=None) for last in saved}
     for step in set(steps) - needed:
-        _valid_path(run_dir, step).unlink(missing_ok=True)
+        valid_path(run_dir, step).unlink(missing_ok=True)
 
 
 def drop_outputs_after(run_dir: Path, step: int) -> None:
     """Delete the outputs of validations after `step`, which a resumed run does again."""
     for later in valid_output_steps(run_dir):
         if later > step:
-            _valid_path(run_dir, later).unlink(missing_ok=True)
+            valid_path(run_dir, later).unlink(missing_ok=True)
 
 
 def valid_output_steps(run_dir: Path) -> list[int]:
@@ -82,23 +82,8 @@ def valid_output_steps(run_dir: Path) -> list[int]:
     )
 
 
-def read_valid_sentences(run_dir: Path, step: int, at_most: int) -> list[Sentence]:
-    """The first sentences of the validation after update `step`; damaged lines are left out."""
-    return _read(_valid_path(run_dir, step), at_most)
-
-
-def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
-    """The same of a test set, whose file `write_test_outputs` has called `name`.
-
-    No other file is opened: the name may be from the metrics of a stranger.
-    """
-    pattern = rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl"
-    if not isinstance(name, str) or not re.fullmatch(pattern, name):
-        return []
-    return _read(run_dir / name, at_most)
-
-
-def _valid_path(run_dir: Path, step: int) -> Path:
+def valid_path(run_dir: Path, step: int) -> Path:
+    """The file of the outputs of the validation after update `step`."""
     return run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
 
 
@@ -113,29 +98,6 @@ def _write(path: Path, sentences: Sequence[Sentence]) -> None:
     write_whole(path, "".join(lines))
 
 
-def _read(path: Path, at_most: int) -> list[Sentence]:
-    try:
-        with path.open("rb") as file:
-            sentences = (sentence for raw in file if (sentence := _sentence(raw)) is not None)
-            return list(islice(sentences, at_most))
-    except OSError:
-        return []
-
-
-def _sentence(raw: bytes) -> Sentence | None:
-    """Read one line; None where it is damaged."""
-    try:
-        line = parse_json(raw)
-        source, reference, output = (line[key] for key in ("source", "reference", "output"))
-    except (ValueError, KeyError, TypeError):
-        return None
-    if not all(isinstance(text, str) for text in (source, reference, output)):
-        return None
-    score, flags = number(line, "score"), line.get("flags")
-    names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
-    return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
-
-
 # --- samples ----------------------------------------------------------------------------------
 
 
@@ -143,26 +105,5 @@ def write_samples(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> No
     """Write some sentences of the validation after update `step`."""
     path = run_dir / SAMPLES / f"{step_name(step)}.txt"
     path.parent.mkdir(exist_ok=True)
-    blocks = [SAMPLE.format(one.source, one.reference, one.output) for one in sentences]
+    blocks = [SAMPLE.format(*astuple(sentence)[:3]) for sentence in sentences]
     write_whole(path, "\n".join(blocks))
-
-
-def read_samples(run_dir: Path) -> dict[int, list[Sentence]]:
-    """The sentences of each validation, by its update, in order; files without any are left out."""
-    samples = {}
-    for path in (run_dir / SAMPLES).glob("step-*.txt"):
-        step = re.fullmatch(r"step-(\d+)\.txt", path.name)
-        try:
-            text = path.read_bytes().decode("utf-8", "replace")
-        except OSError:
-            continue
-        if step and (sentences := list(_sample_sentences(text))):
-            samples[int(step[1])] = sentences
-    return dict(sorted(samples.items()))
-
-
-def _sample_sentences(text: str) -> Iterator[Sentence]:
-    # A text of white space may itself hold an empty line, so blocks begin at their first word.
-    pattern = f"^{SAMPLE.rstrip()}$".format("(.*)", "(.*)", "(.*)")
-    for match in re.finditer(pattern, text, re.MULTILINE):
-        yield Sentence(match[1], match[2], match[3])

@@ -174,15 +174,15 @@ def suit_products_to(d_model: int) -> None:
 
 
 def missing_for_compile(device: Device) -> list[str]:
-    """What torch.compile needs and does not find, so that it cannot work; empty if it can."""
+    """Everything that torch.compile needs and does not find; empty if it can work."""
     is_new = device.is_cuda and torch.cuda.get_device_capability(device.device) >= (7, 0)
-    found = {
+    needed = {
         "a GPU of compute capability 7.0 or newer": is_new,
         "Triton": importlib.util.find_spec("triton") is not None,
         "a C compiler (gcc)": c_compiler() is not None,
         "Python.h (python3-dev)": python_header() is not None,
     }
-    return [name for name, is_there in found.items() if not is_there]
+    return [name for name, is_there in needed.items() if not is_there]
 
 
 def can_compile(device: Device) -> bool:

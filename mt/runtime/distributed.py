@@ -124,11 +124,11 @@ class World:
         `values`: what each rank has read from `run_dir`, by name. Other ranks raise
         OtherRankFailedError.
         """
-        own = {name.replace("_", " "): repr(value) for name, value in values.items()}
-        expected = self.all_gather(own)[0]
+        ours = {name.replace("_", " "): repr(value) for name, value in values.items()}
+        expected = self.all_gather(ours)[0]
 
         def compare() -> None:
-            if differing := [name for name in own if own[name] != expected[name]]:
+            if differing := [name for name in ours if ours[name] != expected[name]]:
                 raise DataError(
                     f"run directory {run_dir}: holds another {' and another '.join(differing)} "
                     f"than rank 0 sees. {NOT_SHARED}"
@@ -250,7 +250,7 @@ def _ended_by_signals() -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():  # only it may change handlers
         numbers = (signal.SIGINT, signal.SIGTERM)
-        handled = [one for one in numbers if signal.getsignal(one) != signal.SIG_IGN]
+        handled = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, signal.SIG_DFL) for number in handled}
     try:
         yield
@@ -316,9 +316,9 @@ def _rendezvous_store(world: World) -> Any:
     settings = {"world_size": world.size, "timeout": TIMEOUT, "wait_for_workers": False}
     host, key = os.environ["MASTER_ADDR"], "mt/port"
     if world.is_main:
-        own = tcp_store(host, 0, is_master=True, **settings)
-        store.set(key, str(own.port))
-        return own
+        opened = tcp_store(host, 0, is_master=True, **settings)
+        store.set(key, str(opened.port))
+        return opened
     deadline = time.monotonic() + TIMEOUT.total_seconds()
     port = int(store.get(key))
     while not _accepts_connections(host, port) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What an error of torch means: too little memory, a failed GPU, or a compiler that gave up."""
+"""The meaning of an error of torch: too little memory, a failed GPU, or a compiler that gave up."""
 
 from __future__ import annotations
 

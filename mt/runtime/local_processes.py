@@ -45,9 +45,9 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     processes: list[subprocess.Popen[bytes]] = []
     with _passing_on(processes):
         for rank in range(count):
-            own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            variables = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
-            processes.append(subprocess.Popen(command, env=own, start_new_session=True))
+            processes.append(subprocess.Popen(command, env=variables, start_new_session=True))
         return _wait(processes)
 
 

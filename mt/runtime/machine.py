@@ -1,4 +1,4 @@
-"""What is known of this machine without PyTorch: processor, cores, C compiler."""
+"""This machine, as known without PyTorch: processor, cores, C compiler."""
 
 from __future__ import annotations
 

@@ -81,15 +81,15 @@ def available_memory_mb(device: torch.device) -> float:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return (free + torch.cuda.memory_reserved(device)) / 1e6
-    own = resident_memory_mb() or 0.0
+    resident = resident_memory_mb() or 0.0
     free_mb = _from_proc("/proc/meminfo", "MemAvailable")
     if free_mb is None:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e6
-    return own + max(0.0, min([free_mb, *_free_in_groups_mb()]))
+    return resident + max(0.0, min([free_mb, *_free_in_groups_mb()]))
 
 
 def _free_in_groups_mb() -> Iterator[float]:
-    """What control groups leave to this process in MB: limits of a container, or of a job.
+    """Yield MB that control groups leave to this process: limits of a container, or of a job.
 
     Each group above its own counts as well.
     """

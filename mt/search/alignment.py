@@ -188,11 +188,11 @@ def links_within(links: str, src: str, tgt: str) -> str:
             return ""
         return f"{start}:{min(int(end), n_characters)}" if end else name
 
-    found = [
+    shortened_links = [
         [shortened(name, *line) for name, line in zip(link.split("-"), lines, strict=True)]
         for link in links.split()
     ]
-    return " ".join("-".join(names) for names in found if all(names))
+    return " ".join("-".join(names) for names in shortened_links if all(names))
 
 
 def joined_word_links(

@@ -87,9 +87,9 @@ def force_prefixes(
         forced = padded[rows, step].to(log_probs.device)  # (B,)
         within = (lengths[rows] > step).to(log_probs.device)  # (B,)
         tokens = forced[:, None, None].expand(-1, log_probs.shape[1], 1)  # (B, N, 1)
-        own = log_probs.gather(2, tokens)  # (B, N, 1)
+        kept = log_probs.gather(2, tokens)  # (B, N, 1)
         apply(others, log_probs, past)
-        only = torch.full_like(log_probs, -torch.inf).scatter_(2, tokens, own)
+        only = torch.full_like(log_probs, -torch.inf).scatter_(2, tokens, kept)
         log_probs.copy_(torch.where(within[:, None, None], only, log_probs))
 
     return constrain

@@ -59,9 +59,9 @@ def specification(
         positions = ours.positions if ours.learned else sinusoids(longest, config.d_model)
         side.position_encodings.encodings = _array(positions)  # (positions, D)
     merged, cross = [WHOLE], [slice(config.d_model), slice(config.d_model, None)]
-    for theirs, one in zip(spec.encoder.layer, model.encoder_layers, strict=True):
-        _copy_attention(theirs.self_attention, one.attention, one.around_attention, merged)
-        _copy_feed_forward(theirs.ffn, one)
+    for theirs, inner in zip(spec.encoder.layer, model.encoder_layers, strict=True):
+        _copy_attention(theirs.self_attention, inner.attention, inner.around_attention, merged)
+        _copy_feed_forward(theirs.ffn, inner)
     for theirs, layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
         around = layer.around_self_attention, layer.around_cross_attention
         _copy_attention(theirs.self_attention, layer.self_attention, around[0], merged)

@@ -83,11 +83,11 @@ class TorchEngine(Engine):
         if prefixes is None:
             prefixes = [()] * len(sources)
         jobs = list(zip(sources, prefixes, strict=True))
-        found = in_halves(self._search, jobs, self.device, lambda _: self._memory_error())
-        if len(found) == 1:
-            return found[0]
-        rows = [row for part in found for row in part]
-        return Hypotheses.of(rows, n_halved=len(found) - 1)
+        parts = in_halves(self._search, jobs, self.device, lambda _: self._memory_error())
+        if len(parts) == 1:
+            return parts[0]
+        rows = [row for part in parts for row in part]
+        return Hypotheses.of(rows, n_halved=len(parts) - 1)
 
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`), in order."""
@@ -95,8 +95,8 @@ class TorchEngine(Engine):
 
     def without_loops(self) -> TorchEngine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
-        own: Constraint = partial(no_repeat_ngram, LOOP)
-        constraints = [*self.constraints, own]
+        no_loop: Constraint = partial(no_repeat_ngram, LOOP)
+        constraints = [*self.constraints, no_loop]
         greedy = self.decode.model_copy(update={"beam_size": 1})
         return replace(self, decode=greedy, constraints=constraints, fused=None)
 
@@ -141,7 +141,7 @@ class TorchEngine(Engine):
             [prefix for prefix in prefixes for _ in range(count)],
             1,
         )
-        found = sampling_search(
+        samples = sampling_search(
             stepper,
             limits,
             seeds,
@@ -149,7 +149,7 @@ class TorchEngine(Engine):
             length_penalty=self.decode.length_penalty,
             constraints=constraints,
         )
-        return replace(found, counts=np.full(len(sources), count))
+        return replace(samples, counts=np.full(len(sources), count))
 
     def _start(
         self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_hypotheses: int

@@ -1,4 +1,4 @@
-"""What every engine takes and gives: a batch of source ids in, hypotheses out.
+"""The contract of every engine: a batch of source ids in, hypotheses out.
 
 Code above an engine (lines, windows, order, formats) relies on nothing else. Needs no torch.
 """
@@ -62,16 +62,16 @@ class Hypotheses:
     def of(cls, rows: Sequence[Sequence[Hypothesis]], n_halved: int = 0) -> Hypotheses:
         """Make the arrays of the hypotheses of each source."""
         flat = list(itertools.chain.from_iterable(rows))
-        lengths = np.array([len(one.tokens) for one in flat], np.int64)
+        lengths = np.array([len(hypothesis.tokens) for hypothesis in flat], np.int64)
         tokens = np.full((len(flat), int(lengths.max(initial=0)) + 1), EOS, np.int32)
-        ids = itertools.chain.from_iterable(one.tokens for one in flat)
+        ids = itertools.chain.from_iterable(hypothesis.tokens for hypothesis in flat)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.fromiter(ids, np.int32)
         return cls(
             np.array([len(row) for row in rows], np.int64),
             tokens,
             lengths,
-            np.array([one.log_prob for one in flat]),
-            np.array([one.score for one in flat]),
+            np.array([hypothesis.log_prob for hypothesis in flat]),
+            np.array([hypothesis.score for hypothesis in flat]),
             n_halved,
         )
 
@@ -166,8 +166,8 @@ def search_in_worker(
 ) -> Answer:
     """Search a batch, and decode the hypotheses to text: that takes as long as all the rest."""
     engine = engine.without_loops() if loop_free else engine
-    found = engine.search(sources, prefixes)
-    return found, tokenizer.tgt.decode(found.ids())
+    hypotheses = engine.search(sources, prefixes)
+    return hypotheses, tokenizer.tgt.decode(hypotheses.ids())
 
 
 def memory_error(n_sources: int, n_hypotheses: int, where: str) -> ConfigError:

@@ -215,7 +215,7 @@ class CTranslate2Engine(Engine):
         unfinished = [
             place
             for place, beam in enumerate(beams)
-            if not all(one.finished for one in beam[: self.options.n_best])
+            if not all(decoded.finished for decoded in beam[: self.options.n_best])
         ]
         if self.decode.beam_size > 1:  # all that have finished before the limit or reach it
             options |= {"patience": 2, "num_hypotheses": 2 * self.decode.beam_size}
@@ -227,14 +227,16 @@ class CTranslate2Engine(Engine):
         for place, beam in zip(unfinished, at_limit, strict=True):
             beams[place] = beam
         rows = [
-            list(dict.fromkeys(one.tokens[:limit] for one in beam))
+            list(dict.fromkeys(decoded.tokens[:limit] for decoded in beam))
             for beam, limit in zip(beams, limits, strict=True)
         ]
         scored = self._score(
             [(source, row) for source, each in zip(sources, rows, strict=True) for row in each]
         )
         return [
-            sorted([next(scored) for _ in each], key=lambda one: one.score, reverse=True)
+            sorted(
+                [next(scored) for _ in each], key=lambda hypothesis: hypothesis.score, reverse=True
+            )
             for each in rows
         ]
 

@@ -153,16 +153,18 @@ class SearchOptions:
         """Return the constraints. Raises ConfigError for a token that the vocabulary lacks."""
         from mt.search.constraints import forbid, min_length, no_repeat_ngram, repetition_penalty
 
-        found: list[Constraint] = []
+        constraints: list[Constraint] = []
         if self.repetition_penalty != 1:
-            found.append(partial(repetition_penalty, self.repetition_penalty))
+            constraints.append(partial(repetition_penalty, self.repetition_penalty))
         if self.no_repeat_ngram:
-            found.append(partial(no_repeat_ngram, self.no_repeat_ngram))
+            constraints.append(partial(no_repeat_ngram, self.no_repeat_ngram))
         if self.forbid:
-            found.append(partial(forbid, [_token_id(token, tokenizer) for token in self.forbid]))
+            constraints.append(
+                partial(forbid, [_token_id(token, tokenizer) for token in self.forbid])
+            )
         if self.min_length:
-            found.append(partial(min_length, self.min_length))
-        return found
+            constraints.append(partial(min_length, self.min_length))
+        return constraints
 
 
 DEFAULT_SEARCH = SearchOptions()

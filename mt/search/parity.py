@@ -36,7 +36,7 @@ class Parity:
     change: float = 0.0  # mean difference to our model with weights in float32
 
     def __str__(self) -> str:
-        """What `mt export` reports."""
+        """The report of `mt export`."""
         same = (
             f"{self.tokens:,} tokens of {PAIRS} pairs have the same log-probability, "
             f"within {self.max_difference:.1e}"
@@ -66,9 +66,9 @@ def prove(
     ours = forced.score([([*first_ids, *src], tgt) for src, tgt in pairs])
     differences = np.abs(
         [
-            one - other
+            our - their
             for score, theirs in zip(ours, log_probs(pairs), strict=True)
-            for one, other in zip(score.log_probs, theirs, strict=True)
+            for our, their in zip(score.log_probs, theirs, strict=True)
         ]
     )
     worst = float(differences.max())  # NaN if there is one

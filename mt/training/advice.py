@@ -61,7 +61,7 @@ def _weights(model: ModelConfig) -> int:
 
 
 def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -> str:
-    """That validation stood still while the training nll fell, if so; `lines` of metrics.jsonl."""
+    """Say whether validation stood still while the training nll fell; `lines` of metrics.jsonl."""
     metric = config.train.metric
     sign = -1.0 if lower_is_better(metric) else 1.0
     scores: dict[int, float] = {}

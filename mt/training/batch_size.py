@@ -67,8 +67,8 @@ def settle_batch_size(config: Config, updater: Updater, longest: int, log: RunLo
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         origin = "on a CPU"
     elif tokens is None:
-        own = world.all_or_raise(lambda: fitting_batch(config, updater, longest))
-        tokens = min(world.all_gather(own))
+        fitting = world.all_or_raise(lambda: fitting_batch(config, updater, longest))
+        tokens = min(world.all_gather(fitting))
         origin = "here"
     log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
     batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
@@ -108,7 +108,7 @@ def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
         return peak_memory_mb(device)
 
     def memory(rows: int) -> float:
-        """The same, infinite if the batch does not fit."""
+        """MB that such a batch takes, infinite if it does not fit."""
         try:
             return try_out(rows)
         except TooLittleMemoryError:

@@ -243,15 +243,15 @@ def _match_rows(new: Sequence[str], old: Sequence[str]) -> _RowMatch:
 
 def _spell(piece: str, ids: Mapping[str, int]) -> list[int]:
     """Ids of the old pieces that spell a text, longest match first; else a character's bytes."""
-    found: list[int] = []
+    spelled: list[int] = []
     start = 0
     while start < len(piece):
         end = next((end for end in range(len(piece), start, -1) if piece[start:end] in ids), None)
         if end is None:
             end = start + 1
             bytes_of_character = [f"<0x{value:02X}>" for value in piece[start].encode()]
-            found += [ids[byte] for byte in bytes_of_character if byte in ids]
+            spelled += [ids[byte] for byte in bytes_of_character if byte in ids]
         else:
-            found.append(ids[piece[start:end]])
+            spelled.append(ids[piece[start:end]])
         start = end
-    return found
+    return spelled

@@ -111,8 +111,8 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
             raise device
         return device
 
-    own = world.all_or_raise(own_device)
-    gpus = world.all_gather(gpu_uuid(own))
+    chosen = world.all_or_raise(own_device)
+    gpus = world.all_gather(gpu_uuid(chosen))
 
     def check_not_shared() -> None:
         if None not in gpus and (first := gpus.index(gpus[world.rank])) < world.rank:
@@ -122,7 +122,7 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
             )
 
     world.all_or_raise(check_not_shared)
-    return own
+    return chosen
 
 
 def _train(
@@ -326,7 +326,7 @@ def duration(seconds: float) -> str:
 
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
-    """What the manifest says about data and model."""
+    """Describe data and model for the manifest."""
     data = plan_data(prepared.config.data)
     store = trainer.run_dir / STORE
     is_cleaned = data.clean is not None

@@ -203,5 +203,5 @@ def restore_optimizer(
             f"{where}: the optimiser's state does not fit the model ({error}); use another "
             "checkpoint, or start over with --fresh"
         ) from error
-    for group, own in zip(optimizer.param_groups, settings, strict=True):
-        group.update(own)
+    for group, kept in zip(optimizer.param_groups, settings, strict=True):
+        group.update(kept)

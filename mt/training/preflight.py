@@ -1,4 +1,4 @@
-"""What is tried before training: the largest batches, a translation, and some typical updates.
+"""Trials before training: the largest batches, a translation, and some typical updates.
 
 Running out of memory shows at once, not after hours, and the time of the training is known.
 """
@@ -41,7 +41,7 @@ N_COUNTED = 1000
 
 @dataclass(frozen=True)
 class Preflight:
-    """What the updates of an epoch take: memory for the largest batch, time for a typical one."""
+    """Memory for the largest batch of an epoch, and time of a typical update."""
 
     plan: Plan  # of the epoch, with its augmented text
     rows: int  # sentences in the largest batch
@@ -63,10 +63,10 @@ def run_preflight(
     """
     world = prepared.updater.world
     explained = explain_failures(prepared.updater.device)(_run_on_this_rank)
-    own = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
-    memory_mb = max(world.all_gather(own.memory_mb))
-    seconds = max(world.all_gather(own.seconds_per_update))
-    return replace(own, memory_mb=memory_mb, seconds_per_update=seconds)
+    preflight = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
+    memory_mb = max(world.all_gather(preflight.memory_mb))
+    seconds = max(world.all_gather(preflight.seconds_per_update))
+    return replace(preflight, memory_mb=memory_mb, seconds_per_update=seconds)
 
 
 def _run_on_this_rank(
@@ -147,7 +147,7 @@ def _seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) ->
 
 
 def describe_training(prepared: Prepared, state: TrainState, preflight: Preflight) -> str:
-    """What a training is going to be: data, updates, memory and time, one row for each."""
+    """Describe a training to come: data, updates, memory and time, one row for each."""
     tokenizer = prepared.tokenizer
     updater = prepared.updater
     data = prepared.data

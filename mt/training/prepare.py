@@ -64,7 +64,7 @@ SENTENCES_SAMPLE = 2_000
 
 @dataclass(frozen=True)
 class CorpusRead:
-    """What the check of the data has read already."""
+    """Results of reading the data, from its check."""
 
     records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained

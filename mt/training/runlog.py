@@ -251,9 +251,9 @@ class Meter:
         self._n_tgt += update.n_tgt
         self._n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
         self._n_padded += sum(batch.n_padded for batch in update.batches)
-        one = torch.ones_like(norm)
+        unit = torch.ones_like(norm)
         sums = torch.stack(
-            [smoothed * update.n_tgt, nll * update.n_tgt, norm, one * update.n_tgt, one]
+            [smoothed * update.n_tgt, nll * update.n_tgt, norm, unit * update.n_tgt, unit]
         )
         sums = torch.where(torch.isfinite(norm), sums, 0.0)
         self._sums = self._sums.to(sums.device) + sums

@@ -7,6 +7,7 @@ weights, bit for bit on a CPU. The number of processes is not part of the state.
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -55,8 +56,6 @@ MAX_SKIPPED_UPDATES = 20
 MAX_ROLLBACKS = 3
 # Updates after which GPUs ask each other whether to stop or save, and wait for the slowest rank.
 UPDATES_BETWEEN_REQUESTS = 8
-# What a rank asks of all that lacks memory: more than any signal's number.
-OUT_OF_MEMORY = 1000
 
 
 class Trainer:
@@ -276,6 +275,7 @@ class Trainer:
         except TooLittleMemoryError as error:
             # A copy: the error itself holds on to the tensors of the failed pass.
             self.too_little_memory = TooLittleMemoryError(str(error))
+            self.signals.number = signal.SIGTERM  # all end as after a signal, with this error
         try:
             return self.updater.skip_update(self.state.step)
         except RuntimeError as error:
@@ -289,9 +289,7 @@ class Trainer:
             raise TooLittleMemoryError(f"{self.too_little_memory}. {saved}")
 
     def _request(self) -> int:
-        """What this rank asks of all: to stop, 1 more than a signal's number; 1 to save; else 0."""
-        if self.too_little_memory is not None:
-            return OUT_OF_MEMORY
+        """Ask all ranks to stop, by 1 more than a signal's number, or to save, by 1; else 0."""
         if self.signals.number:
             return self.signals.number + 1
         minutes = self.config.train.save_every_minutes

@@ -274,7 +274,7 @@ class Updater:
         return loss
 
     def _out_of_memory_message(self, batch: Batch) -> str:
-        """What to do about a batch that does not fit into the memory."""
+        """Describe a batch that does not fit into the memory, with the remedy."""
         rows, src = batch.src.shape
         _, tgt = batch.tgt_in.shape
         given = self.config.batch.tokens_per_batch
@@ -344,7 +344,7 @@ class Updater:
         torch._foreach_lerp_(list(self.ema.parameters()), list(self.model.parameters()), 1 - decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold besides the weights of `eval_model`."""
+        """All that a checkpoint holds besides the weights of `eval_model`."""
         state = {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),

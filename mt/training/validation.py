@@ -127,12 +127,12 @@ class Scoring:
         recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
         choice = config.train.bleu_tokenize
         languages = validation_languages(plan_data(config.data))
-        tokenizers = {one: fitting_tokenizer(one) for one in languages}
+        tokenizers = {language: fitting_tokenizer(language) for language in languages}
         if choice == "auto" and len(set(tokenizers.values())) > 1:
-            found = ", ".join(f"{name} for {one}" for one, name in tokenizers.items())
+            chosen = ", ".join(f"{name} for {code}" for code, name in tokenizers.items())
             raise ConfigError(
                 "train.bleu_tokenize: must be one tokenizer for all languages that data.valid "
-                f"joins, found auto: {found}; set it, or leave only one of them in data.valid"
+                f"joins, found auto: {chosen}; set it, or leave only one of them in data.valid"
             )
         tokenize = choose_tokenizer(languages[0], choice, say, recorded=recorded)
         return cls(config, tokenize, on_gpu)
@@ -239,18 +239,18 @@ class Validation:
 
         Raises StopRequestedError in all ranks if one of them receives a signal.
         """
-        own: tuple[list[float], list[Translation]] | None = None
+        shard: tuple[list[float], list[Translation]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
             losses = self.losses(model, device, world)
             lines = self.src[world.rank :: world.size]
             into = [to for _, to in self.directions[world.rank :: world.size]]
             try:
-                own = losses, translate(self.config, model, self.tokenizer, device, lines, into)
+                shard = losses, translate(self.config, model, self.tokenizer, device, lines, into)
             except NonFiniteError as error:  # training itself recovers, or rolls back
                 self.log.say(f"valid | not translated: the model's output is non-finite | {error}")
-                own = losses, [Translation(("",), (math.nan,))] * len(lines)
-        gathered = world.all_gather(own)
-        shards = [shard for shard in gathered if shard is not None]
+                shard = losses, [Translation(("",), (math.nan,))] * len(lines)
+        gathered = world.all_gather(shard)
+        shards = [part for part in gathered if part is not None]
         if len(shards) < len(gathered):
             raise StopRequestedError
         # Summed in the order of the batches, so that the last bit does not depend on the ranks.
@@ -263,14 +263,14 @@ class Validation:
 
     def _scores(self, outputs: list[str]) -> tuple[dict[str, Score], dict[str, float]]:
         """The scores by the name of the metric; of several directions, BLEU of each."""
-        statistics = {name: one.statistics(outputs) for name, one in self.metrics.items()}
-        scores = {
-            name: one.score_from(statistics[name], outputs) for name, one in self.metrics.items()
-        }
+        metrics = self.metrics.items()
+        statistics = {name: metric.statistics(outputs) for name, metric in metrics}
+        scores = {name: metric.score_from(statistics[name], outputs) for name, metric in metrics}
         names = np.array([*map(str, self.directions)])
         directions = dict.fromkeys(names.tolist()) if len({*self.directions}) > 1 else {}
-        sums = {one: statistics["bleu"][names == one].sum(axis=0) for one in directions}
-        return scores, {one: self.metrics["bleu"].value(row.tolist()) for one, row in sums.items()}
+        sums = {name: statistics["bleu"][names == name].sum(axis=0) for name in directions}
+        bleu = self.metrics["bleu"]
+        return scores, {name: bleu.value(row.tolist()) for name, row in sums.items()}
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
@@ -370,9 +370,8 @@ def score_tests(
         src, ref = world.on_main(partial(read_text, test, data.root))
         lines = src[world.rank :: world.size]
         into = test.direction.tgt
-        own = translate(config, model, tokenizer, device, lines, [into] * len(lines))
-        shards = world.all_gather(own)
-        translations = interleaved(shards)
+        shard = translate(config, model, tokenizer, device, lines, [into] * len(lines))
+        translations = interleaved(world.all_gather(shard))
         outputs = [translation.texts[0] for translation in translations]
         scores = world.on_main(partial(scoring.scores, outputs, src, ref, into))
         sentences = as_sentences(src, ref, translations)

@@ -60,7 +60,8 @@ class EscapeLoops:
 
 
 def _looping(line: Line) -> list[Segment]:
-    return [one for one in line.segments if one.outputs[0].truncated and _loops(one, line)]
+    segments = line.segments
+    return [part for part in segments if part.outputs[0].truncated and _loops(part, line)]
 
 
 def _loops(segment: Segment, line: Line) -> bool:

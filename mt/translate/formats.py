@@ -81,7 +81,7 @@ class LineFormat:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What an output depends on, by the name of its option; the search has `n_best`."""
+        """Options that an output depends on, by name; the search has `n_best`."""
         values = {"format": self.name, "column": self.column, "field": self.field}
         values |= {"scores": self.scores, "quoting": self.quoting}
         return {f"--{name}": str(value) for name, value in values.items()}
@@ -105,8 +105,8 @@ class LineFormat:
             return cells[column - 1]
         field = self.field or "text"
         row = _json_object(line, where)
-        one = ("translation", "alignment", *["score"] * self.scores)
-        added = ("flags", *(one if self.n_best == 1 else ("translations",)))
+        fields = ("translation", "alignment", *["score"] * self.scores)
+        added = ("flags", *(fields if self.n_best == 1 else ("translations",)))
         if taken := [key for key in added if key in row]:
             raise DataError(
                 f"{where}: already has the field {taken[0]!r}, which the translation "
@@ -116,9 +116,9 @@ class LineFormat:
         for part in [field] if field in row else field.split("."):
             text = text.get(part) if isinstance(text, dict) else None
         if not isinstance(text, str):
-            fields = f"its fields are {', '.join(row) or 'none'}"
-            found = f"found {text!r}" if text is not None or field in row else fields
-            raise DataError(f"{where}: --field {field} must hold a text, {found}")
+            known = f"its fields are {', '.join(row) or 'none'}"
+            problem = f"found {text!r}" if text is not None or field in row else known
+            raise DataError(f"{where}: --field {field} must hold a text, {problem}")
         return SURROGATES.sub("\ufffd", text)
 
     def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:

@@ -82,5 +82,5 @@ class Step:
         """Called where there are no more lines; raises MtError for what is left over."""
 
     def notes(self) -> list[str]:
-        """What the closing summary is to say of the step."""
+        """Remarks of the step for the closing summary."""
         return []

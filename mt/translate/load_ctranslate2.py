@@ -269,7 +269,7 @@ def user_cache() -> Path:
 
 
 def _key(described: ModelFolder) -> str:
-    """What a conversion depends on, as a hash."""
+    """A hash of all that a conversion depends on."""
     depends_on = [
         FORMAT,
         described.weights_hash,

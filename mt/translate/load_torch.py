@@ -115,18 +115,18 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
         if device is not ELSEWHERE:
             models.append(load_model(path))
             continue
-        one = read_folder(path)
+        described = read_folder(path)
         with device.device:
-            model = build_model(one.config, one.tokenizer)
-        models.append(LoadedModel(**vars(one), model=model))
+            model = build_model(described.config, described.tokenizer)
+        models.append(LoadedModel(**vars(described), model=model))
     for path, other in zip(options.models[1:], models[1:], strict=True):
         if other.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
             raise ConfigError(
                 f"--model {path}: has another vocabulary than {options.models[0]}; the models of "
                 "an ensemble must be trained with the same tokenizer"
             )
-        theirs, ours = (plan_data(one.config.data).directions for one in (other, models[0]))
-        if not {*theirs} & {*ours} and {one[::-1] for one in theirs} & {*ours}:
+        theirs, ours = (plan_data(loaded.config.data).directions for loaded in (other, models[0]))
+        if not {*theirs} & {*ours} and {direction[::-1] for direction in theirs} & {*ours}:
             raise ConfigError(
                 f"--model {path}: translates from {' to '.join(theirs[0])}, {options.models[0]} "
                 f"from {' to '.join(ours[0])}; the models of an ensemble must have one direction"
@@ -135,7 +135,7 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
 
 
 class LoadedOnDevice(NamedTuple):
-    """What a process says of the models that it has loaded."""
+    """The answer of a process that has loaded its models."""
 
     device: str
     precision: str
@@ -144,8 +144,8 @@ class LoadedOnDevice(NamedTuple):
 
 def _loaded(pool: Pool) -> LoadedOnDevice:
     """Let the workers load their models; returns what the first one says, and the least memory."""
-    found = dict(pool.imap_unordered([()] * len(pool.workers)))
-    return found[0]._replace(batch_tokens=min(one.batch_tokens for one in found.values()))
+    loaded = dict(pool.imap_unordered([()] * len(pool.workers)))
+    return loaded[0]._replace(batch_tokens=min(said.batch_tokens for said in loaded.values()))
 
 
 @dataclass
@@ -184,11 +184,11 @@ def searches_on_gpus(
     this process aligns words or sorts hypotheses by a reverse model, it takes the first GPU. Raises
     ConfigError if there are not so many.
     """
-    one = options.device.startswith("cuda:")
-    devices = [options.device] if one else visible_gpus()
+    is_given = options.device.startswith("cuda:")
+    devices = [options.device] if is_given else visible_gpus()
     wanted = options.workers or (len(devices) if large else 1)
     if wanted > len(devices):
-        there = f"--device {options.device}" if one else f"{len(devices)} of them"
+        there = f"--device {options.device}" if is_given else f"{len(devices)} of them"
         raise ConfigError(
             f"--workers: on GPUs it is a process for each, found {wanted:,} for {there}; "
             "lower it, or leave it out: a large file is then shared by all GPUs"

@@ -75,7 +75,7 @@ def flags(
         return ()
     words = output.split()
     shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
-    found = (  # in the order of FLAGS
+    raised = (  # in the order of FLAGS
         words[:1] == source.split(None, 1)[:1]  # rules most out
         and words == source.split()
         and _is_worth_translating(words),
@@ -84,7 +84,7 @@ def flags(
         bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
         truncated,
     )
-    return tuple(compress(FLAGS, found)) if True in found else ()
+    return tuple(compress(FLAGS, raised)) if True in raised else ()
 
 
 def is_blank(text: str) -> bool:
@@ -115,7 +115,7 @@ def loops(words: Sequence[str], source_words: Sequence[str] = ()) -> bool:
 def _repeats_characters(words: Sequence[str]) -> bool:
     """Whether characters repeat: anywhere in a text without spaces, else within a word."""
     text = "".join(words)
-    parts = [text] if is_unspaced(text) else [one for one in words if len(one) >= LEAST_LOOPING]
+    parts = [text] if is_unspaced(text) else [word for word in words if len(word) >= LEAST_LOOPING]
     # Of the 8 or more characters of a loop, at least 7 have occurred before.
     return any(
         UNSPACED_LOOP.search(part)

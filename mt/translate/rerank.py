@@ -55,7 +55,7 @@ class Reranker(Step):
         texts = self.forward.src.decode([segment.source for segment in segments])
         targets = self.reverse.tgt.encode([self._untagged(text) for text in texts])
         before = f"{self.tag} " * bool(self.tag)
-        outputs = [before + one.text for segment in segments for one in segment.outputs]
+        outputs = [before + output.text for segment in segments for output in segment.outputs]
         sources = ([*self.first_ids, *ids] for ids in self.reverse.src.encode(outputs))
         pairs = [
             (next(sources), target)
@@ -64,13 +64,13 @@ class Reranker(Step):
         ]
         scored = iter(self.forced.score(pairs))
         for segment in segments:
-            found = [next(scored).log_probs for _ in segment.outputs]
-            if all(found):
+            rows = [next(scored).log_probs for _ in segment.outputs]
+            if all(rows):
                 rescored = [
-                    one._replace(score=one.score + self.weight * sum(row) / len(row))
-                    for one, row in zip(segment.outputs, found, strict=True)
+                    output._replace(score=output.score + self.weight * sum(row) / len(row))
+                    for output, row in zip(segment.outputs, rows, strict=True)
                 ]
-                segment.outputs = sorted(rescored, key=lambda one: -one.score)
+                segment.outputs = sorted(rescored, key=lambda output: -output.score)
             segment.outputs = segment.outputs[: self.n_best]
 
     def _untagged(self, text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mt.data.reading.sentences import join_sentences
@@ -27,38 +28,25 @@ SEPARATORS = (
 )
 
 
+@dataclass(eq=False)
 class Segments(Step):
     """Encodes lines, cuts those that are too long or of several sentences, and joins outputs.
 
     A line of white space has no segment and never enters the model.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        max_tokens: int,
-        length_penalty: float,
-        *,
-        cut: Callable[[str], list[str]] | None = None,
-        tags: Set[str] = frozenset(),
-        averages: bool = False,
-        threads: int = 1,
-    ) -> None:
-        """`max_tokens`: of a segment. `cut`: into sentences; None: translated together.
+    tokenizer: Tokenizer
+    max_tokens: int  # of a segment
+    length_penalty: float
+    cut: Callable[[str], list[str]] | None = None  # into sentences; None: translated together
+    tags: Set[str] = frozenset()  # what lines may begin with, and then each of their segments
+    averages: bool = False  # segments' scores, which are no log-probabilities, into a line's
+    threads: int = 1
+    n_several: int = 0  # lines of several sentences, each translated by itself
+    split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
 
-        `tags`: what lines may begin with, and then each of their segments. `averages`: the score of
-        a line is the mean of its segments' scores, as these are no log-probabilities.
-        """
-        self.tokenizer = tokenizer
-        self.max_tokens = max_tokens
-        self.length_penalty = length_penalty
-        self.cut = cut
-        self.tags = tags
-        self.averages = averages
-        self.threads = threads
-        self.settings = {"--split-sentences": "always"} if cut else {}
-        self.n_several = 0  # lines of several sentences, each translated by itself
-        self.split = LineNumbers()  # too long for the model
+    def __post_init__(self) -> None:
+        self.settings = {"--split-sentences": "always"} if self.cut else {}
 
     def before(self, lines: Sequence[Line]) -> None:
         """Give each line its segments; the first has the prefix of the line."""
@@ -144,17 +132,17 @@ def split_source(
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
-    found = []
+    parts = []
     end = 0  # of the segment before
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
         begin = text.find(segment, end)
         is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
         end = max(begin, end) + len(segment)
-        found += [
+        parts += [
             SourcePart(first + ids[start : start + max_tokens], is_joined and start == 0)
             for start in range(0, len(ids), max_tokens)
         ]
-    return found
+    return parts
 
 
 def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:

@@ -201,7 +201,7 @@ def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterat
 
 
 def opened(lines: Iterator[str]) -> Iterator[str]:
-    """The same lines, of which one is read now: faults of files are reported before loading."""
+    """Read one of the lines now, so that faults of files are reported before loading."""
     return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
 

@@ -61,8 +61,8 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
             "--config without files, or run the command for each side"
         )
     stem = output.name.removesuffix(".model")
-    own = [output.with_name(f"{stem}.{side}.model") for side in SIDES]
-    outputs = [output] if cfg.joint else own
+    by_side = [output.with_name(f"{stem}.{side}.model") for side in SIDES]
+    outputs = [output] if cfg.joint else by_side
     for path in outputs:
         if path.exists():
             raise ConfigError(

@@ -52,14 +52,14 @@ def tune(
     from mt.cli.evaluate_inputs import System, read_texts, scoring_of
     from mt.config.plan import plan_data
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
-    from mt.runs.model_folder import WEIGHTS, find_model, read_folder, read_meta, write_tuned
+    from mt.runs.model_folder import WEIGHTS, find_model, read_folder, read_meta
     from mt.search.options import EngineOptions
     from mt.translate.load import check_source_language
     from mt.tuning import tune as tuning
 
     if reset:
         folder = find_model(trained)
-        write_tuned(folder, read_meta(folder, [])["sha256"].get(WEIGHTS), None, None)
+        tuning.write_tuned(folder, read_meta(folder, [])["sha256"].get(WEIGHTS), None, None)
         say(f"{folder}: decodes as its config says")
         return
     if (src is None) != (ref is None):

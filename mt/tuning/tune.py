@@ -9,6 +9,8 @@ or loses more than `max_loss` BLEU: of few lines, a large loss may be chance as 
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,11 +20,12 @@ from typing import Any
 from mt import __version__
 from mt.config.plan import plan_data
 from mt.config.schema import DecodeConfig
-from mt.errors import DataError
+from mt.errors import CheckpointError, DataError
 from mt.evaluation.metrics import METRICS
 from mt.evaluation.significance import RESAMPLES
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.runs.model_folder import SHORTLIST, ModelFolder, require_writable, write_tuned
+from mt.files import sha256_of, write_whole
+from mt.runs.model_folder import META, SHORTLIST, TUNED, WEIGHTS, ModelFolder, read_meta
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
 from mt.terminal import say
 from mt.translate.assemble import make_translator
@@ -297,3 +300,49 @@ def format_trials(trials: Sequence[Trial], chosen: Trial) -> str:
 def scoring_settings(tokenize: str, tgt_lang: str) -> Settings:
     """Return how trials are scored: BLEU and chrF, with the paired bootstrap."""
     return Settings(SCORES, tokenize, n_samples={"bs": RESAMPLES}, tgt_lang=tgt_lang)
+
+
+# --- the choice in the model folder ----------------------------------------------------------
+
+
+def require_writable(folder: Path) -> None:
+    """Raise CheckpointError where decoding defaults cannot be written."""
+    if not os.access(folder, os.W_OK):
+        raise _cannot_be_written(folder, "no permission")
+
+
+def write_tuned(
+    folder: Path, weights_hash: str, tuned: Mapping[str, Any] | None, shortlist: bytes | None
+) -> None:
+    """Write decoding defaults and their shortlist into a model folder; None removes them.
+
+    Killed at any moment, it leaves the folder without defaults or with whole ones: `meta.json`
+    names a shortlist only while that is there. Raises CheckpointError.
+    """
+    try:
+        meta = read_meta(folder, [])
+        if meta["sha256"].get(WEIGHTS) != weights_hash:
+            raise CheckpointError(f"{folder}: was replaced meanwhile; run the command again")
+        if meta.pop(TUNED, None) is not None:
+            had_shortlist = meta["sha256"].pop(SHORTLIST, None) is not None
+            _write_meta(folder, meta)
+            if had_shortlist:  # another file of this name is the user's
+                (folder / SHORTLIST).unlink(missing_ok=True)
+        if shortlist is not None:
+            write_whole(folder / SHORTLIST, shortlist)
+            meta["sha256"][SHORTLIST] = sha256_of(folder / SHORTLIST)
+        if tuned is not None:
+            _write_meta(folder, meta | {TUNED: dict(tuned)})
+    except OSError as error:
+        raise _cannot_be_written(folder, str(error.strerror)) from error
+
+
+def _cannot_be_written(folder: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder}: decoding defaults cannot be written there ({reason}); make it writable, or "
+        "copy the model to a place of yours"
+    )
+
+
+def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))

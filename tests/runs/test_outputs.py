@@ -14,15 +14,9 @@ from scores import score_corpus
 from mt.config.schema import Config
 from mt.interop.model_card import model_card
 from mt.model import checkpoint
-from mt.report.run_summary import read_run
+from mt.report.run_summary import read_run, read_samples, read_test_sentences
 from mt.runs import model_folder
-from mt.runs.outputs import (
-    Sentence,
-    read_samples,
-    read_test_sentences,
-    write_samples,
-    write_test_outputs,
-)
+from mt.runs.outputs import Sentence, write_samples, write_test_outputs
 from mt.training.launch import train
 from mt.training.optim import learning_rate
 from mt.translate.quality_flags import FLAGS

@@ -24,11 +24,10 @@ from mt.errors import CheckpointError
 from mt.evaluation.systems import EvaluationSet
 from mt.files import sha256_of
 from mt.interop.huggingface_import import import_model
-from mt.runs import model_folder
-from mt.runs.model_folder import META, SHORTLIST, find_model, read_folder, read_meta, write_tuned
+from mt.runs.model_folder import META, SHORTLIST, find_model, read_folder, read_meta
 from mt.search.options import NO_SHORTLIST, EngineOptions
 from mt.tuning import tune
-from mt.tuning.tune import Setting, TimedOutputs, Tuner, scoring_settings
+from mt.tuning.tune import Setting, TimedOutputs, Tuner, scoring_settings, write_tuned
 
 DRAW = random.Random(1)
 REFS = [" ".join(DRAW.choices([f"w{number}" for number in range(50)], k=6)) for _ in range(60)]
@@ -181,7 +180,7 @@ def test_killed_at_any_moment_the_defaults_are_whole_or_absent(
     weights = read_folder(run).weights_hash
     values = {"beam_size": 1, "length_penalty": 1.0, "precision": "int8", "shortlist": True}
     write_tuned(folder, weights, values, b"before\n")
-    write = model_folder.write_whole
+    write = tune.write_whole
     left = 0
 
     def write_some(path: Path, content: bytes | str) -> None:
@@ -191,7 +190,7 @@ def test_killed_at_any_moment_the_defaults_are_whole_or_absent(
         left -= 1
         write(path, content)
 
-    monkeypatch.setattr(model_folder, "write_whole", write_some)
+    monkeypatch.setattr(tune, "write_whole", write_some)
     for writes in range(4):
         left = writes
         try:
@@ -231,7 +230,7 @@ def test_faults_are_said_before_anything_is_translated(
     message = refused(mt("tune", "-m", run, *pieces, path))
     assert says(message, f"--shortlist {path}, line 1", "must be a source piece")
     assert "BLEU" not in message
-    monkeypatch.setattr(model_folder.os, "access", lambda _, mode: mode != os.W_OK)
+    monkeypatch.setattr(tune.os, "access", lambda _, mode: mode != os.W_OK)
     message = refused(mt("tune", "-m", run, *pieces, "none"))
     assert says(message, find_model(run), "cannot be written", "copy the model")
     assert "BLEU" not in message

@@ -104,7 +104,7 @@ def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str
 
 
 def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: str) -> list[str]:
-    """What is wrong with the cells of a row that is not two texts, as messages."""
+    """Messages about the cells of a row that is not two texts."""
     names: list[str] = []
     for name, value in row.items():
         names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
@@ -112,9 +112,9 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
     for side, column in (("src", source.src), ("tgt", source.tgt)):
         cell = lookup(row, column)
         if cell is not None and not isinstance(cell, str):
-            found = f"{type(cell).__name__} {str(cell)[:40]!r}"
+            shown = f"{type(cell).__name__} {str(cell)[:40]!r}"
             faults.append(
-                f"{where}.{side}: {place}: column {column!r} holds {found}, text is required. "
+                f"{where}.{side}: {place}: column {column!r} holds {shown}, text is required. "
                 "Correct the row or remove it."
             )
         elif not isinstance(cell, str):

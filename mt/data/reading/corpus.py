@@ -174,7 +174,7 @@ def aligned_files_faults(source: Source, root: Path, where: str, records: FileRe
 
 
 def _line_count_faults(where: str, src: tuple[Path, int], tgt: tuple[Path, int]) -> list[str]:
-    """What is wrong with the (path, number of lines) of the source and the target file."""
+    """Messages about the (path, number of lines) of the source and the target file."""
     faults = [
         f"{where}.{side}: {path} is empty, at least one line is required. Name the file that "
         "contains the text."

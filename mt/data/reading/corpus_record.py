@@ -32,7 +32,7 @@ class CorpusFile(BaseModel, extra="forbid"):
 
 
 class CorpusRecord(BaseModel, extra="forbid"):
-    """What is known of a fetched corpus."""
+    """A fetched corpus: source, licence and files."""
 
     source: str  # as it was asked for, such as mtdata:OPUS-europarl-v8-deu-eng
     name: str
@@ -69,7 +69,7 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
     @computed_field  # type: ignore[prop-decorator]
     @property
     def state(self) -> str:
-        """What its files were when the run was trained, for people."""
+        """The state of its files when the run was trained, for people."""
         states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
         said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
         return "; ".join(said) or ("as fetched" if self.url else "not fetched by mt data get")
@@ -83,7 +83,7 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
 
 
 class CleanedRecord(BaseModel, extra="forbid"):
-    """What the cleaned text of fetched corpora was made of."""
+    """The corpora that cleaned text was made of."""
 
     files: dict[str, CorpusFile]  # of the cleaned text, by name
     corpora: list[TrainedCorpus]

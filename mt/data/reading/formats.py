@@ -46,14 +46,14 @@ def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
     """The formats of the files in a folder or of a pattern, and the first file of each."""
     name = source.path or ""
     path = under(root, name)
-    if any(os.path.isfile(path / one) for one in ("dataset_dict.json", "state.json")):
+    if any(os.path.isfile(path / saved) for saved in ("dataset_dict.json", "state.json")):
         return {"dataset": path}  # written by save_to_disk
     files = matching_files(name, root) if is_pattern(name) else []
     files = _texts_in(path) if os.path.isdir(path) else files
-    found = {
+    first = {
         format_in_folder(source, file): file for file in reversed(files) if os.path.isfile(file)
     }
-    return {kind: found[kind] for kind in get_args(SourceFormat) if kind in found}
+    return {kind: first[kind] for kind in get_args(SourceFormat) if kind in first}
 
 
 def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
@@ -89,13 +89,13 @@ def require_one_format(source: Source, root: Path, where: str) -> None:
     if source.path is None or source.format is not None:
         return
     path = under(root, source.path)
-    found = found_formats(source, root)
+    kinds = found_formats(source, root)
     is_folder = os.path.isdir(path)
-    if len(found) > 1 and (is_folder or format_of(source, root) != "text"):
-        shown = ", ".join(f"{kind} ({file})" for kind, file in found.items())
+    if len(kinds) > 1 and (is_folder or format_of(source, root) != "text"):
+        shown = ", ".join(f"{kind} ({file})" for kind, file in kinds.items())
         raise DataError(
             f"{where}.path: the {'folder' if is_folder else 'pattern'} {path} has files of "
-            f"{len(found)} formats, one is required: {shown}. Set format to the one to read, or "
+            f"{len(kinds)} formats, one is required: {shown}. Set format to the one to read, or "
             "name the files (FOLDER/*SUFFIX)."
         )
 
@@ -107,8 +107,8 @@ def aligned_files(source: Source, root: Path, where: str) -> list[tuple[Path, Pa
     name is the same.
     """
     src, tgt = (side_files(source, side, root, f"{where}.{side}") for side in ("src", "tgt"))
-    for side, own, other in (("src", src, tgt), ("tgt", tgt, src)):
-        if alone := sorted(other.keys() - own.keys()):
+    for side, files, other in (("src", src, tgt), ("tgt", tgt, src)):
+        if alone := sorted(other.keys() - files.keys()):
             raise DataError(
                 f"{where}.{side}: no file belongs to {other[alone[0]]}; with * and ? in a name "
                 "each source file needs a target file for which they stand for the same text, in a "
@@ -148,13 +148,13 @@ def _side(source: Source, ending: str, root: Path) -> dict[tuple[str, ...], Path
             for file, name in names.items()
             if name.endswith(f".{ending}")
         }
-    found: dict[tuple[str, ...], Path] = {}
+    files: dict[tuple[str, ...], Path] = {}
     for packed in ("", *PACKED):
         name = f"{source.path}.{ending}{packed}"
         for key, file in _by_wildcards(name, under(root, name), root).items():
             if file.exists():
-                found.setdefault(key, file)
-    return found
+                files.setdefault(key, file)
+    return files
 
 
 def _by_wildcards(name: str, path: Path, root: Path) -> dict[tuple[str, ...], Path]:

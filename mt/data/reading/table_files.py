@@ -83,9 +83,9 @@ def _json_lines(
 def _json_object(value: Any, place: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    found = json.dumps(value, ensure_ascii=False)[:40]
+    shown = json.dumps(value, ensure_ascii=False)[:40]
     raise DataError(
-        f"{place}: one JSON object is required, found {type(value).__name__} {found!r}. Correct "
+        f"{place}: one JSON object is required, found {type(value).__name__} {shown!r}. Correct "
         "the line or remove it."
     )
 
@@ -135,17 +135,17 @@ def _are_json_lines(lines: list[str], source: Source) -> bool:
 
 
 def _not_a_list(value: object, path: Path, where: str) -> str:
-    """What to do with a JSON file that is not a list, such as {"data": [...]}."""
+    """Describe a JSON file that is not a list, such as {"data": [...]}, with the remedy."""
     rows = value if isinstance(value, dict) else {}
     keys = [key for key, below in rows.items() if isinstance(below, list)]
-    found = f"one {type(value).__name__}"
+    form = f"one {type(value).__name__}"
     if rows:
-        found = f"one object with the keys {', '.join(map(repr, list(rows)[:5]))}"
+        form = f"one object with the keys {', '.join(map(repr, list(rows)[:5]))}"
     if keys:
-        found = f"one object with the list {keys[0]!r}"
+        form = f"one object with the list {keys[0]!r}"
     remedy = f" With jq: jq -c '.[\"{keys[0]}\"][]' {path} > rows.jsonl" if keys else ""
     return (
-        f"{where}.path: {path} holds {found}; a list of objects, or one object per line (.jsonl), "
+        f"{where}.path: {path} holds {form}; a list of objects, or one object per line (.jsonl), "
         f"is required (pandas: to_json with orient='records').{remedy}"
     )
 
@@ -170,7 +170,8 @@ def _delimited_rows(
         return
     line, names = first
     wanted = {source.src, source.tgt}
-    other = next((one for one in USUAL_DELIMITERS if one != delimiter and one in names[0]), None)
+    others = (sign for sign in USUAL_DELIMITERS if sign != delimiter and sign in names[0])
+    other = next(others, None)
     if other and len(names) == 1 and not wanted <= set(names):
         raise DataError(
             f"{where}.path: {path}, line {line:,} is a single column with the delimiter "
@@ -228,7 +229,7 @@ def _quoted_cells(
 
 
 def _csv_fault(error: csv.Error, place: str) -> str:
-    """What is wrong with a row of CSV, and what to do."""
+    """Describe a faulty row of CSV, with the remedy."""
     fault = (
         f"this row is not CSV ({error}). A quotation mark inside a quoted cell is written twice "
         '(""). Correct the row'

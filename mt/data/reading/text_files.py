@@ -40,7 +40,7 @@ MAX_LINE = 10_000_000
 
 @dataclass
 class Damage:
-    """What was wrong in a corpus that was read all the same: its kind -> how often, and where."""
+    """Faults of a corpus that was read all the same: the kind -> how often, and where."""
 
     kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -82,17 +82,17 @@ def read_lines(
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
-                lines = raw.split(b"\n")
-                yield from decode_lines(lines, str(path), errors, damage, number + 1, where)
-                number += len(lines)
+                raw_lines = raw.split(b"\n")
+                yield from decode_lines(raw_lines, str(path), errors, damage, number + 1, where)
+                number += len(raw_lines)
                 continue
             if number == 0:
                 text = text.removeprefix("\ufeff")
             if "\r" in text:
                 text = text.removesuffix("\r").replace("\r\n", "\n")
-            found = text.split("\n")
-            number += len(found)
-            yield from found
+            lines = text.split("\n")
+            number += len(lines)
+            yield from lines
     if records is not None and digest:
         records[str(path)] = _record(stat, digest.hexdigest(), number)
 

@@ -53,7 +53,7 @@ def display_width(text: str) -> int:
 def _token_pattern() -> re.Pattern[str]:
     r"""Words, also with combining marks, which are not in `\w`, and what is between them."""
     characters = map(chr, range(0x300, 0x1F000))
-    marks = "".join(one for one in characters if unicodedata.category(one)[0] == "M")
+    marks = "".join(char for char in characters if unicodedata.category(char)[0] == "M")
     part = rf"[^\W{UNSPACED}]+(?:[{marks}]+[^\W{UNSPACED}]*)*"
     return re.compile(rf"[{UNSPACED}]|{part}(?:['’-]{part})*|\s+|[^\w\s]")
 

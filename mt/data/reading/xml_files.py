@@ -64,15 +64,15 @@ def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterat
     are mended where only single signs are wrong, else left out. Raises `DataError` where a language
     is nowhere in the file, and for a file that declares entities.
     """
-    found: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
-    choose = cache(lambda names: [_choose(names, one) for one in (source.src, source.tgt)])
+    counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
+    choose = cache(lambda names: [_choose(names, code) for code in (source.src, source.tgt)])
     n_pairs = 0
     without = f"units without text in {source.src} and {source.tgt}, left out"
     for units in _units(path, where, damage):
         for unit, element in zip(units, _parsed(units, source, where, damage), strict=True):
             texts = {} if element is None else _texts(element, unit.languages, source.tags)
             languages = tuple(texts)
-            found[languages] += 1
+            counts[languages] += 1
             src, tgt = choose(languages)
             if src is not None and tgt is not None and src != tgt:
                 n_pairs += 1
@@ -80,17 +80,17 @@ def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterat
             elif element is not None:  # one text is not its own translation
                 damage.add(without, unit.place)
     if not n_pairs:
-        raise DataError(f"{where}.{_no_pairs(path, source, found)}")
+        raise DataError(f"{where}.{_no_pairs(path, source, counts)}")
 
 
-def _no_pairs(path: Path, source: Source, found: Counter[tuple[str, ...]]) -> str:
-    if not found:
+def _no_pairs(path: Path, source: Source, counts: Counter[tuple[str, ...]]) -> str:
+    if not counts:
         return (
             f"path: {path} has no units (<tu>, <trans-unit> or <segment>), at least one is "
             "required. Name a TMX or XLIFF file, or set format."
         )
     languages: Counter[str] = Counter()
-    for names, count in found.items():
+    for names, count in counts.items():
         languages.update(dict.fromkeys(names, count))
     if languages.keys() == {ANY}:
         return (
@@ -159,8 +159,8 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                         )
                     if (name := opening[1].rpartition(":")[2]) in ("file", "xliff"):
                         named = _LANGUAGE.findall(item)
-                        own = {_SIDES.get(key, "target"): one for key, one in named}
-                        languages = own or of_root or languages
+                        sides = {_SIDES.get(key, "target"): code for key, code in named}
+                        languages = sides or of_root or languages
                         of_root = languages if name == "xliff" else of_root
                     elif opening[1] != "!--":
                         units.append(_Unit(place, item, languages))
@@ -180,7 +180,7 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
 
 @cache
 def _closing(name: str) -> re.Pattern[str]:
-    """What ends an item that opens with `<` and this name."""
+    """The end of an item that opens with `<` and this name."""
     return re.compile(_ENDS.get(name.rpartition(":")[2], rf"</{re.escape(name)}\s*>"))
 
 
@@ -240,12 +240,12 @@ def _parsed_alone(unit: _Unit, parser: Any, errors: str, where: str, damage: Dam
 
 
 def _faults(parser: Any) -> list[str]:
-    """What made a unit no XML; prefixes are declared outside of the unit."""
+    """Messages of the parser; prefixes are declared outside of the unit."""
     return [entry.message for entry in parser.error_log if entry.level_name == "FATAL"]
 
 
 def _mended(stray: re.Match[str]) -> str:
-    """What XML allows in place of a sign that it forbids there."""
+    """A sign as XML allows it, in place of one that it forbids there."""
     text = stray.group()
     meant = html.unescape(text)
     return "" if _FORBIDDEN.search(meant) else html.escape(meant, quote=False)
@@ -258,7 +258,7 @@ def _texts(unit: Any, of_file: dict[str, str], tags: Literal["keep", "strip"]) -
         match _name(child.tag):
             case "tuv":
                 language = child.get(_LANG) or child.get("lang") or ANY
-                segment = next((one for one in child if _name(one.tag) == "seg"), None)
+                segment = next((part for part in child if _name(part.tag) == "seg"), None)
             case "source" | "target" as side:
                 language, segment = of_file.get(side, ANY), child
             case _:

@@ -45,14 +45,14 @@ class Batch:
         return self.src.numel() + self.tgt_in.numel()
 
     def packed(self) -> Batch:
-        """The same batch, to be computed without padding; pinned if this one is."""
+        """This batch, to be computed without padding; pinned if this one is."""
         positions = self.src_mask.flatten().nonzero().squeeze(1)
         if self.src.is_pinned():
             positions = positions.pin_memory()
         return replace(self, src_positions=positions)
 
     def without_targets(self) -> Batch:
-        """The same batch, padded, with no target tokens: its loss and gradients are 0."""
+        """This batch, padded, with no target tokens: its loss and gradients are 0."""
         return replace(
             self,
             tgt_out=self.tgt_out[:0],

@@ -70,7 +70,7 @@ def pair_keys(pairs: Sequence[tuple[str, str]]) -> Hashes:
 
 
 def joined_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Hashes:
-    """(n, 2) The same of pairs in bytes, such as normalised ones."""
+    """(n, 2) Keys of pairs in bytes, such as normalised ones."""
     import xxhash
 
     keys = b"".join([xxhash.xxh3_128_digest(src + b"\n" + tgt) for src, tgt in pairs])
@@ -126,9 +126,9 @@ class DuplicateFinder:
         buckets = (rows[:, 0] >> np.uint64(56)).astype(np.uint8)
         order = np.argsort(buckets, kind="stable")
         edges = np.searchsorted(buckets[order], np.arange(257))
-        for number, own in enumerate(np.split(rows[order], edges[1:-1])):
+        for number, bucket in enumerate(np.split(rows[order], edges[1:-1])):
             with (self._folder / f"{number:03}.keys").open("ab") as file:
-                file.write(own.tobytes())
+                file.write(bucket.tobytes())
         del self._rows[1:]
 
     def dropped(self) -> list[npt.NDArray[np.bool_]]:
@@ -142,10 +142,10 @@ class DuplicateFinder:
             else:
                 buckets = (rows for rows in [np.concatenate(self._rows)])
             for rows in buckets:
-                found = rows[repeated(rows[:, :2], rows[:, 2]), 2]
+                pairs = rows[repeated(rows[:, :2], rows[:, 2]), 2]
                 for place, corpus in enumerate(self._order):
-                    own = found[found >> np.uint64(INDEX_BITS) == place]
-                    flags[corpus][own & INDEX_MASK] = True
+                    repeats = pairs[pairs >> np.uint64(INDEX_BITS) == place]
+                    flags[corpus][repeats & INDEX_MASK] = True
         finally:
             del self._rows[1:]
             shutil.rmtree(self._folder, ignore_errors=True)

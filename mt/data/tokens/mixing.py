@@ -97,7 +97,7 @@ def describe_stage(
 def describe_mixture(
     data: DataPlan, stage: Stage, kept: Sequence[int], drawn: Sequence[int]
 ) -> Iterator[str]:
-    """What an epoch is, and what each of several flows was to be of it and is."""
+    """Describe an epoch, and the part of each of several flows as declared and as drawn."""
     total = sum(drawn)
     yield f"an epoch: {total:,} sentences; the text that is drawn least comes whole, once"
     if len(stage.flows) == 1:

@@ -105,9 +105,9 @@ def typos(text: str, lang: str, rate: float, random: Random) -> str:
     draw = random.random
     words = text.split(" ")
     for number, word in enumerate(words):
-        if len(word) > 3 and draw() < rate and (found := _LONG_WORD.match(word)):
-            start, end = found.span(1)
-            words[number] = word[:start] + _mistyped(found[1], lang, random) + word[end:]
+        if len(word) > 3 and draw() < rate and (match := _LONG_WORD.match(word)):
+            start, end = match.span(1)
+            words[number] = word[:start] + _mistyped(match[1], lang, random) + word[end:]
     return " ".join(words)
 
 

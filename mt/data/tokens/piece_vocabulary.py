@@ -75,7 +75,11 @@ class PieceVocabulary:
         for (language, _), row in zip(split, rows, strict=True):
             if language:
                 row.insert(0, language)
-        return rows if out_type is str else [[self.piece_to_id(one) for one in row] for row in rows]
+        return (
+            rows
+            if out_type is str
+            else [[self.piece_to_id(piece) for piece in row] for row in rows]
+        )
 
     def split_language(self, line: str) -> tuple[str, str]:
         """Split `>>deu<< text` into the piece for the language, if the list has it, and text."""
@@ -90,7 +94,7 @@ class PieceVocabulary:
     ) -> list[str]:
         """The text of each row of ids or pieces."""
         pieces = [
-            [one if isinstance(one, str) else self._pieces[one] for one in row] for row in rows
+            [item if isinstance(item, str) else self._pieces[item] for item in row] for row in rows
         ]
         texts: list[str] = self._model.decode(pieces, num_threads=num_threads)
         return texts

@@ -102,7 +102,7 @@ def learn_translations(pairs: DirectedPairs, tokenizer: Tokenizer) -> dict[str, 
     tgt_of = dict(zip(src_ids, tgt_ids, strict=True))
     src_of = dict(zip(tgt_ids, src_ids, strict=True))
     src_words, tgt_words = map(list, vocabularies)
-    return {src_words[one]: tgt_words[two] for one, two in tgt_of.items() if src_of[two] == one}
+    return {src_words[i]: tgt_words[j] for i, j in tgt_of.items() if src_of[j] == i}
 
 
 def insert_placeholders(

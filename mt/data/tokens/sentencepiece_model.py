@@ -1,7 +1,7 @@
 """SentencePiece model files: what one says of itself, and whether mt can use it.
 
 The file is a protocol buffer, `ModelProto` in `sentencepiece_model.proto` of SentencePiece. The few
-fields that its Python package gives no access to are read and written here, so that no protobuf is
+fields that its Python package gives no access to are read here, so that no protobuf is
 needed.
 """
 
@@ -27,7 +27,6 @@ TYPE_OF_PIECE = 3
 MODEL_TYPE = 3
 TREAT_WHITESPACE_AS_SUFFIX = 24
 PRECOMPILED_CHARSMAP = 2
-REMOVE_EXTRA_WHITESPACES = 4
 USER_DEFINED = 4  # a value of SentencePiece.type
 
 
@@ -55,8 +54,8 @@ def model_info(model: bytes) -> ModelInfo:
             n_pieces += 1
         elif field == TRAINER_SPEC and isinstance(value, bytes):
             spec = dict(fields(value))
-            found = spec.get(MODEL_TYPE, algorithm)
-            algorithm = found if isinstance(found, int) else algorithm
+            kind = spec.get(MODEL_TYPE, algorithm)
+            algorithm = kind if isinstance(kind, int) else algorithm
             space_at_word_end = bool(spec.get(TREAT_WHITESPACE_AS_SUFFIX, False))
         elif field == NORMALIZER_SPEC and isinstance(value, bytes):
             has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
@@ -92,11 +91,11 @@ def read_model(path: Path, where: str) -> bytes:
             f"{where}: {path} is not a SentencePiece model that can be loaded. Name a .model file "
             "(not a .vocab), as `mt tokenizer train` or spm_train write it."
         ) from error
-    found = special_ids(processor)
-    if found != SPECIAL_IDS:
+    ids = special_ids(processor)
+    if ids != SPECIAL_IDS:
         raise DataError(
             f"{where}: {path}: pad, unk, bos and eos must have the ids 0, 1, 2 and 3, found "
-            f"{', '.join(map(str, found[:3]))} and {found[3]} (-1: there is none). Make a model "
+            f"{', '.join(map(str, ids[:3]))} and {ids[3]} (-1: there is none). Make a model "
             "that fits with `mt tokenizer train`, or with spm_train and --pad_id=0 --unk_id=1 "
             "--bos_id=2 --eos_id=3."
         )
@@ -110,29 +109,15 @@ def read_model(path: Path, where: str) -> bytes:
 
 def require_algorithm(model: bytes, required: str, what: str) -> None:
     """Raise `DataError` unless `tokenizer.type` is what the model is; sampling depends on it."""
-    found = model_info(model).algorithm
-    if found == required:
+    algorithm = model_info(model).algorithm
+    if algorithm == required:
         return
     remedy = "name another model"
-    if found in ("bpe", "unigram"):
-        remedy = f"set tokenizer.type to {found}, or {remedy}"
+    if algorithm in ("bpe", "unigram"):
+        remedy = f"set tokenizer.type to {algorithm}, or {remedy}"
     raise DataError(
-        f"{what}: must be a model of tokenizer.type {required}, found {found}; {remedy}"
+        f"{what}: must be a model of tokenizer.type {required}, found {algorithm}; {remedy}"
     )
-
-
-def encode_field(number: int, value: int | bytes) -> bytes:
-    """The bytes of a field, as `fields` reads it: an int, or a text or message."""
-    if isinstance(value, bytes):
-        return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
-    return _to_varint(number << 3) + _to_varint(value)
-
-
-def _to_varint(value: int) -> bytes:
-    groups = [value & 0x7F]
-    while value := value >> 7:
-        groups.append(value & 0x7F)
-    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -121,7 +121,7 @@ def known_records(folder: Path) -> FileRecords:
 
 
 def meta_of(folder: Path) -> dict[str, Any]:
-    """What the store or cleaned text in `folder` says of itself; empty where that is damaged."""
+    """`meta.json` of the store or cleaned text in `folder`; empty where that is damaged."""
     try:
         return dict(read_json(folder / META))
     except (OSError, ValueError, TypeError):

@@ -52,7 +52,7 @@ ALONE: Shard = (1, 1)
 
 @dataclass(frozen=True)
 class StoreTexts:
-    """What a store is made of, and how."""
+    """All that a store is made of, and how."""
 
     corpora: Sequence[Corpus]
     root: Path
@@ -109,11 +109,11 @@ def encode_parts(work: Path, texts: StoreTexts, watch: Watch, shard: Shard = ALO
     for corpus, pairs in enumerate(texts.pairs(watch)):
         for first in pairs:
             part = work / f"{len(parts):05}"
-            own = chain([first], islice(pairs, PAIRS_PER_PART - 1))
+            part_pairs = chain([first], islice(pairs, PAIRS_PER_PART - 1))
             if len(parts) % of == number - 1 and not part.exists():
-                _encode_part(part, corpus, own, texts)
+                _encode_part(part, corpus, part_pairs, texts)
             else:
-                for _ in own:
+                for _ in part_pairs:
                     pass
             parts.append(part)
     return parts
@@ -141,12 +141,12 @@ def _encode_part(
             src = texts.tokenizer.src.encode([src for src, _ in chunk], threads)
             tgt = texts.tokenizer.tgt.encode([tgt for _, tgt in chunk], threads)
             rows = list(zip(src, tgt, strict=True))
-            found = [
+            reasons = [
                 length_fault(len(src) and len(src) + n_src, len(tgt) and len(tgt) + n_tgt, limits)
                 for src, tgt in rows
             ]
-            faults += bytes(map(LENGTH_FAULTS.index, found))
-            kept = [row for row, fault in zip(rows, found, strict=True) if not fault]
+            faults += bytes(map(LENGTH_FAULTS.index, reasons))
+            kept = [row for row, fault in zip(rows, reasons, strict=True) if not fault]
             lengths.extend(chain.from_iterable((len(src), len(tgt)) for src, tgt in kept))
             ids = chain.from_iterable(chain.from_iterable(kept))
             file.write(np.fromiter(ids, texts.id_type).tobytes())
@@ -179,8 +179,8 @@ def _merged(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> l
     with (folder / TOKENS).open("wb") as file:
         for part, meta, dropped in zip(parts, metas, duplicates, strict=True):
             faults = np.load(part / "faults.npy")
-            found = np.bincount(faults[~dropped], minlength=len(LENGTH_FAULTS))
-            by_reason = zip(LENGTH_FAULTS[1:], map(int, found[1:]), strict=True)
+            by_fault = np.bincount(faults[~dropped], minlength=len(LENGTH_FAULTS))
+            by_reason = zip(LENGTH_FAULTS[1:], map(int, by_fault[1:]), strict=True)
             counts = Counts(duplicate=int(dropped.sum()), **dict(by_reason))
             corpora[meta["corpus"]] += Counts(**meta["counts"]) + counts
             stays = ~dropped[faults == 0]

@@ -166,9 +166,9 @@ class Tokenizer:
             ]
         for processor in processors:
             listed = isinstance(processor, PieceVocabulary) and processor.special_ids
-            found = listed or special_ids(processor)
-            if found != SPECIAL_IDS:
-                raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
+            ids = listed or special_ids(processor)
+            if ids != SPECIAL_IDS:
+                raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {ids}")
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
 
@@ -202,7 +202,7 @@ class Tokenizer:
 
         In a model without `data.language_tokens` they may be tags of a user: `languages_of`.
         """
-        matches = ((LANGUAGE.fullmatch(one), i) for i, one in enumerate(self.src.all_pieces()))
+        matches = ((LANGUAGE.fullmatch(piece), i) for i, piece in enumerate(self.src.all_pieces()))
         return {match[1] or match[2]: i for match, i in matches if match}
 
     def languages_of(self, data: DataPlan) -> dict[str, int]:
@@ -226,11 +226,11 @@ class Tokenizer:
         languages = sorted(known) or list(dict.fromkeys(learnt))
         if not known and (to in languages or languages == ["tgt"]):  # the config names none
             return []
-        found = "nothing" if to is None else to
+        given = "nothing" if to is None else to
         reason = "" if known else "; it has no tokens that name another one: leave the option out"
         raise ConfigError(
             f"{option}: must be a language that this model translates into "
-            f"({', '.join(languages)}), found {found}{reason}"
+            f"({', '.join(languages)}), found {given}{reason}"
         )
 
     def save(self, folder: Path) -> None:

@@ -151,16 +151,16 @@ class LanguageStyle:
             known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
             final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
         )
-        usual = {key: max(seen, key=lambda one: (seen[one], one)) for key, seen in forms.items()}
+        usual = {key: max(seen, key=lambda word: (seen[word], word)) for key, seen in forms.items()}
         # STRASSE has lost its ß, and capitals in Greek their accents.
         listed = {
             key: word
             for key, word in usual.items()
-            if any(others.usual_word(one) != word for one in (key, others._capitals(word)))
+            if any(others.usual_word(form) != word for form in (key, others._capitals(word)))
         }
-        found = replace(others, words=list(listed.values()))
+        known = replace(others, words=list(listed.values()))
         # A compound, such as l'homme, whose parts are listed; Masse beside Maße.
-        listed |= {key: word for key, word in usual.items() if found.usual_word(key) != word}
+        listed |= {key: word for key, word in usual.items() if known.usual_word(key) != word}
         return replace(others, words=[listed[key] for key in sorted(listed)])
 
     @cached_property
@@ -227,16 +227,16 @@ class Written(NamedTuple):
 def without_symbols(text: str) -> tuple[str, tuple[Symbol, ...]]:
     """Take emoji and other symbols out of a line, unless nothing else is in it."""
     words: list[str] = []
-    found, end = [], 0
+    signs, end = [], 0
     for match in SYMBOLS.finditer(text):
         before = text[end : match.start()]
         words += before.split()
-        found.append((match[0], len(words), " " if before[-1:].isspace() else ""))
+        signs.append((match[0], len(words), " " if before[-1:].isspace() else ""))
         end = match.end()
     words += text[end:].split()
-    if not found or not words:
+    if not signs or not words:
         return text, ()
-    symbols = (Symbol(sign, place / len(words), space) for sign, place, space in found)
+    symbols = (Symbol(sign, place / len(words), space) for sign, place, space in signs)
     return " ".join(words), tuple(symbols)
 
 
@@ -285,7 +285,7 @@ class Styles(NamedTuple):
 
     @classmethod
     def load(cls, folder: Path) -> Styles | None:
-        """What is kept beside the tokenizer in a folder; CheckpointError for a damaged file."""
+        """Read the file beside the tokenizer in a folder; CheckpointError if it is damaged."""
         try:
             values = parse_json((folder / WRITING).read_bytes())
             # Earlier files name the two sides of the one direction.
@@ -307,7 +307,9 @@ class Styles(NamedTuple):
     def unknown_cases(self) -> set[Case]:
         """Cases in which not all of the languages write whole lines."""
         return {
-            case for case in Case if any(case.name not in one.known_cases for one in self.styles)
+            case
+            for case in Case
+            if any(case.name not in style.known_cases for style in self.styles)
         }
 
     def between(self, source: str, target: str) -> Writing | None:
