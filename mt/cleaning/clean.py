@@ -46,7 +46,7 @@ def clean_corpora(
     it is removed in the end. Raises DataError where no pair is left, or a file cannot be written.
     """
     # Raises first of all where a package or a file is missing.
-    notes = list(dict.fromkeys(note for one in plan.scorers for note in one.notes))
+    notes = list(dict.fromkeys(note for scorer in plan.scorers for note in scorer.notes))
     waiting = f"waiting for another process in the work folder {plan.work}"
     try:
         claim_work(plan.kept.parent)  # its name depends on all files, which must be there
@@ -126,10 +126,10 @@ def _concatenate(
     plan: CleaningPlan, output: CleanedFiles, names: Sequence[str], first: Sequence[Path] = ()
 ) -> None:
     """Put `first` and the files of all shards end to end, in the order of the corpora."""
-    folders = [plan.kept / one.name for one in plan.shards if one.corpus in output.corpora]
+    folders = [plan.kept / shard.name for shard in plan.shards if shard.corpus in output.corpora]
     with ExitStack() as stack:
         for name, path in zip(names, output.paths, strict=True):
             file = stack.enter_context(whole_file(path))
             for source in [*first, *(folder / name for folder in folders)]:
-                with source.open("rb") as own:
-                    shutil.copyfileobj(own, file, 1 << 20)
+                with source.open("rb") as content:
+                    shutil.copyfileobj(content, file, 1 << 20)

@@ -100,16 +100,16 @@ def conflicting_numbers(src: str, tgt: str) -> float:
 
 def _numbers(text: str) -> list[str]:
     """The numbers of a text in ASCII digits, without separators and zeros in front."""
-    return [str(int(_NOT_DIGIT.sub("", found)[:400])) for found in _NUMBER.findall(text)]
+    return [str(int(_NOT_DIGIT.sub("", number)[:400])) for number in _NUMBER.findall(text)]
 
 
-def _may_be_equal(one: str, other: str) -> bool:
+def _may_be_equal(number: str, other: str) -> bool:
     """Whether two different numbers are the same in another unit or form."""
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((number, other), key=len)
     return (
-        one.rstrip("0") == other.rstrip("0")  # 12 million, 12,000,000; 1.5, 1.50
+        number.rstrip("0") == other.rstrip("0")  # 12 million, 12,000,000; 1.5, 1.50
         or (len(short) == 2 and len(long) == 4 and long.endswith(short))  # '90, 1990
-        or (len(long) <= 2 and abs(int(one) - int(other)) == 12)  # 3 p.m., 15:00
+        or (len(long) <= 2 and abs(int(number) - int(other)) == 12)  # 3 p.m., 15:00
     )
 
 

@@ -45,8 +45,8 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
                     STAGES[name](plan, rank, world)
                     progress(name, rank + 1, world)
                 continue
-            own = replace(plan)  # without what it has loaded
-            pool = pool or stack.enter_context(process_pool(workers, own))
+            to_send = replace(plan)  # without what it has loaded
+            pool = pool or stack.enter_context(process_pool(workers, to_send))
             _run_in(pool, name, world, progress)
 
 
@@ -175,8 +175,8 @@ def _wait(job: Any, stage: str, world: int, progress: Progress) -> bool:
 
 def _is_queued(job: str) -> bool:
     command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A %F"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.returncode != 0 or job in found.stdout.split()  # a busy controller: look again
+    queue = subprocess.run(command, capture_output=True, text=True, check=False)
+    return queue.returncode != 0 or job in queue.stdout.split()  # a busy controller: look again
 
 
 def _slurm_executor() -> Any:

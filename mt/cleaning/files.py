@@ -106,9 +106,9 @@ def cleaning_files(
     if prefix.endswith("/") or Path(prefix).is_dir():
         raise ConfigError(f"--output {prefix}: is a folder; add a name, as {Path(prefix)}/clean")
     if len(directions := dict.fromkeys(corpus.direction for corpus in data.corpora)) > 1:
-        found = ", ".join(map(str, directions))
+        listed = ", ".join(map(str, directions))
         raise ConfigError(
-            f"--output {prefix}: would hold lines of several languages ({found}), and no longer "
+            f"--output {prefix}: would hold lines of several languages ({listed}), and no longer "
             "say which is which; clean the texts of each direction by themselves"
         )
     endings = data.usual
@@ -121,12 +121,12 @@ def cleaning_files(
     read_cleaned_record(record_path(prefix))  # that of another program is not replaced
     form = OutputForm(is_table, packing, _packing(str(rejected)))
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite, where)
-    for own in (record_path(prefix), work or Path(f"{prefix}.work")) if rejected else ():
-        place, taken = os.path.realpath(rejected or ""), os.path.realpath(own)
+    for ours in (record_path(prefix), work or Path(f"{prefix}.work")) if rejected else ():
+        place, taken = os.path.realpath(rejected or ""), os.path.realpath(ours)
         # Without --work the folder is removed at the end, with all that is in it.
         if place == taken or (work is None and taken in map(str, Path(place).parents)):
             raise ConfigError(
-                f"--rejected {rejected}: {own} is written by this command itself; name another file"
+                f"--rejected {rejected}: this command itself writes {ours}; name another file"
             )
     return CleanedFiles(range(len(data.corpora)), paths), form
 
@@ -142,9 +142,9 @@ def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: F
     An older record goes. Raises DataError.
     """
     path = record_path(prefix)
-    corpora = [TrainedCorpus.model_validate(one) for one in fetched_corpora(files)]
+    corpora = [TrainedCorpus.model_validate(entry) for entry in fetched_corpora(files)]
     others = [Path(name).name for name in files if not fetched_corpora({name: files[name]})]
-    others += [one.file for one in plan.corpora if not local_files(one.source, plan.root)]
+    others += [corpus.file for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
     if corpora and others:
         corpora.append(TrainedCorpus.of_unknown_origin(", ".join(others)))
     try:

@@ -58,7 +58,7 @@ class Language:
         groups = (group.split() for group in _RELATED)
         self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
         self._labels = {f"__label__{name}" for name in self.relatives}
-        is_known = any(self.code in own for own in WRITTEN_IN.values())
+        is_known = any(self.code in codes for codes in WRITTEN_IN.values())
         self._model: Any = _load_model() if identify and is_known else None
         # Igbo is known but not to the model, for which all of it would be in another language.
         self.is_identified = self._model is not None and not self._labels.isdisjoint(
@@ -85,8 +85,8 @@ class Language:
 
     def _other(self, text: str) -> float:
         likely = self._model.predict(_line(text), 5, 0.01, "replace")
-        own = sum(p for p, label in likely if label in self._labels)
-        return max(0.0, min(likely[0][0], 1.0) - own) if likely else 0.0
+        expected = sum(p for p, label in likely if label in self._labels)
+        return max(0.0, min(likely[0][0], 1.0) - expected) if likely else 0.0
 
 
 def can_identify() -> bool:
@@ -99,8 +99,8 @@ def line_identifier() -> Callable[[str], str]:
     predict = _load_model().predict
 
     def identify(text: str) -> str:
-        found = predict(_line(text), 1, 0.0, "replace")
-        return found[0][1].removeprefix("__label__") if found else ""
+        labels = predict(_line(text), 1, 0.0, "replace")
+        return labels[0][1].removeprefix("__label__") if labels else ""
 
     return identify
 

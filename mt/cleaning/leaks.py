@@ -80,8 +80,8 @@ class LeakIndex:
         texts: tuple[list[bytes], list[bytes]] = [], []
         for name, pairs in sets.items():
             src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
-            own = _hashes_of_lines(src), _hashes_of_lines(tgt)
-            self.sets[name] = Found(*own, pair_hashes(*own) * (own[0] > 0) * (own[1] > 0))
+            sides = _hashes_of_lines(src), _hashes_of_lines(tgt)
+            self.sets[name] = Found(*sides, pair_hashes(*sides) * (sides[0] > 0) * (sides[1] > 0))
             if with_runs:
                 texts[0].extend(src)
                 texts[1].extend(tgt)
@@ -134,11 +134,11 @@ class LeakIndex:
     def counts(self, found: Found) -> dict[str, LeakCount]:
         """How many sentences of each set were found."""
 
-        def counted(one: Found) -> list[int]:
-            columns = zip(vars(one).values(), vars(found).values(), strict=True)
-            return [int(is_among(own, ordered).sum()) for own, ordered in columns]
+        def counted(texts: Found) -> list[int]:
+            columns = zip(vars(texts).values(), vars(found).values(), strict=True)
+            return [int(is_among(column, ordered).sum()) for column, ordered in columns]
 
-        return {name: LeakCount(len(one.src), *counted(one)) for name, one in self.sets.items()}
+        return {name: LeakCount(len(text.src), *counted(text)) for name, text in self.sets.items()}
 
 
 def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:
@@ -148,9 +148,9 @@ def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:
 
 def _hashes_of_lines(texts: Sequence[bytes]) -> Hashes:
     """Hashes of texts; 0 for an empty one."""
-    found = hashes(texts)
-    found[[not text for text in texts]] = 0
-    return found
+    keys = hashes(texts)
+    keys[[not text for text in texts]] = 0
+    return keys
 
 
 class _Runs:
@@ -170,9 +170,9 @@ class _Runs:
         if not len(self._runs):
             return shares
         lengths = np.array([len(text) for text in texts], np.int64)
-        found = _run_hashes(b"".join(texts))
-        places = np.flatnonzero(self._table[_table_index(found)])
-        places = places[is_among(found[places], self._runs)]
+        runs = _run_hashes(b"".join(texts))
+        places = np.flatnonzero(self._table[_table_index(runs)])
+        places = places[is_among(runs[places], self._runs)]
         ends = lengths.cumsum()
         line = np.searchsorted(ends, places, side="right")
         line = line[places + RUN_LETTERS <= ends[line]]  # not across two texts
@@ -192,5 +192,5 @@ def _run_hashes(text: bytes) -> Hashes:
     return values
 
 
-def _table_index(found: Hashes) -> Hashes:
-    return (found ^ found >> np.uint64(29)) >> np.uint64(64 - TABLE_BITS)
+def _table_index(keys: Hashes) -> Hashes:
+    return (keys ^ keys >> np.uint64(29)) >> np.uint64(64 - TABLE_BITS)

@@ -102,7 +102,7 @@ class CleaningPlan:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The files of all corpora. Raises DataError where a text file is missing."""
-        parts = (_parts(number, one, self.root) for number, one in enumerate(self.corpora))
+        parts = (_parts(number, corpus, self.root) for number, corpus in enumerate(self.corpora))
         return tuple(chain.from_iterable(parts))
 
     def pairs_of(
@@ -113,7 +113,7 @@ class CleaningPlan:
         try:
             yield from read_pairs(part.source, self.root, where, records=records, damage=damage)
         except NoRowsError:
-            if [one.corpus for one in self.parts].count(part.corpus) == 1:
+            if [other.corpus for other in self.parts].count(part.corpus) == 1:
                 raise
 
     @cached_property
@@ -197,13 +197,13 @@ class CleaningPlan:
     @cached_property
     def shards(self) -> list[Shard]:
         """All shards, in the order of the corpora, once the first stage is done."""
-        found = []
+        shards = []
         for number, part in enumerate(self.parts):
             start = 0
             for count, pairs in enumerate(self.index(number)["pairs"]):
-                found.append(Shard(number, count, start, pairs, part.corpus))
+                shards.append(Shard(number, count, start, pairs, part.corpus))
                 start += pairs
-        return found
+        return shards
 
     @cached_property
     def buckets(self) -> int:
@@ -325,13 +325,13 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     require_one_format(source, root, corpus.name)
     if source.path is None or format_of(source, root) == "text":
         for src, tgt in aligned_files(source, root, corpus.name):
-            own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
-            own_files = source.model_copy(update={**own, "path": None, "format": None})
+            paths = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
+            own_files = source.model_copy(update={**paths, "path": None, "format": None})
             yield Part(number, own_files, str(src), source.errors != "skip")
     elif is_pattern(source.path) and (files := local_files(source, root)):
         for file in files:
-            own = {"path": str(file.absolute())}
-            yield Part(number, source.model_copy(update=own), str(file), False)
+            paths = {"path": str(file.absolute())}
+            yield Part(number, source.model_copy(update=paths), str(file), False)
     else:
         yield Part(number, source, str(under(root, source.path)), False)
 

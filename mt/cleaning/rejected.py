@@ -69,8 +69,8 @@ class ShardFindings:
         """Yield a row of `HEADER`'s columns for each rejected pair."""
         for row in np.flatnonzero(self.decisions >= 0).tolist():
             number = int(self.decisions[row])
-            found = self._pair(row, number)
-            cells = REASONS[number], found["score"], found["corpus"], found["place"]
+            example = self._pair(row, number)
+            cells = REASONS[number], example["score"], example["corpus"], example["place"]
             yield "\t".join([*cells, *map(tab_free, self.pairs[row])]) + "\n"
 
     def counts(self) -> dict[str, Any]:
@@ -85,20 +85,20 @@ class ShardFindings:
         random = np.random.default_rng([SEED, self.shard.part, self.shard.number])
         order = random.random(len(self.pairs))
 
-        def drawn(own: Rows, number: int) -> list[tuple[float, dict[str, str]]]:
-            first = own[np.argsort(order[own])[:EXAMPLES]].tolist()
+        def drawn(numbers: Rows, number: int) -> list[tuple[float, dict[str, str]]]:
+            first = numbers[np.argsort(order[numbers])[:EXAMPLES]].tolist()
             return [(order[row], self._pair(row, number)) for row in first]
 
         examples = {
-            name: (drawn(own, number), drawn(own[self.is_short[own]], number))
-            for number, (name, own) in enumerate(rows.items())
+            name: (drawn(numbers, number), drawn(numbers[self.is_short[numbers]], number))
+            for number, (name, numbers) in enumerate(rows.items())
         }
         rows["read"] = np.arange(len(self.pairs))
         rows["kept"] = np.flatnonzero(self.decisions < 0)
         rows["repaired"] = self.repaired[self.decisions[self.repaired] < 0]
         return {
-            "pairs": {name: len(own) for name, own in rows.items()},
-            "short": {name: int(self.is_short[own].sum()) for name, own in rows.items()},
+            "pairs": {name: len(numbers) for name, numbers in rows.items()},
+            "short": {name: int(self.is_short[numbers].sum()) for name, numbers in rows.items()},
             "examples": examples,
         }
 

@@ -108,7 +108,7 @@ class CleaningReport:
 def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     """The report of a cleaning whose stages are done; `notes` say what was not checked."""
     index = plan.evaluation_index
-    found = Found()
+    leaking = Found()
     corpora = plan.corpora
     pairs: list[Counter[str]] = [Counter() for _ in corpora]
     short: list[Counter[str]] = [Counter() for _ in corpora]
@@ -118,11 +118,11 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         pairs[shard.corpus].update(counts["pairs"])
         short[shard.corpus].update(counts["short"])
         for reason, both in examples.items():
-            for own, drawn in zip(both, counts["examples"][reason], strict=True):
-                own += drawn
+            for examples_of, drawn in zip(both, counts["examples"][reason], strict=True):
+                examples_of += drawn
         if index is not None:
             scored = read_result(plan.scores / shard.name / "scores.npz")
-            found += Found(scored["src"], scored["tgt"], scored["pairs"])
+            leaking += Found(scored["src"], scored["tgt"], scored["pairs"])
     funnels = [
         CorpusFunnel(
             plan.title(number), corpus.weight, every["read"], every["kept"], every["repaired"],
@@ -135,9 +135,9 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     shown = {
         reason: ReasonExamples(*map(_first, both)) for reason, both in examples.items() if both[0]
     }
-    leaks = index.counts(found) if index is not None else {}
-    near = sum(own[NEAR_LEAK] for own in pairs)
-    compared = sum(own["read"] for own in pairs) if plan.clean.duplicates else 0
+    leaks = index.counts(leaking) if index is not None else {}
+    near = sum(counts[NEAR_LEAK] for counts in pairs)
+    compared = sum(counts["read"] for counts in pairs) if plan.clean.duplicates else 0
     damage = [
         f"{corpora[part.corpus].name}: {message}"
         for number, part in enumerate(plan.parts)
@@ -167,19 +167,20 @@ def _table(report: CleaningReport) -> Iterator[str]:
     """Rows of the funnel: a column for each corpus, and the short segments of all."""
     corpora = report.corpora
     short = CorpusFunnel(
-        "short segments", 0, sum(own.short_read for own in corpora),
-        sum(own.short_kept for own in corpora), 0, 0, 0,
-        {reason: sum(own.short_rejected[reason] for own in corpora) for reason in REASONS}, {},
+        "short segments", 0, sum(corpus.short_read for corpus in corpora),
+        sum(corpus.short_kept for corpus in corpora), 0, 0, 0,
+        {reason: sum(each.short_rejected[reason] for each in corpora) for reason in REASONS}, {},
     )  # fmt: skip
     columns = [*corpora, short]
     rows = [
-        ["", *(own.name[-24:] for own in columns)],
-        ["read", *(f"{own.read:,}" for own in columns)],
+        ["", *(corpus.name[-24:] for corpus in columns)],
+        ["read", *(f"{corpus.read:,}" for corpus in columns)],
     ]
     for reason in filter(report.rejected, REASONS):
-        rows.append([reason, *(share_of(own.rejected[reason], own.read) for own in columns)])
-    rows.append(["kept", *(share_of(own.kept, own.read) for own in columns)])
-    rows.append(["of these repaired", *(share_of(own.repaired, own.read) for own in corpora), ""])
+        rows.append([reason, *(share_of(each.rejected[reason], each.read) for each in columns)])
+    rows.append(["kept", *(share_of(corpus.kept, corpus.read) for corpus in columns)])
+    repaired = (share_of(corpus.repaired, corpus.read) for corpus in corpora)
+    rows.append(["of these repaired", *repaired, ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *cells in rows:
         right = map(str.rjust, cells, widths[1:])
@@ -205,8 +206,8 @@ def _examples(report: CleaningReport, name: str) -> Iterator[str]:
     count = report.near_leaks if name == NEAR_LEAK else report.rejected(name)
     drawn, short = report.examples[name].drawn, report.examples[name].short
     blocks = {f"{name}: {len(drawn)} of {count:,}": drawn, f"{name} among short segments:": short}
-    for heading, own in blocks.items():
-        if own and not (own is short and short == drawn):
+    for heading, shown in blocks.items():
+        if shown and not (shown is short and short == drawn):
             yield heading
-            for pair in own:
+            for pair in shown:
                 yield f"  {pair.place}: {pair.reason}\n    {pair.src}\n    {pair.tgt}"

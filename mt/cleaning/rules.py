@@ -140,10 +140,12 @@ def other_script(block: PairBlock) -> Values:
     for side, language in zip(block.counts, block.languages, strict=True):
         if language.scripts:
             weighted = side.classes * WEIGHTS
-            own = weighted[:, [OTHER_LETTER, *language.scripts]].sum(1)
+            native = weighted[:, [OTHER_LETTER, *language.scripts]].sum(1)
             letters = weighted[:, OTHER_LETTER:].sum(1)
             names = 0 if language.is_latin else side.classes[:, SCRIPTS["Latn"]]
-            shares.append((letters - own - names) / (letters + 1) + names / (letters + NAMES_ADDED))
+            shares.append(
+                (letters - native - names) / (letters + 1) + names / (letters + NAMES_ADDED)
+            )
     return np.max(shares, axis=0) if shares else np.full(len(block.pairs), np.nan)
 
 
@@ -163,8 +165,8 @@ def repeats(block: PairBlock) -> Values:
     counts = [np.where(side.run, side.run - 1, 0) / 5 for side in block.counts]
     for side, all_words in enumerate(block.words):
         rows = [i for i, words in enumerate(all_words) if len(words) - len(set(words)) >= 3]
-        found = contents.repeated([all_words[i] for i in rows])
-        counts[side][rows] = np.maximum(counts[side][rows], found)
+        repeats = contents.repeated([all_words[i] for i in rows])
+        counts[side][rows] = np.maximum(counts[side][rows], repeats)
     return abs(counts[0] - counts[1])
 
 
@@ -196,7 +198,7 @@ def wrong_numbers(block: PairBlock) -> Values:
 def missing_links(block: PairBlock) -> Values:
     """Share of the links that the other side does not have."""
     texts = zip(*block.texts, *block.plain, strict=True)
-    rows = [i for i, own in enumerate(texts) if own[0] is not own[2] or own[1] is not own[3]]
+    rows = [i for i, row in enumerate(texts) if row[0] is not row[2] or row[1] is not row[3]]
     return _where(block, rows, contents.missing_links)
 
 

@@ -99,7 +99,7 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     fix = scorer.fix
     pairs = shard_pairs(plan, shard)
     parts = []
-    found = Found()
+    leaking = Found()
     repaired: dict[int, tuple[str, str]] = {}
     for start in range(0, len(pairs), PAIRS_AT_A_TIME):
         raw = pairs[start : start + PAIRS_AT_A_TIME]
@@ -107,11 +107,11 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
         repaired |= {start + i: pair for i, pair in enumerate(chunk) if pair != raw[i]}
         columns, own_found = _columns(plan, chunk, scorer)
         parts.append(columns)
-        found += own_found
-    every = {name: np.concatenate([own[name] for own in parts]) for name in parts[0]}
+        leaking += own_found
+    every = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     keys = every.pop("keys") ^ plan.language_key(shard.corpus)
     rows = np.array(list(repaired), np.int64)
-    every |= {"repaired": rows, **vars(found)}
+    every |= {"repaired": rows, **vars(leaking)}
     np.savez(folder / "scores.npz", allow_pickle=False, **every)
     lines = "\n".join([text for pair in repaired.values() for text in pair])
     (folder / "repaired.txt").write_bytes(lines.encode())
@@ -138,7 +138,7 @@ def _columns(
         "flags": np.zeros(n, np.uint8),
         "near": np.zeros(n, np.float32),
     }
-    found = Found()
+    leaking = Found()
     leaks = plan.evaluation_index
     if leaks is not None or plan.finds_duplicates:
         src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
@@ -148,8 +148,8 @@ def _columns(
         if leaks is not None:
             columns["flags"] = leaks.flags(*sides)
             columns["near"] = leaks.near(src, tgt)
-            found = leaks.found(*sides, columns["flags"])
-    return columns, found
+            leaking = leaks.found(*sides, columns["flags"])
+    return columns, leaking
 
 
 def keys_of(
@@ -169,9 +169,9 @@ def keys_of(
 
 def decide_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     """Decide by scores and leaks which pairs of a shard go: the number of a reason, or -1."""
-    found = read_result(plan.scores / plan.shards[number].name / "scores.npz")
-    decisions = decide(found["scores"], plan.clean)
-    is_leak = leaks_go(found["flags"], plan.clean.leaks)
+    result = read_result(plan.scores / plan.shards[number].name / "scores.npz")
+    decisions = decide(result["scores"], plan.clean)
+    is_leak = leaks_go(result["flags"], plan.clean.leaks)
     decisions[(decisions < 0) & is_leak] = LEAK
     np.save(folder / "decisions.npy", decisions)
 
@@ -206,11 +206,11 @@ def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
     for number in by_priority:
         scored = plan.scores / shards[number].name
         start, end = read_result(scored / "starts.npy")[bucket : bucket + 2]
-        own = read_result(scored / "order.npy")[start:end]
+        rows = read_result(scored / "order.npy")[start:end]
         own_keys = read_result(scored / "keys.npy")[start:end]
-        is_kept = read_result(plan.decisions / shards[number].name / "decisions.npy")[own] < 0
+        is_kept = read_result(plan.decisions / shards[number].name / "decisions.npy")[rows] < 0
         keys.append(own_keys[is_kept])
-        own_places = np.column_stack([np.full(len(own), number, np.uint32), own])
+        own_places = np.column_stack([np.full(len(rows), number, np.uint32), rows])
         places.append(own_places[is_kept])
     key, place = np.concatenate(keys), np.concatenate(places)
     reasons = np.full(len(key), -1, np.int64)
@@ -219,10 +219,10 @@ def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
     if plan.clean.max_targets is not None:
         left = np.flatnonzero(reasons < 0)
         reasons[left[_number_in_group(key[left, 0]) >= plan.clean.max_targets]] = MANY_TARGETS
-    found = np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
-    found = found[np.lexsort((found[:, 1], found[:, 0]))]
-    np.save(folder / "starts.npy", np.searchsorted(found[:, 0], np.arange(len(shards) + 1)))
-    np.save(folder / "dropped.npy", found[:, 1:])
+    dropped = np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
+    dropped = dropped[np.lexsort((dropped[:, 1], dropped[:, 0]))]
+    np.save(folder / "starts.npy", np.searchsorted(dropped[:, 0], np.arange(len(shards) + 1)))
+    np.save(folder / "dropped.npy", dropped[:, 1:])
 
 
 def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
@@ -243,13 +243,13 @@ def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
     pairs = shard_pairs(plan, shard)
     decisions = all_decisions(plan, number)
     columns = ("scores", "is_short", "flags", "near", "repaired")
-    found = read_result(scored / "scores.npz")
-    own = {name: found[name] for name in columns}
-    findings = ShardFindings(plan, shard, pairs, decisions, **own)
+    arrays = read_result(scored / "scores.npz")
+    values = {name: arrays[name] for name in columns}
+    findings = ShardFindings(plan, shard, pairs, decisions, **values)
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
-    rows = own["repaired"].tolist()
+    rows = values["repaired"].tolist()
     for row, pair in zip(rows, read_texts(scored / "repaired.txt", len(rows)), strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]

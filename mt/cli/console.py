@@ -57,7 +57,7 @@ def _report(error: BaseException) -> int | None:
     an ImportError, which a library may wrap once more. So the causes are searched too.
     """
     chain = list(_with_causes(error))
-    stop = next((one for one in chain if isinstance(one, KeyboardInterrupt | SystemExit)), None)
+    stop = next((item for item in chain if isinstance(item, KeyboardInterrupt | SystemExit)), None)
     message = ""
     code: int | None = None
     if isinstance(error, SystemExit):
@@ -81,7 +81,7 @@ def _report(error: BaseException) -> int | None:
         if hasattr(error, "message"):  # an unknown option, for instance, which Typer reports
             error.message = printable(error.message)
         return None
-    notes = [note for one in chain for note in getattr(one, "__notes__", ())]
+    notes = [note for error in chain for note in getattr(error, "__notes__", ())]
     if lines := [*filter(None, [message, *notes])]:
         say("\n".join(lines))
     return code

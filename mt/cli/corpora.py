@@ -38,14 +38,14 @@ def paired(names: list[str]) -> list[list[str]]:
             return False
         # A.de-en may be what A.de-en.de and A.de-en.en have in common.
         longer = map(str, matching_files(f"{name}.*", Path()))
-        is_stem = any(Path(unpacked_name(one)) != Path(name) for one in longer)
+        is_stem = any(Path(unpacked_name(path)) != Path(name) for path in longer)
         return not is_stem and bool(re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix))
 
     def require_side(name: str) -> None:
         if is_missing_side(name):
             raise ConfigError(f"{name}: there is no such file.{similar_names(Path(name))}")
 
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     rest = list(names)
     while rest:
         name = rest.pop(0)
@@ -64,14 +64,14 @@ def paired(names: list[str]) -> list[list[str]]:
                     f"{name}: is a text file, after which its translation is required, found "
                     f"{rest[0] if rest else 'nothing'}; {remedy}"
                 )
-            found.append([name, rest.pop(0)])
+            groups.append([name, rest.pop(0)])
             continue
         if suffix_of(path) in SUFFIXES and not is_pattern(name) and not path.exists():
             raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
         if rest and (is_side_of_text(Path(rest[0])) or is_missing_side(rest[0])):
             require_side(name)
-        found.append([name])
-    return found
+        groups.append([name])
+    return groups
 
 
 def is_side_of_text(path: Path) -> bool:
@@ -120,9 +120,9 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
     for source in train:
         if isinstance(source, dict) and "path" not in source and {"src", "tgt"} <= source.keys():
             endings = [suffix_of(Path(str(source[side])))[1:] for side in ("src", "tgt")]
-            if endings[0] != endings[1] and all(re.fullmatch(CODE, one) for one in endings):
+            if endings[0] != endings[1] and all(re.fullmatch(CODE, ending) for ending in endings):
                 return endings[0], endings[1]
-    if any(isinstance(one, dict) and not {"src", "tgt"} <= one.keys() for one in train):
+    if any(isinstance(entry, dict) and not {"src", "tgt"} <= entry.keys() for entry in train):
         raise ConfigError(
             "--langs: is required for files that hold both languages, such as --langs de-en"
         )

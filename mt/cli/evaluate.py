@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result, say
 from mt.cli.options import ANY_ENGINE, EngineGroup, described
@@ -15,8 +16,51 @@ from mt.errors import DataError
 if TYPE_CHECKING:
     from mt.cli.evaluate_inputs import System, Texts
     from mt.evaluation.comet import Comet
-    from mt.evaluation.systems import Evaluation, TextDirection
+    from mt.evaluation.slices import Slicing
+    from mt.evaluation.systems import Evaluation, Settings
     from mt.evaluation.table import Style
+
+
+# The options of the search.
+DECODING = ("beam_size", "length_penalty", "split_sentences", "as_written")
+
+
+@dataclass(frozen=True)
+class EvaluationGroup:
+    """The options of this command, without those of the engine."""
+
+    hyp: list[str] | None = None
+    ref: list[str] | None = None
+    model: list[str] | None = None
+    src: str | None = None
+    to: str | None = None
+    from_: str | None = None
+    test_set: list[str] | None = None
+    metrics: str = "bleu,chrf,ter"
+    comet_model: Path | None = None
+    tokenize: str = "auto"
+    tgt_lang: str | None = None
+    as_json: bool = False
+    as_tsv: bool = False
+    width: int = 2
+    perturb: str = ""
+    differences: int = 0
+    baseline: str | None = None
+    confidence: bool = False
+    paired_bs: bool | None = None
+    paired_ar: bool = False
+    confidence_n: int | None = None
+    paired_bs_n: int | None = None
+    paired_ar_n: int | None = None
+    seed: int | None = None
+    slices: str = ""
+    domain: str | None = None
+    train_src: list[str] | None = None
+    tokenizer_of: Path | None = None
+    beam_size: int | None = None
+    length_penalty: float | None = None
+    split_sentences: str = "auto"
+    as_written: bool = False
 
 
 @described("""
@@ -59,41 +103,7 @@ if TYPE_CHECKING:
     --tokenizer-of FOLDER: run directory whose tokenizer decides what is unknown (default: the first
         model)
 """)
-def evaluate(
-    hyp: list[str] | None = None,
-    ref: list[str] | None = None,
-    model: list[str] | None = None,
-    src: str | None = None,
-    to: str | None = None,
-    from_: str | None = None,
-    test_set: list[str] | None = None,
-    metrics: str = "bleu,chrf,ter",
-    comet_model: Path | None = None,
-    tokenize: str = "auto",
-    tgt_lang: str | None = None,
-    as_json: bool = False,
-    as_tsv: bool = False,
-    width: int = 2,
-    perturb: str = "",
-    differences: int = 0,
-    baseline: str | None = None,
-    confidence: bool = False,
-    paired_bs: bool | None = None,
-    paired_ar: bool = False,
-    confidence_n: int | None = None,
-    paired_bs_n: int | None = None,
-    paired_ar_n: int | None = None,
-    seed: int | None = None,
-    slices: str = "",
-    domain: str | None = None,
-    train_src: list[str] | None = None,
-    tokenizer_of: Path | None = None,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    split_sentences: str = "auto",
-    as_written: bool = False,
-    engine: EngineGroup = ANY_ENGINE,
-) -> None:
+def evaluate(given: EvaluationGroup, engine: EngineGroup) -> None:
     """Score translations with sacreBLEU; compare systems.
 
     The table says which differences between systems are significant. A --model translates the
@@ -110,106 +120,113 @@ def evaluate(
     from mt.cli.evaluate_inputs import (
         outputs_of,
         read_texts,
-        scoring_of,
         systems_of,
         translate_sets,
         with_slices,
     )
-    from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_metrics
-    from mt.evaluation.perturb import KINDS, check_kinds, evaluate_perturbed
-    from mt.evaluation.significance import RESAMPLES, default_seed
-    from mt.evaluation.slices import slicer
-    from mt.evaluation.systems import Settings, evaluate_systems
+    from mt.evaluation.perturb import check_kinds, evaluate_perturbed
+    from mt.evaluation.systems import evaluate_systems
     from mt.evaluation.table import Style
     from mt.runs.model_folder import read_config
     from mt.search.options import SearchOptions
 
-    names = _listed(metrics)
-    check_metrics(names)
-    _check_comet(names, comet_model)
-    check_kinds(kinds := _listed(perturb))
-    sliced = _listed(slices)
-    _refuse(_slices_faults(sliced, train_src, tokenizer_of))
-    systems = systems_of(hyp or [], model or [], baseline)
-    decoding: dict[str, Any] = {
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "split_sentences": split_sentences,
-        "as_written": as_written,
-    }
-    search = SearchOptions(from_=from_, with_scores=False, **decoding)
-    usual = {"split_sentences": "auto", "as_written": False, **vars(ANY_ENGINE)}
-    if comet_model:
-        usual["device"] = engine.device  # COMET uses it, too
-    chosen = {"to": to, "from": from_, **decoding, **vars(engine)}
-    options = [name for name, value in chosen.items() if value != usual.get(name)]
-    _refuse(_input_faults(systems, (src, ref or [], test_set or []), domain, options))
-    if perturb:
-        if len(systems) != 1 or hyp:
-            raise DataError("--perturb: takes one --model, and translates; leave out --hyp")
-        if not kinds:
-            raise DataError(f"--perturb: must name one of {', '.join(KINDS)}, found {perturb!r}")
-        others: dict[str, object] = {"slices": slices, "domain": domain, "baseline": baseline}
-        others["differences"] = differences
-        _refuse(f"--perturb: not with --{one}; leave out one" for one in others if others[one])
-    _refuse(_output_faults(systems, differences, as_json, as_tsv))
-    tests = _paired_tests(
-        2 if perturb else len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n
-    )
-    n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
-    is_drawn = bool(tests or n_resamples or perturb)
-    if seed is not None and not is_drawn:
+    check_metrics(_listed(given.metrics))
+    _check_comet(given)
+    check_kinds(kinds := _listed(given.perturb))
+    _refuse(_slices_faults(given))
+    systems = systems_of(given.hyp or [], given.model or [], given.baseline)
+    _refuse(_input_faults(systems, given, engine))
+    if given.perturb:
+        _refuse(_perturb_faults(systems, kinds, given))
+    _refuse(_output_faults(systems, given))
+    tests = _paired_tests(2 if given.perturb else len(systems), given)
+    intervals = given.confidence or given.confidence_n
+    if given.seed is not None and not (tests or intervals or given.perturb):
         raise DataError(
             "--seed: only with --confidence, a paired test or --perturb; nothing is drawn here"
         )
-    texts = read_texts(systems, test_set or [], src, ref or [], domain, source=from_, to=to)
+    decoding = {name: getattr(given, name) for name in DECODING}
+    search = SearchOptions(from_=given.from_, with_scores=False, **decoding)
+    texts = read_texts(
+        systems,
+        given.test_set or [],
+        given.src,
+        given.ref or [],
+        given.domain,
+        source=given.from_,
+        to=given.to,
+    )
     models = [system.model for system in systems if system.model is not None]
     # Of several languages each has its own rare words, unless the files to count in are given.
-    languages = [None if train_src else one.data.direction.source for one in texts]
-    slicers = {
-        code: {name: slicer(name, train_src or [], tokenizer_of, models, code) for name in sliced}
-        for code in dict.fromkeys(languages)
+    languages = [None if given.train_src else text.data.direction.source for text in texts]
+    slicers = {code: _slicers(given, models, code) for code in dict.fromkeys(languages)}
+    sets = [with_slices(text, slicers[code]) for text, code in zip(texts, languages, strict=True)]
+    comet = _load_comet(given, texts, engine.device)
+    settings = {
+        direction: _settings(given, tests, models, comet, direction.to)
+        for direction in dict.fromkeys(test_set.direction for test_set in sets)
     }
-    data = [with_slices(one, slicers[code]) for one, code in zip(texts, languages, strict=True)]
-    comet = _load_comet(names, comet_model, texts, engine.device)
-    settings: dict[TextDirection, Settings] = {}
-    for direction in dict.fromkeys(one.direction for one in data):
-        language, choice = scoring_of(models, tgt_lang, tokenize, direction.to)
-        settings[direction] = Settings(
-            names,
-            choose_tokenizer(language, choice, say, "--tokenize"),
-            n_resamples,
-            tests,
-            (seed or default_seed()) if is_drawn else None,
-            differences,
-            comet,
-            language,
-        )
-    if perturb:
+    evaluations: list[Evaluation] = []
+    if given.perturb:
         src_lang = read_config(models[0]).data.src_lang
-        evaluations = [
-            evaluation
-            for one in data
-            for evaluation in evaluate_perturbed(
-                one,
+        for test_set in sets:
+            chosen_settings = settings[test_set.direction]
+            evaluations += evaluate_perturbed(
+                test_set,
                 kinds,
-                (one.direction.source or src_lang, settings[one.direction].tgt_lang),
-                lambda sets: translate_sets(models[0], sets, search, engine),
-                settings[one.direction],
+                (test_set.direction.source or src_lang, chosen_settings.tgt_lang),
+                lambda perturbed: translate_sets(models[0], perturbed, search, engine),
+                chosen_settings,
             )
-        ]
     else:
         outputs = outputs_of(systems, texts, search, engine)
-        evaluations = [
-            evaluate_systems(
-                one,
-                {system.name: outputs[system.name][number] for system in systems},
-                settings[one.direction],
-            )
-            for number, one in enumerate(data)
-        ]
-    _print(evaluations, Style(width, use_colour(), bool(perturb)), as_json, as_tsv)
+        for number, test_set in enumerate(sets):
+            hyps = {system.name: outputs[system.name][number] for system in systems}
+            evaluations.append(evaluate_systems(test_set, hyps, settings[test_set.direction]))
+    style = Style(given.width, use_colour(), bool(given.perturb))
+    _print(evaluations, style, given.as_json, given.as_tsv)
+
+
+def _settings(
+    given: EvaluationGroup,
+    tests: dict[str, int],
+    models: Sequence[Path],
+    comet: Comet | None,
+    into: str | None,
+) -> Settings:
+    """The settings for the test sets of one target language."""
+    from mt.cli.evaluate_inputs import scoring_of
+    from mt.evaluation.bleu_tokenizer import choose_tokenizer
+    from mt.evaluation.significance import RESAMPLES, default_seed
+    from mt.evaluation.systems import Settings
+
+    language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
+    n_resamples = given.confidence_n or (RESAMPLES if given.confidence else None)
+    is_drawn = bool(tests or n_resamples or given.perturb)
+    return Settings(
+        _listed(given.metrics),
+        choose_tokenizer(language, choice, say, "--tokenize"),
+        n_resamples,
+        tests,
+        (given.seed or default_seed()) if is_drawn else None,
+        given.differences,
+        comet,
+        language,
+    )
+
+
+def _slicers(
+    given: EvaluationGroup, models: Sequence[Path], language: str | None
+) -> dict[str, Callable[[Sequence[str]], Slicing]]:
+    """Functions that slice the sources of one language, by the names of --slices."""
+    from mt.evaluation.slices import slicer
+
+    files = given.train_src or []
+    return {
+        name: slicer(name, files, given.tokenizer_of, models, language)
+        for name in _listed(given.slices)
+    }
 
 
 def _print(evaluations: Sequence[Evaluation], style: Style, as_json: bool, as_tsv: bool) -> None:
@@ -221,7 +238,7 @@ def _print(evaluations: Sequence[Evaluation], style: Style, as_json: bool, as_ts
     elif as_tsv:
         print_result(to_tsv(evaluations))
     else:
-        text = "\n\n".join(format_evaluation(one, style) for one in evaluations)
+        text = "\n\n".join(format_evaluation(evaluation, style) for evaluation in evaluations)
         print_result(text, is_printable=True)
 
 
@@ -245,30 +262,25 @@ def _refuse(faults: Iterable[str]) -> None:
         raise DataError(fault)
 
 
-def _slices_faults(
-    names: Sequence[str], train_src: Sequence[str] | None, tokenizer_of: Path | None
-) -> Iterator[str]:
+def _slices_faults(given: EvaluationGroup) -> Iterator[str]:
     from mt.evaluation.slices import SLICES
 
+    names = _listed(given.slices)
     if unknown := [name for name in names if name not in SLICES]:
         yield (
             f"--slices: choose among {', '.join(SLICES)}, found {', '.join(unknown)}; correct the "
             "list (--domain slices by labels in a file)"
         )
-    if train_src and "rare" not in names:
+    if given.train_src and "rare" not in names:
         yield "--train-src: only with --slices rare"
-    if tokenizer_of and "unknown" not in names:
+    if given.tokenizer_of and "unknown" not in names:
         yield "--tokenizer-of: only with --slices unknown"
 
 
 def _input_faults(
-    systems: Sequence[System],
-    given: tuple[str | None, Sequence[str], Sequence[str]],
-    domain: str | None,
-    options: Sequence[str],
+    systems: Sequence[System], given: EvaluationGroup, engine: EngineGroup
 ) -> Iterator[str]:
-    """`given`: source, references and test sets; `options`: those given that only --model takes."""
-    src, ref, test_sets = given
+    src, ref, test_sets = given.src, given.ref or [], given.test_set or []
     with_models = any(system.model is not None for system in systems)
     together = "evaluate: --model and --src go together; give"
     if not systems and src is None:
@@ -283,16 +295,34 @@ def _input_faults(
         yield "evaluate: no reference to score against; give --ref FILE, detokenised"
     hyps = [system.files for system in systems if system.model is None]
     in_sets = [part.partition("=")[2] for part in test_sets]
-    if [*",".join([*hyps, *in_sets, domain or ""]).split(","), *ref, src].count("-") > 1:
+    if [*",".join([*hyps, *in_sets, given.domain or ""]).split(","), *ref, src].count("-") > 1:
         yield "evaluate: only one FILE can be - (stdin); name a file for the others"
-    if options and not with_models:
-        named = ", ".join(f"--{option.replace('_', '-')}" for option in options)
+    values, usual = vars(given) | vars(engine), vars(EvaluationGroup()) | vars(ANY_ENGINE)
+    if given.comet_model:
+        usual["device"] = engine.device  # COMET uses it, too
+    of_models = ("to", "from_", *DECODING, *vars(engine))
+    chosen = [name for name in of_models if values[name] != usual[name]]
+    if chosen and not with_models:
+        named = ", ".join(f"--{name.strip('_').replace('_', '-')}" for name in chosen)
         yield f"evaluate: {named} only with --model; --hyp is scored as it is"
 
 
-def _output_faults(
-    systems: Sequence[System], differences: int, as_json: bool, as_tsv: bool
+def _perturb_faults(
+    systems: Sequence[System], kinds: Sequence[str], given: EvaluationGroup
 ) -> Iterator[str]:
+    from mt.evaluation.perturb import KINDS
+
+    if len(systems) != 1 or systems[0].model is None:
+        yield "--perturb: takes one --model, and translates; leave out --hyp"
+    if not kinds:
+        yield f"--perturb: must name one of {', '.join(KINDS)}, found {given.perturb!r}"
+    for name in ("slices", "domain", "baseline", "differences"):
+        if getattr(given, name):
+            yield f"--perturb: not with --{name}; leave out one"
+
+
+def _output_faults(systems: Sequence[System], given: EvaluationGroup) -> Iterator[str]:
+    differences, as_json, as_tsv = given.differences, given.as_json, given.as_tsv
     if as_json and as_tsv:
         yield "evaluate: --json and --tsv are two formats; give one or the other"
     if differences and len(systems) == 1:
@@ -306,18 +336,18 @@ def _output_faults(
         )
 
 
-def _paired_tests(
-    n_systems: int, bs: bool | None, resamples: int | None, ar: bool, trials: int | None
-) -> dict[str, int]:
+def _paired_tests(n_systems: int, given: EvaluationGroup) -> dict[str, int]:
     """Samples by paired test: of those asked for, else of the bootstrap; none for one system."""
     from mt.evaluation.significance import SAMPLES
 
+    bs, resamples, trials = given.paired_bs, given.paired_bs_n, given.paired_ar_n
+    ar = given.paired_ar or trials
     if bs is False and resamples is not None:
         raise DataError("--paired-bs-n: only with --paired-bs, not with --no-paired-bs")
     tests = {}
-    if bs or resamples or (bs is None and n_systems > 1 and not (ar or trials)):
+    if bs or resamples or (bs is None and n_systems > 1 and not ar):
         tests["bs"] = resamples or SAMPLES["bs"]
-    if ar or trials:
+    if ar:
         tests["ar"] = trials or SAMPLES["ar"]
     if tests and n_systems == 1:
         raise DataError(
@@ -329,25 +359,24 @@ def _paired_tests(
 # --- COMET ------------------------------------------------------------------------------------
 
 
-def _check_comet(names: Sequence[str], folder: Path | None) -> None:
+def _check_comet(given: EvaluationGroup) -> None:
     """Refuse a metric without its package or model, and a model without such a metric."""
     from mt.evaluation.comet import check_comet
     from mt.evaluation.metrics import METRICS
 
-    if any(METRICS[name].needs_model for name in names):
-        check_comet(folder, "--comet-model")
-    elif folder is not None:
+    if any(METRICS[name].needs_model for name in _listed(given.metrics)):
+        check_comet(given.comet_model, "--comet-model")
+    elif given.comet_model is not None:
         raise DataError("--comet-model: only with the metric comet; add it to --metrics")
 
 
-def _load_comet(
-    names: Sequence[str], folder: Path | None, texts: Sequence[Texts], device: str
-) -> Comet | None:
+def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> Comet | None:
     """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
     from mt.evaluation.metrics import METRICS
 
+    names = _listed(given.metrics)
     reading = [name for name in names if METRICS[name].needs_sources]
-    if reading and any(one.data.sources is None for one in texts):
+    if reading and any(text.data.sources is None for text in texts):
         raise DataError(
             f"metric {reading[0]}: reads the source too; give --src FILE, or "
             "--test-set NAME=SRC,REF"
@@ -357,4 +386,4 @@ def _load_comet(
     from mt.evaluation.comet import Comet
     from mt.runtime.devices import choose_device
 
-    return Comet(folder, "--comet-model", gpu=choose_device(device).is_cuda)
+    return Comet(given.comet_model, "--comet-model", gpu=choose_device(device).is_cuda)

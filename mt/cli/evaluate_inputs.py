@@ -163,17 +163,19 @@ def read_texts(
     texts = []
     for number, (name, sources, refs) in enumerate(sets):
         hyps = {system: f"--hyp {paths[number]}" for system, paths in files.items()}
-        own = {hyp: read(hyp.removeprefix("--hyp "), "--hyp") for hyp in hyps.values()}
-        own |= sources | refs
+        named = {hyp: read(hyp.removeprefix("--hyp "), "--hyp") for hyp in hyps.values()}
+        named |= sources | refs
         label = f"--domain {domains[number]}" if domains else ""
         if domains:
-            own[label] = read(domains[number], "--domain")
-        check_counts(own)
-        own, numbers = _with_references(name, own, refs)
-        src_lines = next((own[one] for one in sources), None)
-        lines = [own[one] for one in refs]
+            named[label] = read(domains[number], "--domain")
+        check_counts(named)
+        named, numbers = _with_references(name, named, refs)
+        src_lines = next((named[label] for label in sources), None)
+        lines = [named[label] for label in refs]
         data = EvaluationSet(name, lines, src_lines, [], directions[number], numbers)
-        texts.append(Texts(data, {one: own[hyp] for one, hyp in hyps.items()}, own.get(label)))
+        texts.append(
+            Texts(data, {system: named[hyp] for system, hyp in hyps.items()}, named.get(label))
+        )
     return texts
 
 
@@ -201,7 +203,7 @@ def _with_references(
         f"{name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "
         f"reference, the first is line {first:,}; they are not scored"
     )
-    return {one: [lines[n - 1] for n in numbers] for one, lines in texts.items()}, numbers
+    return {label: [lines[n - 1] for n in numbers] for label, lines in texts.items()}, numbers
 
 
 def read(path: str, option: str) -> list[str]:
@@ -273,10 +275,10 @@ def outputs_of(
     systems: Sequence[System], texts: Sequence[Texts], search: SearchOptions, engine: EngineGroup
 ) -> dict[str, list[list[str]]]:
     """The outputs of each system for each test set: read from files, or translated now."""
-    sets = [one.data for one in texts]
-    names = {one.name: one.name if len(systems) > 1 else "" for one in systems}
+    sets = [text.data for text in texts]
+    names = {text.name: text.name if len(systems) > 1 else "" for text in systems}
     return {
-        system.name: [one.hyps[system.name] for one in texts]
+        system.name: [text.hyps[system.name] for text in texts]
         if system.model is None
         else translate_sets(system.model, sets, search, engine, names[system.name])
         for system in systems
@@ -307,7 +309,7 @@ def translate_sets(
                     on_progress=bar.update,
                     number_of=test_set.number,
                 )
-                outputs.append([found.texts[0] for found in translator.translate(sources)])
+                outputs.append([output.texts[0] for output in translator.translate(sources)])
             which = ", ".join(filter(None, [name, test_set.name]))
             say(f"{which}: " * bool(which) + translator.summary())
     return outputs

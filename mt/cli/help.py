@@ -162,8 +162,8 @@ class PanelCommand(TyperCommand):
         """Refuse options that have left, and a second file or folder for an option of one."""
         refuse_removed(ctx, args)
         given = self.make_parser(ctx).parse_args(list(args))[2]
-        for option in {id(one): one for one in given}.values():
-            times = sum(one is option for one in given)
+        for option in {id(each): each for each in given}.values():
+            times = sum(each is option for each in given)
             is_single = option.param_type_name == "option" and not option.multiple
             if times > 1 and is_single and (option.name == "config" or option.metavar in READ_ONCE):
                 raise ConfigError(
@@ -181,8 +181,8 @@ class PanelCommand(TyperCommand):
             value = ctx.params.get(parameter.name)
             if parameter.name == "config" or parameter.metavar in FILES:
                 continue
-            for one in value if isinstance(value, list | tuple) else [value]:
-                given = os.fsencode(one) if isinstance(one, str | Path) else b""
+            for text in value if isinstance(value, list | tuple) else [value]:
+                given = os.fsencode(text) if isinstance(text, str | Path) else b""
                 if given != given.decode(errors="replace").encode():
                     name = parameter.opts[0] if parameter.opts[0][0] == "-" else parameter.metavar
                     raise ConfigError(

@@ -171,7 +171,7 @@ def described(table: str = "") -> Callable[[Callable[..., None]], Callable[..., 
 
     The fields of a parameter that is a dataclass become options in its place.
     """
-    rows = SHARED | (own := read_rows(table))
+    rows = SHARED | (table_rows := read_rows(table))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         groups: dict[str, Any] = {}
@@ -181,7 +181,7 @@ def described(table: str = "") -> Callable[[Callable[..., None]], Callable[..., 
             if is_dataclass(group):
                 groups[parameter.name] = group
             expanded += _parameters(group) if is_dataclass(group) else [parameter]
-        if unused := own.keys() - {parameter.name for parameter in expanded}:
+        if unused := table_rows.keys() - {parameter.name for parameter in expanded}:
             raise ValueError(f"{command.__name__}: has no parameter {', '.join(unused)}")
         expanded = [
             parameter.replace(annotation=Annotated[parameter.annotation, rows[parameter.name]])

@@ -47,10 +47,10 @@ class Document:
     def render(self, translations: Iterable[Translation], count: Callable[[int, Any], None]) -> str:
         """The document with its translations. `count` gets the line and the tags of each text."""
         parts, at = [], 0
-        found = list(zip(self.texts, translations, strict=True))
+        pairs = list(zip(self.texts, translations, strict=True))
         # Attributes first: their tags may be in texts.
         for text, translation in sorted(
-            found, key=lambda one: (not one[0].attribute, one[0].first)
+            pairs, key=lambda pair: (not pair[0].attribute, pair[0].first)
         ):
             rendered = text.tagged.render(translation.texts[0], "".join(translation.alignments[:1]))
             count(text.line, rendered)

@@ -183,9 +183,10 @@ class TaggedText:
     def render(self, translated: str, links: str = "") -> Rendered:
         """Put the tags into a translation, by its alignment as `word_links` writes it."""
         if not self.has_words:
-            words = (one for one in self.parts if one.kind in ("kept", "text") and one.raw.strip())
+            texts = (part for part in self.parts if part.kind in ("kept", "text"))
+            words = (part for part in texts if part.raw.strip())
             first = next(words, None)
-            return Rendered("".join(self._raw(one, one is first) for one in self.parts), [])
+            return Rendered("".join(self._raw(part, part is first) for part in self.parts), [])
         placing = _Placing(self.text, translated, links)
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
@@ -203,7 +204,7 @@ class TaggedText:
         parts = [self._raw(tag.opening, tag.place[0] == 0)]
         if tag.opening.kind in ("kept", "newline"):  # in place of a text, or of a space
             at = max(at, tag.place[1])
-        for inner in sorted(tag.inner, key=lambda one: one.place[0]):
+        for inner in sorted(tag.inner, key=lambda unit: unit.place[0]):
             if inner.opening.kind == "newline" and inner.place[0] < 0:
                 continue
             start = max(at, inner.place[0])
@@ -378,7 +379,7 @@ def _partners(tokens: Sequence[MarkupToken]) -> dict[int, int]:
         if token.kind == "start" and len(opened) < DEEPEST:
             opened.append(number)
         elif token.kind == "end":
-            start = next((one for one in opened[::-1] if tokens[one].name == token.name), None)
+            start = next((tag for tag in opened[::-1] if tokens[tag].name == token.name), None)
             if start is not None:
                 partners[start] = number
                 del opened[opened.index(start) :]

@@ -125,11 +125,12 @@ class Protection(Step):
         if lost := [token for token in rendered[0].lost if token.kind == "kept"]:
             self.count_lost(lost)
             flags = (*flags, "misplaced")
-        return translation._replace(texts=tuple(one.text.strip() for one in rendered), flags=flags)
+        written = tuple(document.text.strip() for document in rendered)
+        return translation._replace(texts=written, flags=flags)
 
     def keep(self, text: Sequence[MarkupToken], is_document: bool = True) -> list[MarkupToken]:
         """The tokens of a text, and what is kept as tokens of its own."""
-        found = []
+        merged_tokens = []
         symbols = iter(self.symbols)
         line = "".join(token.raw for token in text if token.kind == "text")
         is_capitals = case_of(html.unescape(line) if is_document else line) is Case.CAPITALS
@@ -137,7 +138,7 @@ class Protection(Step):
             if token.kind == "kept":
                 token.content = next(symbols, token.content)
             if token.kind != "text":
-                found.append(token)
+                merged_tokens.append(token)
                 continue
             at, raw = 0, token.raw
             shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
@@ -152,10 +153,10 @@ class Protection(Step):
                     self._counts["terms" if target else "texts"] += 1
                     taken = MarkupToken("kept", target or written, term=content if target else "")
                     taken.content = content if target else next(symbols, content)
-                found += [MarkupToken("text", raw[at : places[start]]), taken]
+                merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
-            found.append(MarkupToken("text", raw[at:]))
-        return [token for token in found if token.raw or token.kind != "text"]
+            merged_tokens.append(MarkupToken("text", raw[at:]))
+        return [token for token in merged_tokens if token.raw or token.kind != "text"]
 
     def _spans(self, text: str, is_capitals: bool) -> Iterator[tuple[int, int, str | None]]:
         """Start and end of what is kept, and what is written for a term, else ""; None for emoji.
@@ -173,11 +174,11 @@ class Protection(Step):
         at = 0
         for start, end in sorted(kept | emoji, key=lambda span: (span[0], -span[1])):
             is_kept = (start, end) in kept
-            found = text[start:end].strip()
-            if start >= at and found and found not in self.tags:
-                start = text.index(found, start)
+            part = text[start:end].strip()
+            if start >= at and part and part not in self.tags:
+                start = text.index(part, start)
                 yield from self._terms_in(text, at, start, is_capitals)
-                at = start + len(found)
+                at = start + len(part)
                 yield start, at, "" if is_kept else None
         yield from self._terms_in(text, at, len(text), is_capitals)
 
@@ -195,11 +196,11 @@ class Protection(Step):
         while first < len(words):
             last = first + 1
             for term, target in self._terms.get(words[first].lower(), ()):
-                found = spaced[first : first + len(term)]
-                is_same = term == found or term == [word.lower() for word in found]
-                start, end = places[first], places[first + len(found)]
+                given = spaced[first : first + len(term)]
+                is_same = term == given or term == [word.lower() for word in given]
+                start, end = places[first], places[first + len(given)]
                 if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
-                    is_word = term != found and target[1:] == target[1:].lower()  # no EU, iPhone
+                    is_word = term != given and target[1:] == target[1:].lower()  # no EU, iPhone
                     shown = target.upper() if is_capitals and is_word else target
                     yield at + written[start], at + written[end], shown
                     last = first + len(term)

@@ -51,7 +51,7 @@ def translate_document(
             number_of=lambda number: texts[number - 1].line,
         )
         with translator, progress:
-            translations = list(translator.translate([one.tagged.to_translate for one in texts]))
+            translations = list(translator.translate([text.tagged.to_translate for text in texts]))
         n_lost = LineNumbers()
 
         def count(line: int, rendered: Rendered) -> None:

@@ -108,7 +108,7 @@ class XliffReader:
         element.last = len(self.tokens)
         parent = self._open[-1] if self._open else None
         if _is_segment(element) and not any(map(_is_segment, self._open)):
-            self._add_segment(element, {one.name: one for one in self._open})
+            self._add_segment(element, {code.name: code for code in self._open})
         if element.name in ("trans-unit", "segment"):
             self._units.append(element)
         elif parent is not None and parent.name in ("trans-unit", "segment"):
@@ -180,13 +180,13 @@ class XliffReader:
         for segment in unit.segments.values():
             before += self._raw(at, segment.first + 1)
             at = segment.last - 1
-            found = [*self._text(segment.first + 1, at, segment.line, first, last)]
-            if segment.is_fixed or not found:
+            texts = [*self._text(segment.first + 1, at, segment.line, first, last)]
+            if segment.is_fixed or not texts:
                 before += self._raw(segment.first + 1, at)
                 continue
             if text is not None:
                 yield text
-            text = found[0]
+            text = texts[0]
             text.around, before = (before, ""), ""
         if text is not None:
             text.around = (text.around[0], before + self._raw(at, end))
@@ -221,7 +221,7 @@ class XliffReader:
             yield DocumentText(TaggedText(self._protect(source)), first, last, line)
 
     def _has_text(self, first: int, last: int) -> bool:
-        texts = (one.raw for one in self.tokens[first:last] if one.kind == "text")
+        texts = (token.raw for token in self.tokens[first:last] if token.kind == "text")
         return any(html.unescape(text).strip() for text in texts)
 
     def _raw(self, first: int, last: int) -> str:
@@ -230,7 +230,7 @@ class XliffReader:
 
 def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
     """The content of a source, copied: code elements become single tags, CDATA becomes text."""
-    found: list[MarkupToken] = []
+    written: list[MarkupToken] = []
     code: MarkupToken | None = None
     depth = 0
     in_cdata = False
@@ -255,13 +255,13 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
         ):  # fmt: skip
             code = dataclasses.replace(token, kind="point")
             depth = 1
-            found.append(code)
+            written.append(code)
         else:
             raw = token.raw
             if in_cdata:
                 raw = raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-            found.append(dataclasses.replace(token, raw=raw))
-    return merged(found)
+            written.append(dataclasses.replace(token, raw=raw))
+    return merged(written)
 
 
 def _opened(tag: str) -> str:

@@ -31,18 +31,18 @@ def largest_differences(
     Sentence chrF ranks them: BLEU of one short line says little.
     """
     texts = list(zip(baseline, system, strict=True))
-    rows = [row for row, (own, other) in enumerate(texts) if own != other]
+    rows = [row for row, (text, other) in enumerate(texts) if text != other]
     if not rows:
         return []
     metric = Chrf([[ref[row] for row in rows] for ref in refs])
     values = [metric.line_values([texts[row][side] for row in rows]) for side in (0, 1)]
     ranked = sorted(
-        zip(rows, *values, strict=True), key=lambda one: (-abs(one[2] - one[1]), one[0])
+        zip(rows, *values, strict=True), key=lambda row: (-abs(row[2] - row[1]), row[0])
     )
-    chosen = sorted(ranked[:n], key=lambda one: (one[2] - one[1], one[0]))
+    chosen = sorted(ranked[:n], key=lambda row: (row[2] - row[1], row[0]))
     return [
-        DifferingLine(row + 1, texts[row], (own, other), differing_words(*texts[row]))
-        for row, own, other in chosen
+        DifferingLine(row + 1, texts[row], (baseline, other), differing_words(*texts[row]))
+        for row, baseline, other in chosen
     ]
 
 

@@ -97,7 +97,7 @@ def _joined_references(refs: Sequence[Sequence[str]]) -> list[list[str]]:
     is_whole = [[all(map(str.strip, ref[start : start + 2])) for start in starts] for ref in refs]
     some_whole = [any(column) for column in zip(*is_whole, strict=True)]
     return [
-        [text if own or not some else "" for text, own, some in zip(*rows, strict=True)]
+        [text if whole or not some else "" for text, whole, some in zip(*rows, strict=True)]
         for rows in zip(map(in_pairs, refs), is_whole, [some_whole] * len(refs), strict=True)
     ]
 

@@ -128,7 +128,7 @@ def randomisation_p_value(
             (others @ baseline + chosen @ system).tolist(),
             strict=True,
         )
-        by_chance += [abs(metric.value(one) - metric.value(other)) for one, other in pairs]
+        by_chance += [abs(metric.value(first) - metric.value(other)) for first, other in pairs]
     return _p_value(np.array(by_chance), difference)
 
 

@@ -195,7 +195,7 @@ def _by_system(
                 comparisons[test] = Comparison(
                     difference, p_value, better, baseline, in_test, sign(test, n), margin, n_lines
                 )
-        slices = {one.by: _slice_values(metric, statistics, one) for one in data.slicings}
+        slices = {by.by: _slice_values(metric, statistics, by) for by in data.slicings}
         results[system] = SystemScore(metric.name, score, interval, comparisons, slices)
         first = first or (system, value, statistics, resamples)
     return results

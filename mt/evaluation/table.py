@@ -57,18 +57,20 @@ def format_evaluation(evaluation: Evaluation, style: Style) -> str:
 
 def _lines(scores: Sequence[SystemScore], style: Style) -> str:
     """A line for each score of a system, with value and signature, and one for each note."""
-    names = [one.score.name for one in scores]
-    values = [style.number(one.score.value) for one in scores]
+    names = [result.score.name for result in scores]
+    values = [style.number(result.score.value) for result in scores]
     lines = []
-    for one, name, value in zip(scores, names, values, strict=True):
+    for result, name, value in zip(scores, names, values, strict=True):
         name = f"{name:<{max(map(len, names))}}"
         head = f"{name} {value:>{max(map(len, values))}}"
-        if one.interval is None:
-            lines.append(f"{head}  {one.score.signature}")
+        if result.interval is None:
+            lines.append(f"{head}  {result.score.signature}")
         else:
-            lines.append(f"{head} (μ = {style.interval(one.interval)})  {one.interval.signature}")
-        if one.score.note:
-            lines.append(f"{name} note: {one.score.note}")
+            lines.append(
+                f"{head} (μ = {style.interval(result.interval)})  {result.interval.signature}"
+            )
+        if result.score.note:
+            lines.append(f"{name} note: {result.score.note}")
     return "\n".join(lines)
 
 
@@ -94,20 +96,20 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
     titles = [f"p ({name.split()[-1]})" for name in TESTS.values()]
     rows = [["metric", "system", "score", "95 % interval", "difference", *titles, "verdict"]]
     for of_metric in zip(*systems.values(), strict=True):
-        for number, (system, one) in enumerate(zip(systems, of_metric, strict=True)):
-            test = next(iter(one.comparisons.values()), None)
+        for number, (system, result) in enumerate(zip(systems, of_metric, strict=True)):
+            test = next(iter(result.comparisons.values()), None)
             difference = "" if test is None else style.number(test.difference, "+")
             if style.margins and test is not None and test.margin is not None:
                 difference += f" ± {style.number(test.margin)}"
             rows.append(
                 [
-                    "" if number else one.score.name,
+                    "" if number else result.score.name,
                     system,
-                    style.number(one.score.value),
-                    style.interval(one.interval),
+                    style.number(result.score.value),
+                    style.interval(result.interval),
                     difference,
-                    *(_p_value(one.comparisons.get(test)) for test in TESTS),
-                    one.verdict,
+                    *(_p_value(result.comparisons.get(test)) for test in TESTS),
+                    result.verdict,
                 ]
             )
     return aligned(rows, n_left=2)
@@ -126,23 +128,23 @@ def _legend(evaluation: Evaluation) -> Iterator[str]:
     baseline, *_ = evaluation.systems
     *_, last = evaluation.systems.values()
     seed = f"seed {'none' if settings.seed is None else settings.seed}"
-    if any(one.comparisons for one in last):
+    if any(result.comparisons for result in last):
         yield (
             f"better, worse: than {baseline}, p < {LEVEL} by each test, {FEWEST_LINES} lines or "
             "more differ; may be chance: this test set cannot tell the two apart"
         )
-    if any(one.interval for one in last):
+    if any(result.interval for result in last):
         yield f"95 % interval: bootstrap, {settings.n_resamples:,} resamples, {seed}"
     for test, title in TESTS.items():
-        if any(test in one.comparisons for one in last):
+        if any(test in result.comparisons for result in last):
             n_samples = f"{settings.n_samples[test]:,} {'resamples' if test == 'bs' else 'trials'}"
             yield f"p ({title.split()[-1]}): {title}, {n_samples}, {seed}"
     for system, scores in evaluation.systems.items():
-        for one in scores:
-            if one.score.note:
-                yield f"{one.score.name} note: {system}: {one.score.note}"
-    for one in evaluation.systems[baseline]:
-        yield f"{one.score.name}|{one.score.signature}"
+        for result in scores:
+            if result.score.note:
+                yield f"{result.score.name} note: {system}: {result.score.note}"
+    for result in evaluation.systems[baseline]:
+        yield f"{result.score.name}|{result.score.signature}"
 
 
 def _slices(evaluation: Evaluation, style: Style) -> Iterator[str]:
@@ -152,12 +154,12 @@ def _slices(evaluation: Evaluation, style: Style) -> Iterator[str]:
         by = slicing.by
         tables: dict[str, dict[str, list[float]]] = {}
         for system, scores in systems.items():
-            for one in scores:
-                name = one.score.name
+            for result in scores:
+                name = result.score.name
                 if len(systems) == 1:
-                    tables.setdefault(slicing.title, {})[name] = one.slices[by]
+                    tables.setdefault(slicing.title, {})[name] = result.slices[by]
                 else:
-                    tables.setdefault(f"{name} by {slicing.title}", {})[system] = one.slices[by]
+                    tables.setdefault(f"{name} by {slicing.title}", {})[system] = result.slices[by]
         for title, columns in tables.items():
             rows = [["", "lines", *columns]]
             for i, part in enumerate(slicing.slices):
@@ -178,15 +180,15 @@ def _differing_lines(
     blocks = [f"{lines_whose} chrF differs most from {baseline}, worst for {system} first"]
     marks = COLOUR_MARKS if style.colour else PLAIN_MARKS
     width = max(map(display_width, ("reference", baseline, system)))
-    for one in lines:
-        row = one.line - 1
+    for line in lines:
+        row = line.line - 1
         texts = [("source", printable(data.sources[row]))] if data.sources else []
         texts += [("reference", printable(ref[row])) for ref in data.refs]
-        for name, text, spans, own in zip(
-            (baseline, system), one.texts, one.spans, marks, strict=True
+        for name, text, spans, pair in zip(
+            (baseline, system), line.texts, line.spans, marks, strict=True
         ):
-            texts.append((name, mark(printable(text), spans, *own)))
-        values = " → ".join(style.number(value) for value in one.chrf)
+            texts.append((name, mark(printable(text), spans, *pair)))
+        values = " → ".join(style.number(value) for value in line.chrf)
         rows = [f"  {name}{' ' * (width - display_width(name))}  {text}" for name, text in texts]
-        blocks.append("\n".join([f"line {data.number(one.line):,}: chrF {values}", *rows]))
+        blocks.append("\n".join([f"line {data.number(line.line):,}: chrF {values}", *rows]))
     return "\n\n".join(blocks)

@@ -82,9 +82,9 @@ def read_attentions(
     else:
         tgt = _checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
-    own, numbers = _labels(tokenizer.src.pieces_of(src[len(first_ids) :]), source, pieces)
+    labels, numbers = _labels(tokenizer.src.pieces_of(src[len(first_ids) :]), source, pieces)
     tokens = tokenizer.src.pieces_of(first_ids)  # of the target language: a column of its own
-    src_side = (*tokens, *own), [*range(len(tokens)), *(n + len(tokens) for n in numbers)]
+    src_side = (*tokens, *labels), [*range(len(tokens)), *(n + len(tokens) for n in numbers)]
     tgt_side = _labels(tokenizer.tgt.pieces_of(tgt), tokenizer.tgt.decode([tgt])[0], pieces)
     src_then_eos, tgt_then_eos = (
         ((*words, EOS), [*numbers, len(words)]) for words, numbers in (src_side, tgt_side)

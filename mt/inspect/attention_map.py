@@ -165,11 +165,11 @@ def save_page(
     """
     kinds = {
         kind: {
-            "rows": one.rows,
-            "columns": one.columns,
-            "weights": np.rint(one.weights * SCALE).astype(int).tolist(),
+            "rows": attention.rows,
+            "columns": attention.columns,
+            "weights": np.rint(attention.weights * SCALE).astype(int).tolist(),
         }
-        for kind, one in attentions.items()
+        for kind, attention in attentions.items()
     }
     data = {"scale": SCALE, "first": dict(first), "kinds": kinds}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))

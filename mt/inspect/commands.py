@@ -263,8 +263,8 @@ def lr(config: list[str], settings: list[str] | None = None, picture: Path | Non
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}
-    for name, one in configs.items():
-        check_length(name, one)
+    for name, values in configs.items():
+        check_length(name, values)
     print_result(schedule_table(configs))
     if picture is not None:
         say(f"{picture}: {save_schedule(picture, configs) or 'written'}")
@@ -274,8 +274,8 @@ def _one_of(config: str | None, model: Path | None, settings: list[str] | None) 
     """Refuse both or neither of --config and --model, and --set with --model."""
 
     if (config is None) == (model is None):
-        found = "neither" if config is None else "both"
-        raise ConfigError(f"--config, --model: give one of the two, found {found}")
+        given = "neither" if config is None else "both"
+        raise ConfigError(f"--config, --model: give one of the two, found {given}")
     if model is not None and settings:
         raise ConfigError("--set: changes a config; give --config, or leave it out")
 

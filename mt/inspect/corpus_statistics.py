@@ -57,16 +57,17 @@ RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0)
 LONGEST = 1_000_000
 
 
-def added(one: Any, other: Any) -> Any:
+def added(counts: Any, other: Any) -> Any:
     """The sum of two counts: of dicts by key, of arrays by index."""
-    if isinstance(one, dict):
-        return {**one, **other, **{key: added(one[key], other[key]) for key in one if key in other}}
-    if isinstance(one, np.ndarray):
-        total = np.zeros(max(len(one), len(other)), np.int64)
-        total[: len(one)] = one
+    if isinstance(counts, dict):
+        both = {key: added(counts[key], other[key]) for key in counts if key in other}
+        return {**counts, **other, **both}
+    if isinstance(counts, np.ndarray):
+        total = np.zeros(max(len(counts), len(other)), np.int64)
+        total[: len(counts)] = counts
         total[: len(other)] += other
         return total
-    return one + other
+    return counts + other
 
 
 class MeasuredChunk(NamedTuple):
@@ -105,7 +106,7 @@ class ChunkMeter:
         counts: Counts = {
             "pairs": len(pairs),
             "blank": sum(not all(map(has_visible, pair)) for pair in pairs),
-            "identical": sum(one == other for one, other in pairs),
+            "identical": sum(src == other for src, other in pairs),
             "word_ratio": above[0],
             "char_ratio": above[1],
             "source": self._side(block, 0, random),
@@ -132,18 +133,18 @@ class ChunkMeter:
             "classes": counted.classes.sum(0),
         }
         if self.tokenizer is not None:
-            own = (self.tokenizer.src, self.tokenizer.tgt)[side]
-            rows = own.encode(list(texts))
+            vocabulary = (self.tokenizer.src, self.tokenizer.tgt)[side]
+            rows = vocabulary.encode(list(texts))
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
-            pieces = np.bincount(ids, minlength=own.size)
+            pieces = np.bincount(ids, minlength=vocabulary.size)
             counts |= {"tokens": _lengths(lengths), "pieces": pieces}
         long = np.flatnonzero(counted.letters >= LEAST_IDENTIFIED)
         limit = len(long) if self.identified is None else min(self.identified, len(long))
         drawn = random.choice(long, limit, replace=False).tolist() if limit else []
-        found = Counter(self._identify(texts[row]) for row in drawn)
+        codes = Counter(self._identify(texts[row]) for row in drawn)
         # Lines of each language, scaled up to all.
-        languages = {name: n * len(long) / limit for name, n in found.items()}
+        languages = {name: n * len(long) / limit for name, n in codes.items()}
         return counts | {"identified": limit, "languages": languages}
 
 
@@ -189,13 +190,13 @@ def count_corpora(
             similar.add(chunk.corpus, chunk.normalised_keys ^ languages)
             done += chunk.counts["pairs"]
             progress("pairs", done, None)
-        for corpus, own in zip(plan.corpora, counts, strict=True):
-            if not own:
+        for corpus, corpus_counts in zip(plan.corpora, counts, strict=True):
+            if not corpus_counts:
                 reasons = "; ".join(damage.messages())
                 raise DataError(f"{corpus.name}: no pair is left to count ({reasons})")
         for name, finder in (("duplicates", exact), ("normalised_duplicates", similar)):
-            for own, flags in zip(counts, finder.dropped(), strict=True):
-                own[name] = int(flags.sum())
+            for corpus_counts, flags in zip(counts, finder.dropped(), strict=True):
+                corpus_counts[name] = int(flags.sum())
     return counts, damage.messages()
 
 

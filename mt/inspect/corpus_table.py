@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,14 +35,14 @@ def statistics_of(
     plan: CleaningPlan, meter: ChunkMeter, counts: Sequence[Counts], notes: Sequence[str]
 ) -> Values:
     """The statistics of corpora: of several, those of all together come last."""
-    named = [(plan.title(number), own) for number, own in enumerate(counts)]
+    named = [(plan.title(number), corpus_counts) for number, corpus_counts in enumerate(counts)]
     if len(named) > 1:
         named.append((ALL, reduce(added, counts)))
     return {
         "format": FORMAT,
         "source": plan.usual.src,
         "target": plan.usual.tgt,
-        "corpora": [_corpus(name, own, meter) for name, own in named],
+        "corpora": [_corpus(name, corpus_counts, meter) for name, corpus_counts in named],
         "notes": list(notes),
     }
 
@@ -51,10 +51,10 @@ def _corpus(name: str, counts: Counts, meter: ChunkMeter) -> Values:
     leaks = meter.leaks.counts(counts["leaks"]) if meter.leaks else {}
     limits = [f"{limit:g}" for limit in RATIOS]
     ratios = ("word_ratio", "char_ratio")
-    found = ("leaking", "leaking_pairs", "nearly_leaking")
+    optional = ("leaking", "leaking_pairs", "nearly_leaking")
     return {
         "name": name,
-        **dict.fromkeys(found),
+        **dict.fromkeys(optional),
         **counts,
         "leaks": {name: asdict(leak) for name, leak in leaks.items()},
         **{key: dict(zip(limits, counts[key].tolist(), strict=True)) for key in ratios},
@@ -154,8 +154,8 @@ def table_rows(values: Values) -> Iterator[list[str]]:
             cells = [share_of(corpus[key][limit], corpus["pairs"]) for corpus in corpora]
             yield [f"ratio in {title} above {limit}", *cells]
     for side in ("source", "target"):
-        for title, own in _side_rows([corpus[side] for corpus in corpora]):
-            yield [f"{title}, {values[side]}", *own]
+        for title, cells in _side_rows([corpus[side] for corpus in corpora]):
+            yield [f"{title}, {values[side]}", *cells]
 
 
 def _side_rows(sides: list[Values]) -> Iterator[tuple[str, list[str]]]:
@@ -166,11 +166,14 @@ def _side_rows(sides: list[Values]) -> Iterator[tuple[str, list[str]]]:
             title = f"{kind} a line (5 %, median, 95 %, longest)"
             yield title, [_spread(side[kind]) for side in sides]
     if any(side["tokens"] for side in sides):
-        own = [side if side["tokens"] else None for side in sides]
-        yield "tokens per word", [f"{one['tokens_per_word']:.3f}" if one else "–" for one in own]
+
+        def row(title: str, cell: Callable[[Values], str]) -> tuple[str, list[str]]:
+            return title, [cell(side) if side["tokens"] else "–" for side in sides]
+
+        yield row("tokens per word", lambda side: f"{side['tokens_per_word']:.3f}")
         for title, key in (("unknown tokens", "unknown_tokens"), ("byte tokens", "byte_tokens")):
-            yield title, [share_of(one[key], one["tokens"]["total"]) if one else "–" for one in own]
-        yield "unused pieces", [f"{one['unused_pieces']:,}" if one else "–" for one in own]
+            yield row(title, lambda side: share_of(side[key], side["tokens"]["total"]))  # noqa: B023
+        yield row("unused pieces", lambda side: f"{side['unused_pieces']:,}")
     for key in ("scripts", "languages"):
         if sides[-1][key] is not None:
             yield key, [_largest(side[key]) for side in sides]
@@ -180,7 +183,7 @@ def _spread(lengths: Values | None) -> str:
     if not lengths or lengths["mean"] is None:
         return "–"
     shown = [*(lengths["quantiles"][q] for q in ("0.05", "0.5", "0.95")), lengths["longest"]]
-    return " / ".join(f"{one:,}" for one in shown)
+    return " / ".join(f"{length:,}" for length in shown)
 
 
 def _largest(shares: dict[str, float]) -> str:

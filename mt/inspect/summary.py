@@ -165,9 +165,9 @@ def _closed_form(
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Parameters by block, each with its shapes, and the closed form of their total."""
 
-    def listed(one: Matrix) -> dict[str, Any]:
-        counted = {"shape": list(one.shape), "parameters": one.count}
-        return {"name": one.name, **counted, "tied_to": one.tied_to}
+    def listed(matrix: Matrix) -> dict[str, Any]:
+        counted = {"shape": list(matrix.shape), "parameters": matrix.count}
+        return {"name": matrix.name, **counted, "tied_to": matrix.tied_to}
 
     vocabulary = {"source": summary.src_vocab_size, "target": summary.tgt_vocab_size}
     return {

@@ -93,7 +93,7 @@ def translate_plainly(
         max_source=data.max_tokens,
         data=plan_data(DataConfig() if to is None else data),
     )
-    return [found.texts[0] for found in make_translator(plain, to).translate(lines)]
+    return [translation.texts[0] for translation in make_translator(plain, to).translate(lines)]
 
 
 def compare_translations(
@@ -122,7 +122,7 @@ def compare_translations(
     engine = TorchEngine(Inference(loaded.model, Device(torch.device("cpu"), "fp32")), search)
     ours = translate_plainly(loaded, engine, into, sources)
     theirs = list(translate(sources, search))
-    same = sum(one == other for one, other in zip(ours, theirs, strict=True))
+    same = sum(line == other for line, other in zip(ours, theirs, strict=True))
     tokenize = choose_tokenizer(valid.direction.tgt, loaded.config.train.bleu_tokenize)
     bleu = Bleu([references], tokenize=tokenize)
     our_bleu, their_bleu = (bleu.score(texts).value for texts in (ours, theirs))

@@ -178,11 +178,11 @@ def build(library: Any, loaded: LoadedModel) -> Any:
         "decoder_start_token_id": BOS,
     }
     settings = {name: values[ours] for ours, names in CONFIG_KEYS.items() for name in names}
-    own = {
+    ours = {
         section: {key: getattr(getattr(loaded.config, section), key) for key in keys}
         for section, keys in OWN_KEYS.items()
     }
-    settings |= {"scale_embedding": True, "mt": own, **ids}
+    settings |= {"scale_embedding": True, "mt": ours, **ids}
     if config.pre_norm:
         # One vocab_size for both sides: the smaller vocabulary is filled with rows never used.
         settings |= {"vocab_size": max(sizes), "tie_word_embeddings": one_matrix}
@@ -210,7 +210,7 @@ def build(library: Any, loaded: LoadedModel) -> Any:
 
 
 @torch.no_grad()
-def convert(model: Transformer, own: dict[str, Tensor]) -> dict[str, Tensor]:
+def convert(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their weights of ours; `own`: the weights that their model has now, by name."""
     config = model.config
     order = to_halves(config.d_model)
@@ -221,9 +221,9 @@ def convert(model: Transformer, own: dict[str, Tensor]) -> dict[str, Tensor]:
             parts = each.reorder(ours[each.ours], order).chunk(len(each.theirs))
             weights |= dict(zip(each.theirs, parts, strict=True))
         else:  # attention without biases
-            weights |= {name: torch.zeros_like(own[name]) for name in each.theirs}
+            weights |= {name: torch.zeros_like(theirs[name]) for name in each.theirs}
     bias = model.output.bias
-    logits_bias = torch.full_like(own["final_logits_bias"], NO_TOKEN)  # (1, V)
+    logits_bias = torch.full_like(theirs["final_logits_bias"], NO_TOKEN)  # (1, V)
     logits_bias[0, : model.output.out_features] = 0.0 if bias is None else bias
     weights["final_logits_bias"] = logits_bias
     for name, matrix in {
@@ -232,8 +232,8 @@ def convert(model: Transformer, own: dict[str, Tensor]) -> dict[str, Tensor]:
         "model.decoder.embed_tokens.weight": model.tgt_embedding.tokens.weight,
         "lm_head.weight": model.output.weight,
     }.items():
-        if name in own:
-            weights[name] = torch.zeros_like(own[name])
+        if name in theirs:
+            weights[name] = torch.zeros_like(theirs[name])
             weights[name][: len(matrix)] = matrix[:, order]
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
         weights[f"model.{side}.embed_positions.weight"] = embedding.positions[:, order]

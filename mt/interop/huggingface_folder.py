@@ -184,8 +184,8 @@ def config_faults(settings: Mapping[str, Any]) -> Iterator[str]:
     for names in CONFIG_KEYS.values():
         values = [settings[name] for name in names]
         if any(value != values[0] for value in values):
-            found = " and ".join(map(str, values))
-            yield f"config.json: {' and '.join(names)} must be equal, found {found}"
+            listed = " and ".join(map(str, values))
+            yield f"config.json: {' and '.join(names)} must be equal, found {listed}"
     d_model, heads = settings["d_model"], settings["encoder_attention_heads"]
     if d_model % 2 or not heads or d_model % heads:
         yield (

@@ -94,7 +94,7 @@ def model_config(
     settings: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: MarianTokenizer
 ) -> Config:
     """The config of our model; what does not follow from the folder is at its default."""
-    own, languages = tokenizer.tokenizer, tokenizer.settings
+    segmenter, languages = tokenizer.tokenizer, tokenizer.settings
     names = {"src_lang": languages.get("source_lang"), "tgt_lang": languages.get("target_lang")}
     decode = {"beam_size": settings["num_beams"], "length_penalty": settings["length_penalty"]}
     max_tokens = max(1, min(MAX_TOKENS, settings["max_position_embeddings"] - 2))
@@ -106,10 +106,10 @@ def model_config(
             **{key: name for key, name in names.items() if isinstance(name, str) and name},
         },
         "tokenizer": {
-            "vocab_size": max(own.src.size, own.tgt.size),
-            "type": "bpe" if model_info(own.models[0]).algorithm == "bpe" else "unigram",
-            "joint": own.joint,
-            "byte_fallback": b"<0x00>" in own.models[0],
+            "vocab_size": max(segmenter.src.size, segmenter.tgt.size),
+            "type": "bpe" if model_info(segmenter.models[0]).algorithm == "bpe" else "unigram",
+            "joint": segmenter.joint,
+            "byte_fallback": b"<0x00>" in segmenter.models[0],
         },
         "model": {
             **{ours: settings[theirs] for ours, (theirs, *_) in CONFIG_KEYS.items()},
@@ -119,7 +119,7 @@ def model_config(
             # Ours always scale the embedding, and a joint vocabulary has one matrix for all.
             "tie_embeddings": settings["scale_embedding"]
             and torch.equal(target, output)
-            and (not own.joint or torch.equal(source, target)),
+            and (not segmenter.joint or torch.equal(source, target)),
             "output_bias": True,
         },
         "decode": {key: value for key, value in decode.items() if value is not None},

@@ -79,8 +79,8 @@ def _two_marks(spelled: Iterable[str], rules: Mapping[str, str]) -> dict[str, st
             letters.setdefault(ord(mark) >> 8, set()).add(whole[0])
             marks.setdefault(ord(mark) >> 8, set()).add(mark)
     missing: dict[str, str] = {}
-    for script, own in letters.items():
-        for letter, first, second in itertools.product(own, marks[script], marks[script]):
+    for script, letters_of in letters.items():
+        for letter, first, second in itertools.product(letters_of, marks[script], marks[script]):
             composed = unicodedata.normalize("NFC", letter + first)
             normal = unicodedata.normalize("NFC", composed + second)
             pair = rules.get(first + second, first + second)

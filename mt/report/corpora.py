@@ -106,10 +106,10 @@ def _leaks(run: RunSummary, data: DataPlan) -> tuple[list[dict[str, Any]], str]:
         return [], "Leaks were not counted: the training data is not on this machine."
     index = LeakIndex(sets, with_runs=False)
     training = translated_pairs(data)
-    found = index.search(islice(training, MAX_PAIRS))
+    leaking = index.search(islice(training, MAX_PAIRS))
     leaks = []
-    for name, count in index.counts(found).items():
-        is_leaked = is_among(index.sets[name].src, found.src)
+    for name, count in index.counts(leaking).items():
+        is_leaked = is_among(index.sets[name].src, leaking.src)
         examples = [sets[name][row][0] for row in np.flatnonzero(is_leaked)[:EXAMPLES]]
         leak = {"name": name, "sentences": count.sentences, "sources": count.sources}
         leaks.append({**leak, "pairs": count.pairs, "examples": examples})
@@ -127,10 +127,10 @@ def _evaluation_sets(
 
     A set of which neither is left is not among them.
     """
-    kept = {one.name: one.sentences for one in run.scored}
+    kept = {test.name: test.sentences for test in run.scored}
     for name, text in scored_texts(data).items():
         if sentences := kept.get(name):
-            yield name, [(one.source, one.reference) for one in sentences]
+            yield name, [(sentence.source, sentence.reference) for sentence in sentences]
             continue
         if text.source.path is not None and not local_files(text.source, data.root):
             continue  # on a hub, not here

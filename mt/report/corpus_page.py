@@ -40,8 +40,8 @@ def read_cleaning_report(path: Path) -> CleaningReport:
 def make_corpus_page(values: Values, cleaning: CleaningReport | None = None) -> str:
     """The HTML page about the statistics of corpora, as `statistics_of` gives them."""
     corpora = values["corpora"]
-    own = corpora[:-1] or corpora  # of several, the last are all together
-    names = [corpus["name"] for corpus in own]
+    shown = corpora[:-1] or corpora  # of several, the last are all together
+    names = [corpus["name"] for corpus in shown]
     return render_page(
         TEMPLATE,
         generator=GENERATOR,
@@ -50,8 +50,8 @@ def make_corpus_page(values: Values, cleaning: CleaningReport | None = None) -> 
         all=corpora[-1],
         names=names,
         rows=list(table_rows(values)),
-        pictures=_pictures(values, own),
-        leaks=[(one["name"], *leak) for one in corpora for leak in one["leaks"].items()],
+        pictures=_pictures(values, shown),
+        leaks=[(corpus["name"], *leak) for corpus in corpora for leak in corpus["leaks"].items()],
         cleaning=cleaning,
         reasons=REASONS,
         n_series=N_SERIES,
@@ -63,7 +63,7 @@ def _pictures(values: Values, corpora: Sequence[Values]) -> Iterator[dict[str, s
     for kind in WIDTHS:
         for side in ("source", "target"):
             lengths = [corpus[side][kind] for corpus in corpora]
-            if any(one and one["mean"] is not None for one in lengths):
+            if any(length and length["mean"] is not None for length in lengths):
                 title = f"{kind.capitalize()} a line, {values[side]}"
                 name = f"{kind}-{side}"
                 yield {
@@ -76,15 +76,15 @@ def _draw(lengths: Sequence[Values | None], kind: str) -> Canvas:
     """Draw the histograms of several corpora over each other, up to almost the longest lines."""
     canvas, axes = page_axes(kind)
     end = 1
-    for index, one in enumerate(lengths):
-        if one is None or one["mean"] is None:
+    for index, length in enumerate(lengths):
+        if length is None or length["mean"] is None:
             continue
-        width, bins = one["histogram"]["width"], one["histogram"]["lines"]
-        shares = [100 * n / (sum(bins) + one["histogram"]["longer"]) for n in bins]
+        width, bins = length["histogram"]["width"], length["histogram"]["lines"]
+        shares = [100 * n / (sum(bins) + length["histogram"]["longer"]) for n in bins]
         edges = [number * width for number in range(len(bins) + 1)]
         style = LINE_STYLES[index % len(LINE_STYLES)]
         axes.stairs(shares, edges, color=series_colour(index), linestyle=style, linewidth=1.5)
-        end = max(end, min(one["quantiles"][LAST_QUANTILE] + 2 * width, edges[-1]))
+        end = max(end, min(length["quantiles"][LAST_QUANTILE] + 2 * width, edges[-1]))
     axes.set_xlim(0, end)
     axes.set_ylim(0, None)
     return canvas

@@ -75,7 +75,7 @@ def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[dict[str, str]], str]:
     # The same in all pictures: the last update of all runs, and the longest time.
     every = [line for of_runs in lines.values() for of_run in of_runs for line in of_run]
     steps, seconds = (max((x[i][-1] for x in every if len(x[i])), default=0.0) for i in (0, 1))
-    size, unit = next((one for one in UNITS if seconds >= 2 * one[0]), UNITS[-1])
+    size, unit = next((unit for unit in UNITS if seconds >= 2 * unit[0]), UNITS[-1])
     both = Axis("updates", 0, steps, 1.0), Axis(unit, 1, seconds, size)
     pictures = [_picture(figure, runs, lines[figure], both) for figure in figures]
     most = max((len(run.metrics.train["step"]) for run in runs), default=0)

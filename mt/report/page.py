@@ -97,11 +97,11 @@ def _chapter(run: RunSummary, n_sentences: int, now: datetime) -> dict[str, Any]
     if isinstance(pairs, int) and pairs > LARGE:
         say(f"{run.label}: reading the training data, to compare it and count leaks")
     typed, again = commands_of(run)
-    tests = [one for one in scores if one.name != VALIDATION]
+    tests = [score for score in scores if score.name != VALIDATION]
     return {
         "run": run,
         "status": status_of(run, now),
-        "headline": [*tests[:2], *(one for one in scores if one.name == VALIDATION)],
+        "headline": [*tests[:2], *(score for score in scores if score.name == VALIDATION)],
         "scores": scores,
         "history": most_changed(run),
         "sentences": sentences,

@@ -59,7 +59,7 @@ def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[s
 def _shown(key: str, value: Any) -> str:
     if key in DATA_KEYS and key != "data.root":
         sources = value if isinstance(value, list) else [value] if value else []
-        return ", ".join(str(one["path"] or one["src"]) for one in sources) or "none"
+        return ", ".join(str(source["path"] or source["src"]) for source in sources) or "none"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -67,7 +67,7 @@ def _shown(key: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list):
-        return "[" + ", ".join(_shown("", one) for one in value) + "]"
+        return "[" + ", ".join(_shown("", entry) for entry in value) + "]"
     return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
 
 
@@ -144,7 +144,7 @@ def _time_of(line: str) -> datetime | None:
 
 
 def _ago(seconds: float) -> str:
-    size, unit = next((one for one in UNITS if seconds >= 2 * one[0]), UNITS[-1])
+    size, unit = next((unit for unit in UNITS if seconds >= 2 * unit[0]), UNITS[-1])
     return f"{seconds / size:.0f} {unit} ago"
 
 

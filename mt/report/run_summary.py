@@ -112,7 +112,7 @@ class RunSummary:
     def recorded_files(self) -> dict[str, dict[str, Any]]:
         """What the manifest has of each data file, by path: lines and SHA-256."""
         sections = [self.manifest.get(key) for key in ("data", "test_data")]
-        files = [file for one in sections if isinstance(one, dict) for file in one.items()]
+        files = [file for named in sections if isinstance(named, dict) for file in named.items()]
         return {name: record for name, record in files if isinstance(record, dict)}
 
 
@@ -127,7 +127,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     valid = _best_validation(folder, metrics, config)
     if valid is None:
         remarks.append("There is no validation yet, or the run has no validation set.")
-    if not all(one.sentences for one in tests or ([valid] if valid else [])):
+    if not all(test.sentences for test in tests or ([valid] if valid else [])):
         remarks.append(NOT_KEPT)
     samples = read_samples(folder)
     log = _read_log(folder / LOG)

@@ -47,12 +47,12 @@ class ScoredSet:
     @property
     def texts(self) -> list[tuple[str, str]]:
         """The sources and references."""
-        return [(one.source, one.reference) for one in self.sentences]
+        return [(sentence.source, sentence.reference) for sentence in self.sentences]
 
     @property
     def outputs(self) -> list[str]:
         """The translations."""
-        return [one.output for one in self.sentences]
+        return [sentence.output for sentence in self.sentences]
 
 
 def translate_again(run: RunSummary) -> None:
@@ -87,7 +87,7 @@ def translate_again(run: RunSummary) -> None:
             f"{scored.name} was translated for this page with the best checkpoint: another "
             "precision, engine or version of mt than in training may change a score a little."
         )
-    if all(one.sentences for one in run.tests):
+    if all(test.sentences for test in run.tests):
         run.remarks = [remark for remark in run.remarks if remark != NOT_KEPT]
 
 
@@ -100,9 +100,10 @@ def score_run(run: RunSummary) -> list[ScoredSet]:
     data = plan_data(run.config.data if run.config else DataConfig())
     into = {name: text.direction.tgt for name, text in scored_texts(data).items()}
     others = validation_languages(data)[0]
-    kinds = [fitting_tokenizer(into.get(one.name, others)) for one in run.scored]
-    last = {kind: tokenizer_of(one.signature) for kind, one in zip(kinds, run.scored, strict=True)}
-    return [_score(one, last[kind]) for kind, one in zip(kinds, run.scored, strict=True)]
+    kinds = [fitting_tokenizer(into.get(test.name, others)) for test in run.scored]
+    tests = list(zip(kinds, run.scored, strict=True))
+    last = {kind: tokenizer_of(test.signature) for kind, test in tests}
+    return [_score(test, last[kind]) for kind, test in tests]
 
 
 def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
@@ -177,14 +178,14 @@ def compare(
     """
     groups: list[list[tuple[int, ScoredSet]]] = []
     for index, of_run in enumerate(scores):
-        for one in of_run:
+        for score in of_run:
             for group in groups:
                 other, first = group[0]
-                if one.name == first.name and not _differ(runs[other], first, runs[index], one):
-                    group.append((index, one))
+                if score.name == first.name and not _differ(runs[other], first, runs[index], score):
+                    group.append((index, score))
                     break
             else:
-                groups.append([(index, one)])
+                groups.append([(index, score)])
     labels = [run.label for run in runs]
     return [_compare(labels, group) for group in groups if len(group) > 1]
 
@@ -240,10 +241,10 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[
         if index in results:
             result = results[index].comparisons["bs"]
         difference = bleu.score.value - baseline.bleu.score.value
-        if (own := tokenizer_of(bleu.score.signature)) != tokenize:
+        if (tokenizer := tokenizer_of(bleu.score.signature)) != tokenize:
             bleu = results.get(index, bleu)  # with the tokenizer of the baseline
             difference = result.difference if result else math.nan
-            test += f"; {labels[index]} was scored by the tokenizer {own}, this is {tokenize}"
+            test += f"; {labels[index]} was scored by the tokenizer {tokenizer}, this is {tokenize}"
         equal = result is not None and scored.outputs == baseline.outputs
         rows.append(
             {

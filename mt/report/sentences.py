@@ -51,13 +51,14 @@ def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
     Best and worst are by chrF2 of the sentence. The best checkpoint reads these few sentences once
     more, with the outputs that were kept, for their attention. `groups`: sentences by title.
     """
-    sets = [one for one in run.scored if one.sentences]
+    sets = [test for test in run.scored if test.sentences]
     if not sets or not count:
         return {"groups": {}}
     test = sets[0]
-    sentences = [one for one in test.sentences[:MAX_SCORED] if not is_blank(one.source)]
-    metric = Chrf([[one.reference for one in sentences]])
-    scored = zip(metric.line_values([one.output for one in sentences]), sentences, strict=True)
+    sentences = [line for line in test.sentences[:MAX_SCORED] if not is_blank(line.source)]
+    metric = Chrf([[sentence.reference for sentence in sentences]])
+    values = metric.line_values([sentence.output for sentence in sentences])
+    scored = zip(values, sentences, strict=True)
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
     long_enough = [
@@ -81,7 +82,7 @@ def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
     text = scored_texts(data).get(test.name)
     to = text.direction.tgt if text and data.has_tokens else None
     shown = {
-        title: [_shown(chrf, one, loaded, to) for chrf, one in pairs]
+        title: [_shown(chrf, sentence, loaded, to) for chrf, sentence in pairs]
         for title, pairs in groups.items()
         if pairs
     }
@@ -193,8 +194,8 @@ def most_changed(run: RunSummary) -> dict[str, Any] | None:
         return None
     *_, last = run.samples.values()
     candidates = [(sentence, _versions(run, i, sentence)) for i, sentence in enumerate(last)]
-    readable = [one for one in candidates if len(one[0].source) <= MAX_CHARACTERS] or candidates
-    sentence, versions = max(readable, key=lambda one: (len(one[1]), len(one[0].source)))
+    readable = [pair for pair in candidates if len(pair[0].source) <= MAX_CHARACTERS] or candidates
+    sentence, versions = max(readable, key=lambda pair: (len(pair[1]), len(pair[0].source)))
     every = np.linspace(0, len(versions) - 1, min(MAX_STEPS, len(versions)))
     shown = [versions[i] for i in sorted({round(i) for i in every})]
     note = "An update is listed where the translation is another one than before."
