@@ -1,4 +1,4 @@
-"""What a language code says: scripts, relatives; how surely a line is in another one."""
+"""Languages by their codes: scripts, relatives; how surely a line is in another language."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ NAMES = {
 
 
 class Names(NamedTuple):
-    """What a package is called. None: by the model's config."""
+    """Languages and version of a package. None: by the model's config."""
 
     from_code: str | None = None
     to_code: str | None = None
