@@ -1,4 +1,4 @@
-"""What a language code says: scripts, relatives; how surely a line is in another one."""
+"""Knowledge of languages by code: scripts, relatives; how surely a line is in another one."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class LeakIndex:
         return (in_src * SOURCE + in_tgt * TARGET + in_both * PAIR).astype(np.uint8)
 
     def found(self, src: Hashes, tgt: Hashes, flags: npt.NDArray[np.uint8]) -> Found:
-        """What of the evaluation sets these training pairs contain."""
+        """The texts of the evaluation sets that these training pairs contain."""
         both = (flags & PAIR) > 0
         lines = both & self._are_lines(src, tgt)  # whose own pairs are twice the same line
         pairs = [pair_hashes(side[lines], side[lines]) for side in (src, tgt)]
@@ -122,7 +122,7 @@ class LeakIndex:
         return np.concatenate(shares)
 
     def search(self, pairs: Iterable[tuple[str, str]]) -> Found:
-        """What of the evaluation sets these training pairs contain, read once."""
+        """The texts of the evaluation sets that these training pairs contain, read once."""
         found = Found()
         pairs = iter(pairs)
         while chunk := list(islice(pairs, BLOCK)):

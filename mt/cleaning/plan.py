@@ -1,4 +1,4 @@
-"""What is to be cleaned and how, and where the work is, keyed by what decides its content."""
+"""The plan of a cleaning: corpora, settings, and work folders keyed by what decides them."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class CleaningPlan:
         return self.work / f"{stage}-{digest[:16]}"
 
     def index(self, part: int) -> dict[str, Any]:
-        """What the first stage wrote of a part: pairs of its shards, records of its files."""
+        """The index of a part: pairs of its shards, records of its files."""
         return dict(read_result(self.texts / f"{part:05}" / "index.json"))
 
     @cached_property

@@ -53,7 +53,7 @@ def tab_free(text: str) -> str:
 
 @dataclass(frozen=True)
 class ShardFindings:
-    """What the earlier stages found out about the n pairs of a shard."""
+    """Findings of the earlier stages about the n pairs of a shard."""
 
     plan: CleaningPlan
     shard: Shard
@@ -74,7 +74,7 @@ class ShardFindings:
             yield "\t".join([*cells, *map(tab_free, self.pairs[row])]) + "\n"
 
     def counts(self) -> dict[str, Any]:
-        """What a report says of this shard: pairs by reason, also of short ones; and examples.
+        """The part of a report about this shard: pairs by reason, also of short ones; and examples.
 
         Each example has its place in a random order; those of short pairs are drawn apart.
         """

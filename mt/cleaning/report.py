@@ -1,4 +1,4 @@
-"""What a cleaning did: counts by rule and corpus, examples, leaks; as a value, JSON and text."""
+"""The report of a cleaning: counts by rule, examples, leaks; as a value, JSON and text."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ReasonExamples:
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """What a cleaning did. `mt data clean --json` writes it with `to_json`, in this form.
+    """The result of a cleaning. `mt data clean --json` writes it with `to_json`, in this form.
 
     `examples` and the funnels name reasons alike. `near_leaks` are pairs that stay although half of
     one side stands in an evaluation set; their examples are those of `near_leak`.

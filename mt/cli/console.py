@@ -1,4 +1,4 @@
-"""What a command prints and how it ends.
+"""The output of a command, and how it ends.
 
 Results go to stdout, everything else to stderr; an error is one message and an exit code.
 """

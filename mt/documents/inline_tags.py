@@ -194,7 +194,7 @@ class TaggedText:
         return Rendered(text, placing.lost)
 
     def _raw(self, token: MarkupToken, is_first: bool) -> str:
-        """What is written for a token; a term at the start of a line has its capital."""
+        """The text that is written for a token; a term at the start of a line has its capital."""
         if token.kind == "kept" and token.term and is_first and self._is_capital:
             return token.raw[:1].upper() + token.raw[1:]
         return token.raw

@@ -67,7 +67,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is computed, with which seed and how many samples."""
+    """Settings of an evaluation: what is computed, with which seed and how many samples."""
 
     metrics: Sequence[str] = DEFAULT_METRICS
     tokenize: str = DEFAULT  # for BLEU

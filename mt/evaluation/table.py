@@ -123,7 +123,7 @@ def _p_value(comparison: Comparison | None) -> str:
 
 
 def _legend(evaluation: Evaluation) -> Iterator[str]:
-    """What the verdicts mean; samples and seeds; notes on scores; signatures."""
+    """The meaning of the verdicts; samples and seeds; notes on scores; signatures."""
     settings = evaluation.settings
     baseline, *_ = evaluation.systems
     *_, last = evaluation.systems.values()

@@ -53,7 +53,7 @@ NAMES = {
 
 
 class Names(NamedTuple):
-    """What a package is called. None: by the model's config."""
+    """The name of a package: languages and version. None: by the model's config."""
 
     from_code: str | None = None
     to_code: str | None = None

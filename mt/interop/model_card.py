@@ -123,7 +123,7 @@ def _corpora(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
 
 
 def _citations(manifest: dict[str, Any]) -> str:
-    """What the corpora ask to be cited, word for word."""
+    """The citations that the corpora ask for, word for word."""
     texts = dict.fromkeys(corpus["citation"] for corpus in recorded_corpora(manifest))
     stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
     return "\n\n".join(["Citations, word for word:", *stated]) if stated else ""

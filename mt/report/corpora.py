@@ -84,7 +84,7 @@ def _files(
 
 
 def _state(path: Path, sha256: str) -> str:
-    """What a file is now, compared with its digest when the run was trained."""
+    """The state of a file now, compared with its digest when the run was trained."""
     if not path.is_file():
         return "not here now"
     if not sha256:

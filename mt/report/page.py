@@ -88,7 +88,7 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def _chapter(run: RunSummary, n_sentences: int, now: datetime) -> dict[str, Any]:
-    """What the page says about one run, by the names that the template uses."""
+    """The values of the page about one run, by the names that the template uses."""
     sentences = choose_sentences(run, n_sentences)
     scores = score_run(run)
     speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]

@@ -93,7 +93,7 @@ class Metrics:
 
 @dataclass
 class RunSummary:
-    """What a run directory holds, as far as it can be read."""
+    """The contents of a run directory, as far as it can be read."""
 
     folder: Path
     label: str
@@ -113,7 +113,7 @@ class RunSummary:
 
     @property
     def recorded_files(self) -> dict[str, dict[str, Any]]:
-        """What the manifest has of each data file, by path: lines and SHA-256."""
+        """The manifest's entry of each data file, by path: lines and SHA-256."""
         sections = [self.manifest.get(key) for key in ("data", "test_data")]
         files = [file for named in sections if isinstance(named, dict) for file in named.items()]
         return {name: record for name, record in files if isinstance(record, dict)}

@@ -24,17 +24,19 @@ from messages import raises_saying, says
 from mt.cleaning.clean import CleanedFiles, clean_corpora
 from mt.cleaning.executors import run_here, run_rank
 from mt.cleaning.leaks import LeakCount, LeakIndex
-from mt.cleaning.plan import CleaningPlan, Corpus, plan_of
+from mt.cleaning.plan import CleaningPlan, plan_of
 from mt.cleaning.rejected import REASONS
 from mt.cleaning.report import CleaningReport, report_text
 from mt.cleaning.rules import RULES, PairScorer, decide
 from mt.cleaning.stages import STAGES, Stage, all_decisions
+from mt.config.plan import Corpus, Direction, plan_data
 from mt.config.schema import Clean, DataConfig, Source
 from mt.data.tokens.duplicates import hashes, normalised
 from mt.errors import DataError
 from mt.inspect.corpus_statistics import count_corpora, meter_of
 
 Pairs = list[tuple[str, str]]
+DE_EN = Direction("de", "en")
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
 
 
@@ -76,13 +78,13 @@ class Folder:
 
     def plan(self, **clean: Any) -> CleaningPlan:
         corpora = tuple(
-            Corpus(name, f"data.train[{number}]", source)
-            for number, (name, source) in enumerate(self.sources.items())
+            Corpus(f"data.train[{number}]", source, DE_EN, source.weight)
+            for number, source in enumerate(self.sources.values())
         )
-        evaluation = (("data.test[0]", self.test),)
+        evaluation = (Corpus("data.test[0]", self.test, DE_EN),)
         work = self.path / "work"
         return CleaningPlan(
-            work, Path(), corpora, Clean(**clean), "de", "en", evaluation,
+            work, Path(), corpora, Clean(**clean), DE_EN, evaluation,
             pairs_per_shard=40, pairs_per_bucket=50,
         )  # fmt: skip
 
@@ -169,10 +171,10 @@ def test_every_rejected_pair_is_written_as_it_was_with_rule_score_and_place(fold
     texts = {"web": dirty(210, 2), "good": dirty(90, 1)}
     for row in rows:
         rule, score, corpus, place, src, tgt = row.split("\t")
-        assert bool(score) == (rule in [one.name for one in RULES])
+        assert bool(score) == (rule in [known.name for known in RULES])
         name, line = place.rsplit(":", 1)
-        assert Path(name) == folder.path / f"{corpus}.de"
-        assert texts[corpus][int(line) - 1] == (src, tgt)
+        assert name == corpus
+        assert texts[Path(corpus).stem][int(line) - 1] == (src, tgt)
 
 
 @pytest.mark.parametrize("run", [in_processes, in_ranks])
@@ -395,12 +397,11 @@ def test_one_of_equal_pairs_stays_in_the_heaviest_corpus(
     if "max_chars" in clean:
         pairs[1.5] = [(src + "....", tgt) for src, tgt in HEAVY]
     corpora = tuple(
-        Corpus(f"{n}", f"data.train[{n}]", write(tmp_path / f"{n}", own).model_copy(
-            update={"weight": weight}))
-        for n, (weight, own) in enumerate(pairs.items())
-    )  # fmt: skip
+        Corpus(f"data.train[{n}]", write(tmp_path / f"{n}", lines), DE_EN, weight)
+        for n, (weight, lines) in enumerate(pairs.items())
+    )
     settings = Clean(**OFF | clean)
-    plan = CleaningPlan(tmp_path, Path(), corpora, settings, "de", "en", pairs_per_shard=2)
+    plan = CleaningPlan(tmp_path, Path(), corpora, settings, DE_EN, pairs_per_shard=2)
     for stage in STAGES.values():
         stage(plan, 0, 1)
     found = ["", ""]
@@ -420,7 +421,7 @@ def test_only_pairs_in_the_same_languages_are_duplicates(tmp_path: Path) -> None
     data = DataConfig(
         src_lang="de", tgt_lang="en", train=texts, clean=Clean(**OFF | {"max_targets": 1})
     )
-    plan = replace(plan_of(data, tmp_path), pairs_per_bucket=1)
+    plan = replace(plan_of(plan_data(data), tmp_path), pairs_per_bucket=1)
     for stage in STAGES.values():
         stage(plan, 0, 1)
     kept = [(all_decisions(plan, number) < 0).tolist() for number in range(3)]
@@ -465,11 +466,11 @@ def test_leaks_are_found_by_letters_on_each_side() -> None:
 def test_leaks_are_removed_and_always_reported(
     tmp_path: Path, leaks: str | None, stays: int
 ) -> None:
-    own = Corpus("web", "data.train[0]", write(tmp_path / "web", TRAINING))
+    corpus = Corpus("data.train[0]", write(tmp_path / "web", TRAINING), DE_EN)
     (tmp_path / "against").write_text("und so weiter\tGut\nNA DANN\nJA\nGood day\n")
     clean = Clean(**OFF | {"leaks": leaks, "against": ["against"] * (leaks is not None)})
-    sets = (("data.test[0]", write(tmp_path / "test", TESTED)),)
-    plan = CleaningPlan(tmp_path / "work", tmp_path, (own,), clean, "de", "en", sets)
+    sets = (Corpus("data.test[0]", write(tmp_path / "test", TESTED), DE_EN),)
+    plan = CleaningPlan(tmp_path / "work", tmp_path, (corpus,), clean, DE_EN, sets)
     out = CleanedFiles([0], [tmp_path / "out.de", tmp_path / "out.en"])
     report = clean_corpora(plan, in_one_process, [out], tmp_path / "rejected")
     assert report.leaks["data.test[0]"] == LeakCount(4, 2, 2, 1)
@@ -479,7 +480,7 @@ def test_leaks_are_removed_and_always_reported(
         assert report.leaks[str(tmp_path / "against")] == LeakCount(5, 3, 2, 3)
     text = report_text(report)
     assert says(text, "of 4 sentences, 2 sources, 2 targets and 1 whole pairs")
-    assert says(text, "near_leak", f"{own.source.src}:5", LONG)
+    assert says(text, "near_leak", f"{corpus.source.src}:5", LONG)
     if leaks:
         assert says(text, "leak: ", "web.de:3: its source and target", "Ja.", "Yes.")
 
@@ -491,7 +492,7 @@ def test_leaks_are_found_in_a_text_that_is_stored_the_other_way_round(tmp_path: 
         "root": str(tmp_path), "src_lang": "de", "tgt_lang": "en", "valid": {"path": "valid"},
         "train": [{"path": "web", "directions": ["en-de", "de-en"]}], "clean": OFF,
     }  # fmt: skip
-    plan = plan_of(DataConfig.model_validate(section), tmp_path / "work")
+    plan = plan_of(plan_data(DataConfig.model_validate(section)), tmp_path / "work")
     for stage in STAGES.values():
         stage(plan, 0, 1)
     assert (all_decisions(plan, 0) < 0).tolist() == [False] * 4 + [True] * 3
