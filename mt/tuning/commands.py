@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mt.cli.console import print_result, say
 from mt.cli.options import described
-from mt.config.plan import plan_data
 from mt.errors import DataError
 
 
@@ -51,6 +50,7 @@ def tune(
     mt tune --model runs/base --reset
     """
     from mt.cli.evaluate_inputs import System, read_texts, scoring_of
+    from mt.config.plan import plan_data
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.runs.model_folder import WEIGHTS, find_model, read_folder, read_meta, write_tuned
     from mt.search.options import EngineOptions
