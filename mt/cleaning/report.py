@@ -14,6 +14,7 @@ from mt.cleaning.leaks import Found, LeakCount
 from mt.cleaning.plan import CleaningPlan, read_result
 from mt.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
 from mt.data.tokens.duplicates import expected_false_drops
+from mt.evaluation.table import aligned
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,7 @@ def _table(report: CleaningReport) -> Iterator[str]:
     rows.append(["kept", *(share_of(corpus.kept, corpus.read) for corpus in columns)])
     repaired = (share_of(corpus.repaired, corpus.read) for corpus in corpora)
     rows.append(["of these repaired", *repaired, ""])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        right = map(str.rjust, cells, widths[1:])
-        yield "  ".join([name.ljust(widths[0]), *right]).rstrip()
+    yield aligned(rows, n_left=1)
     yield from report.notes
     if chance := report.expected_false_drops:
         yield f"expected number of pairs taken for duplicates by chance: {chance:.1g}"

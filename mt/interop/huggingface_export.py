@@ -211,7 +211,7 @@ def build(library: Any, loaded: LoadedModel) -> Any:
 
 @torch.no_grad()
 def convert(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their weights of ours; `own`: the weights that their model has now, by name."""
+    """Their weights of ours; `theirs`: the weights that their model has now, by name."""
     config = model.config
     order = to_halves(config.d_model)
     ours = dict(model.named_parameters(remove_duplicate=False))

@@ -33,6 +33,7 @@ from mt.runs.model_folder import (
     step_name,
     step_of,
 )
+from mt.runs.outputs import OUTPUTS, SAMPLES
 from mt.training.selection import Scored, rank
 
 if TYPE_CHECKING:
@@ -263,4 +264,5 @@ def tidy(run_dir: Path) -> None:
 
     Only the holder of the run directory's lock may call this.
     """
-    restore(run_dir / CHECKPOINTS)
+    for name in (CHECKPOINTS, OUTPUTS, SAMPLES):
+        restore(run_dir / name)

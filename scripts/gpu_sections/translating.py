@@ -137,4 +137,5 @@ def engine_of(model: Any, setting: Setting, device: Device) -> TorchEngine:
 def tokenizer_of(setting: Setting) -> Tokenizer:
     """The tokenizer of `Words` on both sides."""
     side = Side(cast("Any", Words(setting.vocab_size)), b"")
-    return cast("Tokenizer", SimpleNamespace(src=side, tgt=side))
+    no_token = SimpleNamespace(src=side, tgt=side, before_source=lambda to, data: [])
+    return cast("Tokenizer", no_token)

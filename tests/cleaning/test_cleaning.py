@@ -36,6 +36,7 @@ from mt.errors import DataError
 from mt.inspect.corpus_statistics import count_corpora, meter_of
 
 Pairs = list[tuple[str, str]]
+DE_EN = Direction("de", "en")
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
 
 
@@ -171,7 +172,7 @@ def test_every_rejected_pair_is_written_as_it_was_with_rule_score_and_place(fold
     texts = {"web": dirty(210, 2), "good": dirty(90, 1)}
     for row in rows:
         rule, score, corpus, place, src, tgt = row.split("\t")
-        assert bool(score) == (rule in [one.name for one in RULES])
+        assert bool(score) == (rule in [known.name for known in RULES])
         name, line = place.rsplit(":", 1)
         assert name == corpus
         assert texts[Path(corpus).stem][int(line) - 1] == (src, tgt)

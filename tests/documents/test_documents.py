@@ -72,7 +72,7 @@ XLIFF_2 = """<xliff version="2.0" srcLang="de" trgLang="en"><file id="f"><unit i
 
 
 def copied(texts: Iterable[str], change: Callable[[str], str] = str) -> list[Translation]:
-    """What a model gives that copies its input, with its alignment."""
+    """The output of a model that copies its input, with its alignment."""
     return [
         Translation((change(text),), (0.0,), 1, (" ".join(f"{n}-{n}" for n in range(99)),))
         for text in texts

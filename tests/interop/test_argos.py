@@ -99,7 +99,7 @@ main()
 
 
 def _post_file(url: str, name: str, content: bytes) -> bytes:
-    """What the server makes of a document in German."""
+    """The server's translation of a document in German."""
     fields = "".join(
         f'--edge\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
         for key, value in (("source", "de"), ("target", "en"))

@@ -1,4 +1,4 @@
-"""What the page of `mt report` is made of: status, command, chosen sentences, sets that differ."""
+"""The parts of the page of `mt report`: status, command, chosen sentences, sets that differ."""
 
 from __future__ import annotations
 

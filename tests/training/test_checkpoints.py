@@ -38,7 +38,8 @@ def save(run_dir: Path) -> Save:
     def saved(step: int, **meta: Any) -> Path:
         folder = run_dir / "checkpoints" / step_name(step)
         weights, state = {"w": torch.full((9,), float(step))}, {"moments": torch.arange(5.0)}
-        save_model_folder(folder, weights, {"step": step, **meta}, state, replace=True)
+        every = {"step": step, "config": {}, "tokenizer": "", **meta}
+        save_model_folder(folder, weights, every, state, replace=True)
         return folder
 
     return saved
