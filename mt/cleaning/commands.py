@@ -3,46 +3,110 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mt.cli.console import print_result
-from mt.cli.options import CorpusGroup, described
+from mt.cli.options import (
+    CorpusGroup,
+    execution_option,
+    input_option,
+    output_option,
+    with_groups,
+)
 
 if TYPE_CHECKING:
     from mt.cleaning.plan import CleaningPlan
     from mt.data.reading.text_files import FileRecords
 
 
-@described("""
-    Input:
-    against = --against FILE: text that must not be in the corpora, such as a test set: a pair with
-        one of its lines, or cells, goes; repeatable
-    limits = --limit KEY=VALUE: key of data.clean, such as max_words=100; null is off; repeatable
-    Output:
-    prefix = --output -o OUT: OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst
-    rejected = --rejected FILE: rejected pairs with rule, score and place: TSV, plain, .gz or .zst
-    as_json = --json: print the report as JSON
-    --overwrite: replace files that are there already
-    Execution:
-    --workers N in 1..: processes (default: one per core); with --executor slurm, ranks of a stage
-    --executor NAME: local, or slurm: job arrays, started by datatrove (extra cluster) from here
-    --sbatch KEY=VALUE: with --executor slurm, option of sbatch, such as partition=cpu; repeatable
-    work = --work FOLDER: folder for scores, which stay there: another --limit scores nothing again
-        (default: OUT.work, removed at the end)
-""")
+Prefix = Annotated[
+    str,
+    output_option(
+        "--output",
+        "-o",
+        metavar="OUT",
+        help="OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst",
+    ),
+]
+Against = Annotated[
+    list[Path] | None,
+    input_option(
+        "--against",
+        metavar="FILE",
+        help="text that must not be in the corpora, such as a test set: a pair with one of its "
+        "lines, or cells, goes; repeatable",
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    input_option(
+        "--limit",
+        metavar="KEY=VALUE",
+        help="key of data.clean, such as max_words=100; null is off; repeatable",
+    ),
+]
+Rejected = Annotated[
+    Path | None,
+    output_option(
+        "--rejected",
+        metavar="FILE",
+        help="rejected pairs with rule, score and place: TSV, plain, .gz or .zst",
+    ),
+]
+AsJson = Annotated[bool, output_option("--json", help="print the report as JSON")]
+Overwrite = Annotated[
+    bool, output_option("--overwrite", help="replace files that are there already")
+]
+Workers = Annotated[
+    int | None,
+    execution_option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="processes (default: one per core); with --executor slurm, ranks of a stage",
+    ),
+]
+Executor = Annotated[
+    Literal["local", "slurm"],
+    execution_option(
+        "--executor",
+        metavar="NAME",
+        help="local, or slurm: job arrays, started by datatrove (extra cluster) from here",
+    ),
+]
+Sbatch = Annotated[
+    list[str] | None,
+    execution_option(
+        "--sbatch",
+        metavar="KEY=VALUE",
+        help="with --executor slurm, option of sbatch, such as partition=cpu; repeatable",
+    ),
+]
+Work = Annotated[
+    Path | None,
+    execution_option(
+        "--work",
+        metavar="FOLDER",
+        help="folder for scores, which stay there: another --limit scores nothing again "
+        "(default: OUT.work, removed at the end)",
+    ),
+]
+
+
+@with_groups
 def clean(
     corpora: CorpusGroup,
     *,
-    prefix: str,
-    against: list[Path] | None = None,
-    limits: list[str] | None = None,
-    rejected: Path | None = None,
-    as_json: bool = False,
-    overwrite: bool = False,
-    workers: int | None = None,
-    executor: str = "local",
-    sbatch: list[str] | None = None,
-    work: Path | None = None,
+    prefix: Prefix,
+    against: Against = None,
+    limits: Limits = None,
+    rejected: Rejected = None,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+    executor: Executor = "local",
+    sbatch: Sbatch = None,
+    work: Work = None,
 ) -> None:
     """Clean corpora: drop bad pairs, duplicates, leaks.
 

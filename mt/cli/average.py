@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from mt.cli.console import say
-from mt.cli.options import described
+from mt.cli.options import (
+    argument,
+    plain_option,
+)
 from mt.errors import ConfigError
 
 
-@described("""
-    run_dir = RUN: run directory
-    --output -o FOLDER: new model folder to write
-    --last N in 1..: average the newest N checkpoints; 5 if not given
-    --best N in 1..: average the N checkpoints with the best validation score
-""")
-def average(run_dir: Path, output: Path, last: int | None = None, best: int | None = None) -> None:
+def average(
+    run_dir: Annotated[Path, argument("run directory", "RUN")],
+    output: Annotated[
+        Path,
+        plain_option("--output", "-o", metavar="FOLDER", help="new model folder to write"),
+    ],
+    last: Annotated[
+        int | None,
+        plain_option(
+            "--last", metavar="N", min=1, help="average the newest N checkpoints; 5 if not given"
+        ),
+    ] = None,
+    best: Annotated[
+        int | None,
+        plain_option(
+            "--best",
+            metavar="N",
+            min=1,
+            help="average the N checkpoints with the best validation score",
+        ),
+    ] = None,
+) -> None:
     """Average the weights of a run's checkpoints. See Vaswani et al., 2017, section 6.1.
 
     \b

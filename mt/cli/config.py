@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import described
+from mt.cli.options import (
+    ConfigName,
+    Settings,
+)
 from mt.errors import DataError, leaf_for
 
 app = command_group("config", "Check, show and describe configs.")
 
 
 @app.command("check", cls=PanelCommand)
-@described()
-def check(config: str, settings: list[str] | None = None) -> None:
+def check(config: ConfigName, settings: Settings = None) -> None:
     """Check a config and its data, without training. A model to fine-tune is opened too.
 
     \b
@@ -53,8 +55,7 @@ def check(config: str, settings: list[str] | None = None) -> None:
 
 
 @app.command("show", cls=PanelCommand)
-@described()
-def show(config: str, settings: list[str] | None = None) -> None:
+def show(config: ConfigName, settings: Settings = None) -> None:
     """Print every value of a config and its origin.
 
     \b

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import Annotated
 
 from mt.cli.console import print_result
-from mt.cli.options import described
+from mt.cli.options import (
+    ConfigName,
+    RunDir,
+    Settings,
+    execution_option,
+)
 from mt.errors import ConfigError
 
 
-@described("""
-    Execution:
-    --shard K/N: encode part K of N, as job K of an array; the last job joins the parts
-""")
 def prepare(
-    config: str, settings: list[str] | None = None, run_dir: Path | None = None, shard: str = "1/1"
+    config: ConfigName,
+    settings: Settings = None,
+    run_dir: RunDir = None,
+    shard: Annotated[
+        str,
+        execution_option(
+            "--shard",
+            metavar="K/N",
+            help="encode part K of N, as job K of an array; the last job joins the parts",
+        ),
+    ] = "1/1",
 ) -> None:
     """Train the tokenizer and encode text ahead of mt train.
 

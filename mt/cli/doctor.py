@@ -7,11 +7,12 @@ import json
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.options import described
+from mt.cli.options import (
+    AsJson,
+)
 
 
-@described()
-def doctor(as_json: bool = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Report versions, devices, precisions and disk.
 
     Takes some seconds, for small timed products (GFLOP/s). Exit code 2: training could not start.

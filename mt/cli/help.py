@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent
 from typing import Any, ClassVar
 
 import typer
@@ -21,10 +18,6 @@ OTHER = "Options"  # the panel of an option without a panel
 FILES = {"DIR", "FILE", "FILE.tsv", "IN", "PATH", "RUN", "[NAME=]FILE", "NAME=SRC,REF"}
 # Metavars of options of which a second one would silently win.
 READ_ONCE = FILES | {"FOLDER", "OUT", "REPORT", "FILE.argosmodel"}
-_ROW = re.compile(
-    r"((?P<parameter>\w+) = )?(?P<names>--\S+( -\w)?)?( ?(?P<metavar>\S+?))??"
-    r"( in (?P<min>\d+)\.\.(?P<max>\d*))?: (?P<text>.+?)( \(default: (?P<default>.+)\))?"
-)
 
 
 class Group(TyperGroup):
@@ -89,46 +82,6 @@ def command_group(
     )
 
 
-def read_rows(table: str) -> dict[str, Any]:
-    """Read what --help says about options and arguments, by parameter, from a table.
-
-    A row is `--name -n METAVAR in MIN..MAX: text (default: text)`; only the name and the text must
-    be there. `parameter = ` comes first where the name is another; an argument's row has no name.
-    A row's further lines are indented. A line `Panel:` stands before the rows of a panel.
-    """
-    described: dict[str, Any] = {}
-    panel = None
-    for line in re.sub(r"\n +", " ", dedent(table).strip()).splitlines():
-        if line.endswith(":"):
-            panel = line[:-1]
-            continue
-        row = _ROW.fullmatch(line)
-        if row is None:
-            raise ValueError(f"a table of options: {line!r} is no row")
-        names = (row["names"] or "").split()
-        parameter = row["parameter"] or names[0].split("/")[0][2:].replace("-", "_")
-        if parameter in described:
-            raise ValueError(f"a table of options: {parameter} has two rows")
-        make = partial(typer.Option, *names) if names else typer.Argument
-        described[parameter] = make(
-            metavar=row["metavar"],
-            help=row["text"],
-            rich_help_panel=panel,
-            min=int(row["min"]) if row["min"] else None,
-            max=int(row["max"]) if row["max"] else None,
-            show_default=row["default"] or True,
-            autocompletion=_config_names if parameter == "config" else None,
-        )
-    return described
-
-
-def _config_names() -> list[str]:
-    """Complete `--config` with the shipped configs; without a match a shell completes files."""
-    from mt.config.load import shipped_configs
-
-    return shipped_configs()
-
-
 # Commands and options that have left, and what to do instead.
 REMOVED = {
     "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
@@ -161,7 +114,7 @@ class PanelCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse options that have left, and a second file or folder for an option of one."""
         refuse_removed(ctx, args)
-        given = self.make_parser(ctx).parse_args(list(args))[2]
+        values, _, given = self.make_parser(ctx).parse_args(list(args))
         for option in {id(each): each for each in given}.values():
             times = sum(each is option for each in given)
             is_single = option.param_type_name == "option" and not option.multiple
@@ -170,7 +123,18 @@ class PanelCommand(TyperCommand):
                     f"{option.opts[0]}: takes one {option.metavar}, found {times}; leave out the "
                     "others"
                 )
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if type(error) is not typer.BadParameter or error.param is None:  # one that is missing
+                raise
+            reason = error.message.rstrip(".").removeprefix("Input should be ")
+            if choices := reason.partition(" is not one of ")[2]:
+                reason = " or ".join(choices.replace("'", "").rsplit(", ", 1))
+            value = values.get(error.param.name)
+            raise ConfigError(
+                f"{error.param.opts[0]}: must be {reason.partition(', unable')[0]}, found {value!r}"
+            ) from error
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; ConfigError for text, or a folder, whose bytes are not UTF-8.

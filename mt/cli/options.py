@@ -1,102 +1,395 @@
-"""Options that several commands share: their names, types and help texts."""
+"""Options that several commands share, as types: `beam_size: BeamSize = None`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mt.cli.help import read_rows
-from mt.errors import ConfigError
+import typer
+
+from mt.errors import ConfigError, MtError
+from mt.search.options import (
+    EngineName,
+    EngineOptions,
+    PrecisionName,
+    Sampling,
+    SearchOptions,
+    WhenToSplit,
+)
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
-    from mt.search.options import EngineOptions, Sampling
+
+ErrorsName = Literal["strict", "replace"]
+SideName = Literal["src", "tgt"]
+PrecisionOfWeights = Literal["fp32", "fp16", "bf16", "int8"]
 
 
-# By parameter: a command's parameter of this name is this option, unless its own table has it.
-SHARED = read_rows("""
-    Config:
-    --config -c NAME: config file, or the name of a shipped config
-    settings = --set KEY=VALUE: override one value, such as model.d_ff=1024; repeatable
-    Input:
-    --model -m FOLDER: run directory, checkpoint, averaged or imported model
-    tokenizer = --model -m PATH: SentencePiece .model file, run directory, checkpoint, averaged
-        or imported model
-    models = --model -m FOLDER: run directory, checkpoint, averaged or imported model; several
-        make an ensemble
-    --errors HOW: bytes that are not UTF-8: strict stops, replace puts U+FFFD
-    trained = --model -m FOLDER: trained model: run directory, checkpoint, averaged or imported
-        model
-    source = IN: text file, also compressed; - is stdin
-    --side NAME: src or tgt: which vocabulary, where source and target have their own
-    sentence = SENTENCE: source sentence
-    --to CODE: language to translate into, such as fr, of a model that knows several
-    from_ = --from CODE: language of the source, such as de, of a model that knows several: to write
-        lines in capitals or without a final stop as its training text would, and to find sentences
-    names = IN: corpora: two text files in a row are source and target; others are files of pairs,
-        folders, what two text files have in common (corpus/train), hub names, or a source as in a
-        config ({path: a.jsonl, src: translation.de, tgt: translation.en})
-    --langs SRC-TGT: languages of the corpora, such as de-en (default: the endings of text files)
-    Output:
-    --run-dir FOLDER: run directory (default: runs/NAME, by the config's name)
-    as_json = --json: print JSON
-    --output -o FILE: output file, written completely or not at all; - is stdout
-    corpus = --output -o FILE.tsv: corpus of two columns, source and target; written completely or
-        not at all
-    --alignments: add a word alignment to each output: i-j pairs, counted from 0; without spaces
-        between words, characters start:end
-    --alignment-heads L:H,...: align by the mean of these cross-attention layers (L) or heads (L:H)
-        (default: the last layer but one)
-    new_folder = --output -o FOLDER: new folder to write
-    --resume: continue the output file of an interrupted job
-    --overwrite: replace a corpus that is at --output already
-    --quantization NAME: precision of the weights: fp32, fp16, bf16 or int8
-    picture = --output -o FILE: picture to write, .svg or .png
-    Search:
-    --beam-size N in 1..: hypotheses kept per sentence; 1 is greedy search (default: the model's
-        config, or mt tune)
-    --length-penalty A in 0..100: divide log-probabilities by length^A; higher favours longer
-        outputs (default: the model's config, or mt tune)
-    --split-sentences WHEN: translate the sentences of a line one by one and join them: always,
-        never, or auto: if the model learnt from lines of one sentence
-    --as-written: give the model lines in capitals, Title Case or lower case, without a final stop
-        or with emoji as they are, instead of as its training text would write them
-    Sampling:
-    --sample: draw outputs at random instead of searching for the best
-    --temperature T: divide logits by T: below 1 is less random, above 1 more; 1 is off
-    --top-k K: draw from the K most probable tokens; 0 is off
-    --top-p P: draw from the most probable tokens that together reach P; 1 is off
-    --seed N: seed of the random draws; 1 if not given
-    Execution:
-    --batch-tokens N in 1..: batch size: source tokens, padding included, times beam size (default:
-        chosen for the device)
-    --precision NAME: auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)
-    --engine NAME: torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed
-        and supports all options
-    --device NAME: auto, cpu, cuda or cuda:N
-    --workers N in 1..: processes that translate: on a CPU, or each on a GPU (default: one per core;
-        a GPU, or all for a large file)
-""")
+def options_in(panel: str | None) -> Callable[..., Any]:
+    """Return `typer.Option` for one panel of --help."""
+    return partial(typer.Option, rich_help_panel=panel)
+
+
+def argument(text: str, metavar: str, panel: str | None = None) -> Any:
+    """Make an argument."""
+    return typer.Argument(metavar=metavar, help=text, rich_help_panel=panel)
+
+
+def _config_names() -> list[str]:
+    """Complete `--config` with the shipped configs; without a match a shell completes files."""
+    from mt.config.load import shipped_configs
+
+    return shipped_configs()
+
+
+def metric_names(incomplete: str) -> list[str]:
+    """Complete the last of several metrics, separated by commas."""
+    from mt.evaluation.metrics import METRICS
+
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in METRICS if name not in before.split(",")]
+
+
+def _target_languages(ctx: typer.Context) -> list[str]:
+    """Complete `--to` with the languages of the command's model."""
+    from mt.config.plan import plan_data
+    from mt.runs.model_folder import read_config
+
+    model = ctx.params.get("models") or ctx.params.get("model") or ctx.params.get("trained")
+    folder = model[0] if isinstance(model, list | tuple) and model else model
+    if not folder:
+        return []
+    with suppress(MtError):
+        directions = plan_data(read_config(Path(folder)).data).directions
+        return list(dict.fromkeys(direction.tgt for direction in directions))
+    return []
+
+
+plain_option = options_in(None)
+config_option = options_in("Config")
+input_option = options_in("Input")
+output_option = options_in("Output")
+search_option = options_in("Search")
+sampling_option = options_in("Sampling")
+execution_option = options_in("Execution")
+
+_CONFIG = config_option(
+    "--config",
+    "-c",
+    metavar="NAME",
+    autocompletion=_config_names,
+    help="config file, or the name of a shipped config",
+)
+ConfigName = Annotated[str, _CONFIG]
+OptionalConfig = Annotated[str | None, _CONFIG]
+Settings = Annotated[
+    list[str] | None,
+    config_option(
+        "--set", metavar="KEY=VALUE", help="override one value, such as model.d_ff=1024; repeatable"
+    ),
+]
+Model = Annotated[
+    Path,
+    input_option(
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="run directory, checkpoint, averaged or imported model",
+    ),
+]
+TokenizerPath = Annotated[
+    Path,
+    input_option(
+        "--model",
+        "-m",
+        metavar="PATH",
+        help="SentencePiece .model file, run directory, checkpoint, averaged or imported model",
+    ),
+]
+Models = Annotated[
+    list[Path],
+    input_option(
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="run directory, checkpoint, averaged or imported model; several make an ensemble",
+    ),
+]
+OnErrors = Annotated[
+    ErrorsName,
+    input_option(
+        "--errors",
+        metavar="HOW",
+        help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
+    ),
+]
+OptionalModel = Annotated[
+    Path | None,
+    input_option(
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="trained model: run directory, checkpoint, averaged or imported model",
+    ),
+]
+Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN", "Input")]
+Side = Annotated[
+    SideName | None,
+    input_option(
+        "--side",
+        metavar="NAME",
+        help="src or tgt: which vocabulary, where source and target have their own",
+    ),
+]
+_SENTENCE = argument("source sentence", "SENTENCE", "Input")
+Sentence = Annotated[str, _SENTENCE]
+OptionalSentence = Annotated[str | None, _SENTENCE]
+ToLanguage = Annotated[
+    str | None,
+    input_option(
+        "--to",
+        autocompletion=_target_languages,
+        metavar="CODE",
+        help="language to translate into, such as fr, of a model that knows several",
+    ),
+]
+FromLanguage = Annotated[
+    str | None,
+    input_option(
+        "--from",
+        metavar="CODE",
+        help="language of the source, such as de, of a model that knows several: to write lines in "
+        "capitals or without a final stop as its training text would, and to find sentences",
+    ),
+]
+CorpusNames = Annotated[
+    list[str] | None,
+    argument(
+        "corpora: two text files in a row are source and target; others are files of pairs, "
+        "folders, what two text files have in common (corpus/train), hub names, or a source as in "
+        "a config ({path: a.jsonl, src: translation.de, tgt: translation.en})",
+        "IN",
+        "Input",
+    ),
+]
+Languages = Annotated[
+    str | None,
+    input_option(
+        "--langs",
+        metavar="SRC-TGT",
+        help="languages of the corpora, such as de-en (default: the endings of text files)",
+    ),
+]
+RunDir = Annotated[
+    Path | None,
+    output_option(
+        "--run-dir",
+        metavar="FOLDER",
+        help="run directory (default: runs/NAME, by the config's name)",
+    ),
+]
+AsJson = Annotated[bool, output_option("--json", help="print JSON")]
+OutputFile = Annotated[
+    str,
+    output_option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="output file, written completely or not at all; - is stdout",
+    ),
+]
+CorpusFile = Annotated[
+    str,
+    output_option(
+        "--output",
+        "-o",
+        metavar="FILE.tsv",
+        help="corpus of two columns, source and target; written completely or not at all",
+    ),
+]
+Alignments = Annotated[
+    bool,
+    output_option(
+        "--alignments",
+        help="add a word alignment to each output: i-j pairs, counted from 0; without spaces "
+        "between words, characters start:end",
+    ),
+]
+AlignmentHeads = Annotated[
+    str | None,
+    output_option(
+        "--alignment-heads",
+        metavar="L:H,...",
+        help="align by the mean of these cross-attention layers (L) or heads (L:H) (default: the "
+        "last layer but one)",
+    ),
+]
+NewFolder = Annotated[
+    Path, output_option("--output", "-o", metavar="FOLDER", help="new folder to write")
+]
+Resume = Annotated[
+    bool, output_option("--resume", help="continue the output file of an interrupted job")
+]
+Overwrite = Annotated[
+    bool, output_option("--overwrite", help="replace a corpus that is at --output already")
+]
+Quantization = Annotated[
+    PrecisionOfWeights,
+    output_option(
+        "--quantization", metavar="NAME", help="precision of the weights: fp32, fp16, bf16 or int8"
+    ),
+]
+Picture = Annotated[
+    Path | None,
+    output_option("--output", "-o", metavar="FILE", help="picture to write, .svg or .png"),
+]
+BeamSize = Annotated[
+    int | None,
+    search_option(
+        "--beam-size",
+        metavar="N",
+        min=1,
+        help="hypotheses kept per sentence; 1 is greedy search (default: the model's config, or mt "
+        "tune)",
+    ),
+]
+LengthPenalty = Annotated[
+    float | None,
+    search_option(
+        "--length-penalty",
+        metavar="A",
+        min=0,
+        max=100,
+        help="divide log-probabilities by length^A; higher favours longer outputs (default: the "
+        "model's config, or mt tune)",
+    ),
+]
+SplitSentences = Annotated[
+    WhenToSplit,
+    search_option(
+        "--split-sentences",
+        metavar="WHEN",
+        help="translate the sentences of a line one by one and join them: always, never, or auto: "
+        "if the model learnt from lines of one sentence",
+    ),
+]
+AsWritten = Annotated[
+    bool,
+    search_option(
+        "--as-written",
+        help="give the model lines in capitals, Title Case or lower case, without a final stop or "
+        "with emoji as they are, instead of as its training text would write them",
+    ),
+]
+Sample = Annotated[
+    bool,
+    sampling_option("--sample", help="draw outputs at random instead of searching for the best"),
+]
+Temperature = Annotated[
+    float | None,
+    sampling_option(
+        "--temperature",
+        metavar="T",
+        help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
+    ),
+]
+TopK = Annotated[
+    int | None,
+    sampling_option("--top-k", metavar="K", help="draw from the K most probable tokens; 0 is off"),
+]
+TopP = Annotated[
+    float | None,
+    sampling_option(
+        "--top-p",
+        metavar="P",
+        help="draw from the most probable tokens that together reach P; 1 is off",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    sampling_option("--seed", metavar="N", help="seed of the random draws; 1 if not given"),
+]
+BatchTokens = Annotated[
+    int | None,
+    execution_option(
+        "--batch-tokens",
+        metavar="N",
+        min=1,
+        help="batch size: source tokens, padding included, times beam size (default: chosen for "
+        "the device)",
+    ),
+]
+Precision = Annotated[
+    PrecisionName,
+    execution_option(
+        "--precision",
+        metavar="NAME",
+        help="auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)",
+    ),
+]
+EngineChoice = Annotated[
+    EngineName,
+    execution_option(
+        "--engine",
+        metavar="NAME",
+        help="torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed "
+        "and supports all options",
+    ),
+]
+DeviceName = Annotated[
+    str, execution_option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
+]
+Workers = Annotated[
+    int | None,
+    execution_option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, "
+        "or all for a large file)",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SearchGroup:
+    """The options of the search that all commands share which translate."""
+
+    from_: FromLanguage = None
+    beam_size: BeamSize = None
+    length_penalty: LengthPenalty = None
+
+    def value(self, **more: Any) -> SearchOptions:
+        """Return how to search; `more`: further fields of `SearchOptions`."""
+        return SearchOptions(**vars(self), **more)
+
+
+@dataclass(frozen=True)
+class LineSearchGroup(SearchGroup):
+    """The options of the search where lines come from the user."""
+
+    to: ToLanguage = None
+    split_sentences: SplitSentences = "auto"
+    as_written: AsWritten = False
 
 
 @dataclass(frozen=True)
 class SamplingGroup:
     """The options of sampling as given; None: not given."""
 
-    sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
+    sample: Sample = False
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    seed: Seed = None
 
     def value(self) -> Sampling | None:
         """Return the sampling asked for. Raises ConfigError for options without --sample."""
-        from mt.search.options import Sampling
-
         given = {name: value for name, value in vars(self).items() if value is not None}
         if given.pop("sample"):
             return Sampling(**given)
@@ -116,16 +409,14 @@ NO_SAMPLING = SamplingGroup()
 class EngineGroup:
     """The options of the engine that translates."""
 
-    engine: str = "auto"
-    workers: int | None = None
-    batch_tokens: int | None = None
-    precision: str = "auto"
-    device: str = "auto"
+    engine: EngineChoice = "auto"
+    workers: Workers = None
+    batch_tokens: BatchTokens = None
+    precision: Precision = "auto"
+    device: DeviceName = "auto"
 
     def value(self, models: list[Path], **more: Any) -> EngineOptions:
         """Return the engine asked for, with these models."""
-        from mt.search.options import EngineOptions
-
         return EngineOptions(models=models, **vars(self), **more)
 
 
@@ -136,10 +427,10 @@ ANY_ENGINE = EngineGroup()
 class CorpusGroup:
     """The corpora of a command as given: names, or a config; options of these names."""
 
-    names: list[str] | None = None
-    langs: str | None = None
-    config: str | None = None
-    settings: list[str] | None = None
+    names: CorpusNames = None
+    langs: Languages = None
+    config: OptionalConfig = None
+    settings: Settings = None
 
     def value(self) -> DataConfig:
         """Return the `data` section: of the config, or made of the names, which are `train`.
@@ -166,40 +457,28 @@ class CorpusGroup:
         return data_of(self.names, self.langs)
 
 
-def described(table: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Show Typer a command's parameters as the options of `table` and of SHARED.
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Show Typer the fields of a command's dataclasses as options in their place."""
+    groups: dict[str, Any] = {}
+    options: list[inspect.Parameter] = []
+    for parameter in _parameters(command):
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            options += _parameters(parameter.annotation)
+        else:
+            options.append(parameter)
+    # Keywords may follow one another in any order, with defaults and without.
+    options = [option.replace(kind=option.KEYWORD_ONLY) for option in options]
 
-    The fields of a parameter that is a dataclass become options in its place.
-    """
-    rows = SHARED | (table_rows := read_rows(table))
+    @wraps(command)
+    def called(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        groups: dict[str, Any] = {}
-        expanded: list[inspect.Parameter] = []
-        for parameter in _parameters(command):
-            group = parameter.annotation
-            if is_dataclass(group):
-                groups[parameter.name] = group
-            expanded += _parameters(group) if is_dataclass(group) else [parameter]
-        if unused := table_rows.keys() - {parameter.name for parameter in expanded}:
-            raise ValueError(f"{command.__name__}: has no parameter {', '.join(unused)}")
-        expanded = [
-            parameter.replace(annotation=Annotated[parameter.annotation, rows[parameter.name]])
-            for parameter in expanded
-        ]
-
-        @wraps(command)
-        def called(**values: Any) -> None:
-            for name, group in groups.items():
-                own_names = [field.name for field in fields(group)]
-                values[name] = group(**{name: values.pop(name) for name in own_names})
-            command(**values)
-
-        called.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
-        return called
-
-    return decorate
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {option.name: option.annotation for option in options}
+    return called
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:

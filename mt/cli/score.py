@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
 from mt.cli.console import say
-from mt.cli.options import described
+from mt.cli.options import (
+    AlignmentHeads,
+    Alignments,
+    BatchTokens,
+    DeviceName,
+    LengthPenalty,
+    Model,
+    OutputFile,
+    Precision,
+    ToLanguage,
+    input_option,
+    output_option,
+)
 from mt.errors import ConfigError
 
 
-@described("""
-    Input:
-    --src FILE: source text, also compressed; - is stdin
-    --tgt FILE: its translation, line by line; - is stdin
-    Output:
-    as_json = --json: write a JSON object per line, with the score of every token
-""")
 def score(
-    model: Path,
-    src: str,
-    tgt: str,
-    to: str | None = None,
-    output: str = "-",
-    alignments: bool = False,
-    alignment_heads: str | None = None,
-    as_json: bool = False,
-    length_penalty: float | None = None,
-    batch_tokens: int | None = None,
-    precision: str = "auto",
-    device: str = "auto",
+    model: Model,
+    src: Annotated[
+        str, input_option("--src", metavar="FILE", help="source text, also compressed; - is stdin")
+    ],
+    tgt: Annotated[
+        str, input_option("--tgt", metavar="FILE", help="its translation, line by line; - is stdin")
+    ],
+    to: ToLanguage = None,
+    output: OutputFile = "-",
+    alignments: Alignments = False,
+    alignment_heads: AlignmentHeads = None,
+    as_json: Annotated[
+        bool,
+        output_option("--json", help="write a JSON object per line, with the score of every token"),
+    ] = False,
+    length_penalty: LengthPenalty = None,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = "auto",
+    device: DeviceName = "auto",
 ) -> None:
     """Score given translations with a model, line by line.
 

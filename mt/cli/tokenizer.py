@@ -4,42 +4,104 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import described
+from mt.cli.options import (
+    OnErrors,
+    OptionalConfig,
+    OutputFile,
+    Settings,
+    Side,
+    Source,
+    TokenizerPath,
+    argument,
+    options_in,
+    output_option,
+    with_groups,
+)
 from mt.errors import ConfigError
+
+vocabulary_option = options_in("Vocabulary (of the config if not given)")
 
 app = command_group("tokenizer", "Learn a vocabulary; encode and decode text.")
 
 
+Output = Annotated[
+    Path,
+    output_option("--output", "-o", metavar="FILE", help="new .model file to write"),
+]
+Files = Annotated[
+    list[str] | None,
+    argument(
+        "text files, also compressed; - is stdin; data.train of --config if not given",
+        "FILE",
+        "Input",
+    ),
+]
+VocabSize = Annotated[
+    int | None,
+    vocabulary_option(
+        "--vocab-size", metavar="N", help="tokens, 4 special ones included (default: 32000)"
+    ),
+]
+Kind = Annotated[
+    Literal["bpe", "unigram"] | None,
+    vocabulary_option("--type", metavar="NAME", help="algorithm: bpe or unigram (default: bpe)"),
+]
+CharacterCoverage = Annotated[
+    float | None,
+    vocabulary_option(
+        "--character-coverage",
+        metavar="SHARE",
+        help="share of the text whose characters get a token, 0.98 to 1 (default: 0.99999, or "
+        "1 without byte fallback)",
+    ),
+]
+UserDefinedSymbols = Annotated[
+    list[str] | None,
+    vocabulary_option(
+        "--user-defined-symbols",
+        metavar="TEXT,...",
+        help="texts that are always one token; repeatable",
+    ),
+]
+SplitDigits = Annotated[
+    bool | None,
+    vocabulary_option(
+        "--split-digits/--no-split-digits", help="make each digit a token (default: on)"
+    ),
+]
+ByteFallback = Annotated[
+    bool | None,
+    vocabulary_option(
+        "--byte-fallback/--no-byte-fallback",
+        help="encode unknown characters as bytes (default: on)",
+    ),
+]
+SampleLines = Annotated[
+    int | None,
+    vocabulary_option(
+        "--sample-lines",
+        metavar="N",
+        help="learn from N lines drawn at random (default: 2000000)",
+    ),
+]
+
+
 @app.command("train", cls=PanelCommand)
-@described("""
-    Output:
-    --output -o FILE: new .model file to write
-    Input:
-    files = FILE: text files, also compressed; - is stdin; data.train of --config if not given
-    Vocabulary (of the config if not given):
-    --vocab-size N: tokens, 4 special ones included (default: 32000)
-    kind = --type NAME: algorithm: bpe or unigram (default: bpe)
-    --character-coverage SHARE: share of the text whose characters get a token, 0.98 to 1 (default:
-        0.99999, or 1 without byte fallback)
-    --user-defined-symbols TEXT,...: texts that are always one token; repeatable
-    --split-digits/--no-split-digits: make each digit a token (default: on)
-    --byte-fallback/--no-byte-fallback: encode unknown characters as bytes (default: on)
-    --sample-lines N: learn from N lines drawn at random (default: 2000000)
-""")
 def train(
-    output: Path,
-    files: list[str] | None = None,
-    vocab_size: int | None = None,
-    kind: str | None = None,
-    character_coverage: float | None = None,
-    user_defined_symbols: list[str] | None = None,
-    split_digits: bool | None = None,
-    byte_fallback: bool | None = None,
-    sample_lines: int | None = None,
-    config: str | None = None,
-    settings: list[str] | None = None,
+    output: Output,
+    files: Files = None,
+    vocab_size: VocabSize = None,
+    kind: Kind = None,
+    character_coverage: CharacterCoverage = None,
+    user_defined_symbols: UserDefinedSymbols = None,
+    split_digits: SplitDigits = None,
+    byte_fallback: ByteFallback = None,
+    sample_lines: SampleLines = None,
+    config: OptionalConfig = None,
+    settings: Settings = None,
 ) -> None:
     """Learn a SentencePiece vocabulary, as mt train does.
 
@@ -84,12 +146,12 @@ def train(
 class TokenizeGroup:
     """The options of `encode` and `decode`."""
 
-    tokenizer: Path
-    source: str = "-"
-    side: str | None = None
-    errors: str = "strict"
-    ids: bool = False
-    output: str = "-"
+    tokenizer: TokenizerPath
+    source: Source = "-"
+    side: Side = None
+    errors: OnErrors = "strict"
+    ids: Annotated[bool, output_option("--ids", help="write ids, not pieces")] = False
+    output: OutputFile = "-"
 
     def run(self, decode: bool = False) -> None:
         """Encode or decode the source line by line."""
@@ -101,10 +163,7 @@ class TokenizeGroup:
 
 
 @app.command("encode", cls=PanelCommand)
-@described("""
-    Output:
-    --ids: write ids, not pieces
-""")
+@with_groups
 def encode(options: TokenizeGroup) -> None:
     """Split lines into pieces or ids, separated by spaces.
 
@@ -119,10 +178,7 @@ def encode(options: TokenizeGroup) -> None:
 
 
 @app.command("decode", cls=PanelCommand)
-@described("""
-    Input:
-    --ids: read ids, not pieces
-""")
+@with_groups
 def decode(options: TokenizeGroup) -> None:
     """Join pieces or ids to text, line for line.
 

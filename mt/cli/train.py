@@ -5,32 +5,51 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from mt.cli.console import print_result
-from mt.cli.options import described
+from mt.cli.options import (
+    ConfigName,
+    DeviceName,
+    RunDir,
+    Settings,
+    execution_option,
+    output_option,
+)
 from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.config.load import Loaded
 
 
-@described("""
-    Output:
-    --fresh: start over: rename an existing run directory to NAME.old-N first
-    Execution:
-    --dry-run: prepare the data, run the largest batch and one translation, estimate time and
-        memory; keep nothing
-    --processes N in 1..: processes that train together on this machine, on its cores or on N GPUs
-""")
 def train(
-    config: str,
-    settings: list[str] | None = None,
-    run_dir: Path | None = None,
-    fresh: bool = False,
-    dry_run: bool = False,
-    processes: int = 1,
-    device: str = "auto",
+    config: ConfigName,
+    settings: Settings = None,
+    run_dir: RunDir = None,
+    fresh: Annotated[
+        bool,
+        output_option(
+            "--fresh", help="start over: rename an existing run directory to NAME.old-N first"
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        execution_option(
+            "--dry-run",
+            help="prepare the data, run the largest batch and one translation, estimate time and "
+            "memory; keep nothing",
+        ),
+    ] = False,
+    processes: Annotated[
+        int,
+        execution_option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="processes that train together on this machine, on its cores or on N GPUs",
+        ),
+    ] = 1,
+    device: DeviceName = "auto",
 ) -> None:
     """Train a model. Run the same command again to resume a run that was interrupted.
 

@@ -2,83 +2,232 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, described
+from mt.cli.options import (
+    AlignmentHeads,
+    Alignments,
+    EngineGroup,
+    LineSearchGroup,
+    Models,
+    OnErrors,
+    OutputFile,
+    Resume,
+    SamplingGroup,
+    Source,
+    execution_option,
+    input_option,
+    options_in,
+    output_option,
+    search_option,
+    with_groups,
+)
+
+constraint_option = options_in("Constraints on outputs")
 
 
-@described("""
-    Input:
-    form = --format NAME: lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default:
-        a document as IN ends, .html, .srt or .xlf; else text)
-    --column N in 1..: column to translate in TSV or CSV lines; 1 is the first, and the default
-    --quoting HOW: csv: cells may be in quotation marks; none: the marks are text (default: csv
-        for --format csv, none for tsv)
-    --field NAME: field to translate in JSON lines; a dot leads into a field; text if not given
-    Output:
-    --n-best N in 1..: outputs per input line, as `index ||| text ||| score`
-    --scores: put the score and a tab before each output
-    Search:
-    --exact: stop a sentence only when no open hypothesis can still win
-    --mbr METRIC: minimum Bayes risk: choose among the --n-best by chrf or bleu
-    --rerank-with FOLDER: reverse model, or one of both directions: sort the hypotheses also by how
-        probable it finds the source, given each
-    --rerank-weight W: how much that counts: weight of its log-probability per token; 0.2 if not
-        given
-    --ensemble MEAN: average probabilities (probability, if not given) or log-probabilities (log)
-    Constraints on outputs:
-    --prefix FILE: target prefixes, one per input line: outputs start with them
-    --protect WHAT: texts that come out as they are: auto for web and e-mail addresses, {name}, %s,
-        $VAR and <tag>, else a regular expression; repeatable
-    --glossary FILE: terms, a tab and a translation in each line; whole words, the longest match
-        counts; a term in lower case stands for any case
-    --min-length N: shortest output, in tokens
-    --no-repeat-ngram N: never repeat N tokens in a row; 0 is off
-    --repetition-penalty P: multiply log-probabilities of tokens already in the output by P
-    --forbid TOKEN: a token of the vocabulary never to output; repeatable
-    Execution:
-    --max-wait SECONDS in 0..: wait at most SECONDS for a batch to fill, then translate it (default:
-        0.2 for stdin)
-    --shortlist FILE: faster: only the likely target pieces in this vmap.txt, which mt export
-        ctranslate2 --shortlist writes; for --engine ctranslate2 (default: what mt tune has chosen;
-        none: no shortlist)
-""")
+@dataclass(frozen=True)
+class FormatGroup:
+    """The options of the input and its format."""
+
+    source: Source = "-"
+    form: Annotated[
+        Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"] | None,
+        input_option(
+            "--format",
+            metavar="NAME",
+            help="lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default: a "
+            "document as IN ends, .html, .srt or .xlf; else text)",
+        ),
+    ] = None
+    column: Annotated[
+        int | None,
+        input_option(
+            "--column",
+            metavar="N",
+            min=1,
+            help="column to translate in TSV or CSV lines; 1 is the first, and the default",
+        ),
+    ] = None
+    field: Annotated[
+        str | None,
+        input_option(
+            "--field",
+            metavar="NAME",
+            help="field to translate in JSON lines; a dot leads into a field; text if not given",
+        ),
+    ] = None
+    quoting: Annotated[
+        Literal["csv", "none"] | None,
+        input_option(
+            "--quoting",
+            metavar="HOW",
+            help="csv: cells may be in quotation marks; none: the marks are text (default: csv for "
+            "--format csv, none for tsv)",
+        ),
+    ] = None
+    errors: OnErrors = "strict"
+
+
+@dataclass(frozen=True)
+class ChoiceGroup:
+    """The options that say which hypothesis of a line is its translation."""
+
+    exact: Annotated[
+        bool,
+        search_option("--exact", help="stop a sentence only when no open hypothesis can still win"),
+    ] = False
+    mbr: Annotated[
+        Literal["chrf", "bleu"] | None,
+        search_option(
+            "--mbr",
+            metavar="METRIC",
+            help="minimum Bayes risk: choose among the --n-best by chrf or bleu",
+        ),
+    ] = None
+    rerank_with: Annotated[
+        Path | None,
+        search_option(
+            "--rerank-with",
+            metavar="FOLDER",
+            help="reverse model, or one of both directions: sort the hypotheses also by how "
+            "probable it finds the source, given each",
+        ),
+    ] = None
+    rerank_weight: Annotated[
+        float | None,
+        search_option(
+            "--rerank-weight",
+            metavar="W",
+            help="how much that counts: weight of its log-probability per token; 0.2 if not given",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ConstraintGroup:
+    """The options that restrict which tokens an output has."""
+
+    min_length: Annotated[
+        int, constraint_option("--min-length", metavar="N", help="shortest output, in tokens")
+    ] = 0
+    no_repeat_ngram: Annotated[
+        int,
+        constraint_option(
+            "--no-repeat-ngram", metavar="N", help="never repeat N tokens in a row; 0 is off"
+        ),
+    ] = 0
+    repetition_penalty: Annotated[
+        float,
+        constraint_option(
+            "--repetition-penalty",
+            metavar="P",
+            help="multiply log-probabilities of tokens already in the output by P",
+        ),
+    ] = 1.0
+    forbid: Annotated[
+        list[str] | None,
+        constraint_option(
+            "--forbid",
+            metavar="TOKEN",
+            help="a token of the vocabulary never to output; repeatable",
+        ),
+    ] = None
+
+
+Ensemble = Annotated[
+    Literal["probability", "log"] | None,
+    search_option(
+        "--ensemble",
+        metavar="MEAN",
+        help="average probabilities (probability, if not given) or log-probabilities (log)",
+    ),
+]
+Prefix = Annotated[
+    Path | None,
+    constraint_option(
+        "--prefix",
+        metavar="FILE",
+        help="target prefixes, one per input line: outputs start with them",
+    ),
+]
+Protect = Annotated[
+    list[str] | None,
+    constraint_option(
+        "--protect",
+        metavar="WHAT",
+        help="texts that come out as they are: auto for web and e-mail addresses, {name}, %s, $VAR "
+        "and <tag>, else a regular expression; repeatable",
+    ),
+]
+Glossary = Annotated[
+    Path | None,
+    constraint_option(
+        "--glossary",
+        metavar="FILE",
+        help="terms, a tab and a translation in each line; whole words, the longest match counts; "
+        "a term in lower case stands for any case",
+    ),
+]
+MaxWait = Annotated[
+    float | None,
+    execution_option(
+        "--max-wait",
+        metavar="SECONDS",
+        min=0,
+        help="wait at most SECONDS for a batch to fill, then translate it (default: 0.2 for stdin)",
+    ),
+]
+Shortlist = Annotated[
+    Path | None,
+    execution_option(
+        "--shortlist",
+        metavar="FILE",
+        help="faster: only the likely target pieces in this vmap.txt, which mt export ctranslate2 "
+        "--shortlist writes; for --engine ctranslate2 (default: what mt tune has chosen; "
+        "none: no shortlist)",
+    ),
+]
+
+
+NBest = Annotated[
+    int,
+    output_option(
+        "--n-best",
+        metavar="N",
+        min=1,
+        help="outputs per input line, as `index ||| text ||| score`",
+    ),
+]
+Scores = Annotated[
+    bool, output_option("--scores", help="put the score and a tab before each output")
+]
+
+
+@with_groups
 def translate(
-    models: list[Path],
-    source: str = "-",
-    to: str | None = None,
-    from_: str | None = None,
-    form: str | None = None,
-    column: int | None = None,
-    field: str | None = None,
-    quoting: str | None = None,
-    errors: str = "strict",
-    output: str = "-",
-    n_best: int = 1,
-    scores: bool = False,
-    alignments: bool = False,
-    alignment_heads: str | None = None,
-    resume: bool = False,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    split_sentences: str = "auto",
-    as_written: bool = False,
-    exact: bool = False,
-    mbr: str | None = None,
-    rerank_with: Path | None = None,
-    rerank_weight: float | None = None,
-    ensemble: str | None = None,
-    prefix: Path | None = None,
-    protect: list[str] | None = None,
-    glossary: Path | None = None,
-    min_length: int = 0,
-    no_repeat_ngram: int = 0,
-    repetition_penalty: float = 1.0,
-    forbid: list[str] | None = None,
-    sampling: SamplingGroup = NO_SAMPLING,
-    max_wait: float | None = None,
-    engine: EngineGroup = ANY_ENGINE,
-    shortlist: Path | None = None,
+    models: Models,
+    text: FormatGroup,
+    *,
+    output: OutputFile = "-",
+    n_best: NBest = 1,
+    scores: Scores = False,
+    alignments: Alignments = False,
+    alignment_heads: AlignmentHeads = None,
+    resume: Resume = False,
+    search: LineSearchGroup,
+    choice: ChoiceGroup,
+    ensemble: Ensemble = None,
+    prefix: Prefix = None,
+    protect: Protect = None,
+    glossary: Glossary = None,
+    constraints: ConstraintGroup,
+    sampling: SamplingGroup,
+    max_wait: MaxWait = None,
+    engine: EngineGroup,
+    shortlist: Shortlist = None,
 ) -> None:
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
@@ -93,41 +242,29 @@ def translate(
     mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
-    from mt.search.options import SearchOptions
     from mt.translate.formats import LineFormat, format_of
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
     files = TextFiles(
-        source=source,
+        source=text.source,
         output=output,
-        errors=errors,
+        errors=text.errors,
         prefixes=prefix,
         resume=resume,
         max_wait=max_wait,
     )
-    search = SearchOptions(
-        to=to,
-        from_=from_,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        split_sentences=split_sentences,
-        as_written=as_written,
+    options = search.value(
+        **vars(choice),
+        **vars(constraints) | {"forbid": tuple(constraints.forbid or ())},
         n_best=n_best,
         with_scores=scores,
-        exact=exact,
-        mbr=mbr,
-        rerank_with=rerank_with,
-        rerank_weight=rerank_weight,
         prefixes=prefix is not None,
-        min_length=min_length,
-        no_repeat_ngram=no_repeat_ngram,
-        repetition_penalty=repetition_penalty,
-        forbid=tuple(forbid or ()),
         sample=sampling.value(),
         alignments=alignment_heads or ("auto" if alignments else None),
     )
-    options = engine.value(models, ensemble=ensemble, shortlist=shortlist)
-    form = form or format_of(source)
-    line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
-    translate_file(files, line_format, search, options, protect or (), glossary)
+    form = text.form or format_of(text.source)
+    n = 1 if choice.mbr else n_best
+    line_format = LineFormat(form, text.column, text.field, n, scores, text.quoting)
+    chosen_engine = engine.value(models, ensemble=ensemble, shortlist=shortlist)
+    translate_file(files, line_format, options, chosen_engine, protect or (), glossary)

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from mt.cli.console import print_result
-from mt.cli.options import described
+from mt.cli.options import (
+    argument,
+    input_option,
+    output_option,
+)
 from mt.errors import ConfigError
 
 
-@described("""
-    Input:
-    corpus = NAME: mtdata:GROUP-NAME-VERSION-LANGS
-    --langs SRC-TGT: source and target language, such as de-en
-    query = --list TEXT: list the corpora whose names contain TEXT; '' lists all
-    Output:
-    folder = --output -o FOLDER: folder for this corpus alone; existing files are not replaced
-    --overwrite: replace files that are in the folder already
-""")
 def get(
-    langs: str,
-    corpus: str | None = None,
-    folder: Path | None = None,
-    query: str | None = None,
-    overwrite: bool = False,
+    langs: Annotated[
+        str,
+        input_option(
+            "--langs", metavar="SRC-TGT", help="source and target language, such as de-en"
+        ),
+    ],
+    corpus: Annotated[
+        str | None, argument("mtdata:GROUP-NAME-VERSION-LANGS", "NAME", "Input")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        output_option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="folder for this corpus alone; existing files are not replaced",
+        ),
+    ] = None,
+    query: Annotated[
+        str | None,
+        input_option(
+            "--list", metavar="TEXT", help="list the corpora whose names contain TEXT; '' lists all"
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, output_option("--overwrite", help="replace files that are in the folder already")
+    ] = False,
 ) -> None:
     """Fetch a corpus; keep its citation and checksums.
 

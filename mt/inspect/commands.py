@@ -4,26 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated, Literal
 
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import CorpusGroup, described
+from mt.cli.options import (
+    AsJson,
+    CorpusGroup,
+    Model,
+    OptionalConfig,
+    OptionalModel,
+    OptionalSentence,
+    Picture,
+    Sentence,
+    Settings,
+    SideName,
+    TokenizerPath,
+    ToLanguage,
+    config_option,
+    execution_option,
+    input_option,
+    output_option,
+    with_groups,
+)
 from mt.errors import ConfigError
 
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
 
+Length = Annotated[
+    int,
+    input_option(
+        "--length",
+        metavar="N",
+        min=1,
+        help="tokens of a sentence on both sides, eos included, for FLOPs",
+    ),
+]
+
+
 @app.command("model", cls=PanelCommand)
-@described("""
-    Input:
-    --length N in 1..: tokens of a sentence on both sides, eos included, for FLOPs
-""")
 def model(
-    config: str | None = None,
-    trained: Path | None = None,
-    settings: list[str] | None = None,
-    length: int = 30,
-    as_json: bool = False,
+    config: OptionalConfig = None,
+    trained: OptionalModel = None,
+    settings: Settings = None,
+    length: Length = 30,
+    as_json: AsJson = False,
 ) -> None:
     """Print the shape of every parameter, and FLOPs.
 
@@ -73,32 +99,67 @@ def model(
         print_result(f"{format_summary(summary)}\n{format_flops(flops)}")
 
 
+Target = Annotated[
+    str | None,
+    input_option(
+        "--target",
+        metavar="TEXT",
+        help="its translation (default: the model's own; a sentence in capitals or without a "
+        "final stop is then written as for mt translate)",
+    ),
+]
+Kind = Annotated[
+    Literal["cross", "encoder", "decoder"],
+    output_option("--kind", metavar="NAME", help="attention to show: cross, encoder or decoder"),
+]
+Layer = Annotated[
+    int | None,
+    output_option(
+        "--layer", metavar="L", help="layer to show, counted from 1 (default: the last but one)"
+    ),
+]
+Head = Annotated[
+    str | None,
+    output_option(
+        "--head",
+        metavar="H,...",
+        help="head to show, counted from 1; of several, lines have a colour for each "
+        "(default: the mean of all)",
+    ),
+]
+Pieces = Annotated[bool, output_option("--pieces", help="show subword pieces, not words")]
+View = Annotated[
+    Literal["map", "lines", "grid"] | None,
+    output_option(
+        "--view",
+        metavar="NAME",
+        help="picture to draw: map, lines, or grid of all layers and heads (default: map; of "
+        "several heads lines)",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    output_option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="picture to write: .svg, .png, or .html to explore; text if not given",
+    ),
+]
+
+
 @app.command("attention", cls=PanelCommand)
-@described("""
-    Input:
-    --target TEXT: its translation (default: the model's own; a sentence in capitals or without a
-        final stop is then written as for mt translate)
-    Output:
-    --kind NAME: attention to show: cross, encoder or decoder
-    --layer L: layer to show, counted from 1 (default: the last but one)
-    --head H,...: head to show, counted from 1; of several, lines have a colour for each (default:
-        the mean of all)
-    --pieces: show subword pieces, not words
-    --view NAME: picture to draw: map, lines, or grid of all layers and heads (default: map; of
-        several heads lines)
-    --output -o FILE: picture to write: .svg, .png, or .html to explore; text if not given
-""")
 def attention(
-    model: Path,
-    sentence: str,
-    to: str | None = None,
-    target: str | None = None,
-    kind: str = "cross",
-    layer: int | None = None,
-    head: str | None = None,
-    pieces: bool = False,
-    view: str | None = None,
-    output: Path | None = None,
+    model: Model,
+    sentence: Sentence,
+    to: ToLanguage = None,
+    target: Target = None,
+    kind: Kind = "cross",
+    layer: Layer = None,
+    head: Head = None,
+    pieces: Pieces = False,
+    view: View = None,
+    output: Output = None,
 ) -> None:
     """Show which words each word attends to. As text, the three strongest, in percent.
 
@@ -143,19 +204,21 @@ def attention(
 
 
 @app.command("positions", cls=PanelCommand)
-@described("""
-    Input:
-    --side NAME: src or tgt, where the positions are learned
-    Output:
-    count = --positions N in 2..: how many positions to show, from the first on
-""")
 def positions(
-    config: str | None = None,
-    trained: Path | None = None,
-    settings: list[str] | None = None,
-    side: str = "src",
-    count: int = 100,
-    picture: Path | None = None,
+    config: OptionalConfig = None,
+    trained: OptionalModel = None,
+    settings: Settings = None,
+    side: Annotated[
+        SideName,
+        input_option("--side", metavar="NAME", help="src or tgt, where the positions are learned"),
+    ] = "src",
+    count: Annotated[
+        int,
+        output_option(
+            "--positions", metavar="N", min=2, help="how many positions to show, from the first on"
+        ),
+    ] = 100,
+    picture: Picture = None,
 ) -> None:
     """Show position embeddings and how similar they are.
 
@@ -193,21 +256,23 @@ def positions(
 
 
 @app.command("tokens", cls=PanelCommand)
-@described("""
-    Input:
-    --target TEXT: target sentence
-    --src FILE: source lines, also compressed; - is stdin
-    --tgt FILE: target lines
-    Output:
-    --lines N in 0..: lines to show token by token; counts are of all
-""")
 def tokens(
-    tokenizer: Path,
-    sentence: str | None = None,
-    target: str | None = None,
-    src: str | None = None,
-    tgt: str | None = None,
-    lines: int = 5,
+    tokenizer: TokenizerPath,
+    sentence: OptionalSentence = None,
+    target: Annotated[
+        str | None, input_option("--target", metavar="TEXT", help="target sentence")
+    ] = None,
+    src: Annotated[
+        str | None,
+        input_option("--src", metavar="FILE", help="source lines, also compressed; - is stdin"),
+    ] = None,
+    tgt: Annotated[str | None, input_option("--tgt", metavar="FILE", help="target lines")] = None,
+    lines: Annotated[
+        int,
+        output_option(
+            "--lines", metavar="N", min=0, help="lines to show token by token; counts are of all"
+        ),
+    ] = 5,
 ) -> None:
     """Show how lines are split: tokens with ids, then counts.
 
@@ -240,11 +305,19 @@ def tokens(
 
 
 @app.command("lr", cls=PanelCommand)
-@described("""
-    Config:
-    --config -c NAME: config file, or the name of a shipped config; several are compared
-""")
-def lr(config: list[str], settings: list[str] | None = None, picture: Path | None = None) -> None:
+def lr(
+    config: Annotated[
+        list[str],
+        config_option(
+            "--config",
+            "-c",
+            metavar="NAME",
+            help="config file, or the name of a shipped config; several are compared",
+        ),
+    ],
+    settings: Settings = None,
+    picture: Picture = None,
+) -> None:
     """Show the learning rate over a training.
 
     As a table of chosen updates; with -o as a picture too. Several configs are compared.
@@ -280,28 +353,60 @@ def _one_of(config: str | None, model: Path | None, settings: list[str] | None) 
         raise ConfigError("--set: changes a config; give --config, or leave it out")
 
 
-@described("""
-    Input:
-    against = --against FILE: text that should not be in the corpora, such as a test set; repeatable
-    --tokenizer PATH: count its tokens: SentencePiece .model file, run directory or model folder
-    every_line = --all: identify the language of all lines, not of 1,000 in 10,000
-    Output:
-    as_json = --json: print the statistics as JSON
-    html = --html FILE: also write them as a page, with histograms; completely or not at all
-    cleaning = --cleaning REPORT: what mt data clean --json printed: the page shows what each rule
-        rejected, with examples
-    Execution:
-    --workers N in 1..: processes (default: one per core)
-""")
+Against = Annotated[
+    list[Path] | None,
+    input_option(
+        "--against",
+        metavar="FILE",
+        help="text that should not be in the corpora, such as a test set; repeatable",
+    ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    input_option(
+        "--tokenizer",
+        metavar="PATH",
+        help="count its tokens: SentencePiece .model file, run directory or model folder",
+    ),
+]
+EveryLine = Annotated[
+    bool,
+    input_option("--all", help="identify the language of all lines, not of 1,000 in 10,000"),
+]
+StatsAsJson = Annotated[bool, output_option("--json", help="print the statistics as JSON")]
+Html = Annotated[
+    Path | None,
+    output_option(
+        "--html",
+        metavar="FILE",
+        help="also write them as a page, with histograms; completely or not at all",
+    ),
+]
+Cleaning = Annotated[
+    Path | None,
+    output_option(
+        "--cleaning",
+        metavar="REPORT",
+        help="what mt data clean --json printed: the page shows what each rule rejected, with "
+        "examples",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    execution_option("--workers", metavar="N", min=1, help="processes (default: one per core)"),
+]
+
+
+@with_groups
 def stats(
     corpora: CorpusGroup,
-    against: list[Path] | None = None,
-    tokenizer: Path | None = None,
-    every_line: bool = False,
-    as_json: bool = False,
-    html: Path | None = None,
-    cleaning: Path | None = None,
-    workers: int | None = None,
+    against: Against = None,
+    tokenizer: Tokenizer = None,
+    every_line: EveryLine = False,
+    as_json: StatsAsJson = False,
+    html: Html = None,
+    cleaning: Cleaning = None,
+    workers: Workers = None,
 ) -> None:
     """Count what corpora contain, each in a column.
 

@@ -9,7 +9,14 @@ import typer
 
 from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import described
+from mt.cli.options import (
+    Model,
+    NewFolder,
+    PrecisionOfWeights,
+    Quantization,
+    argument,
+    output_option,
+)
 from mt.errors import ConfigError
 
 import_app = command_group("import", "Make a model of one of another program.")
@@ -17,10 +24,12 @@ export_app = command_group("export", "Convert a model for another program.")
 
 
 @import_app.command("huggingface", cls=PanelCommand)
-@described("""
-    folder = DIR: folder with config.json, weights, source.spm, target.spm
-""")
-def import_huggingface(folder: Path, new_folder: Path) -> None:
+def import_huggingface(
+    folder: Annotated[
+        Path, argument("folder with config.json, weights, source.spm, target.spm", "DIR")
+    ],
+    new_folder: NewFolder,
+) -> None:
     """Import a Marian model (OPUS-MT) of transformers.
 
     The folder is as Hugging Face transformers, or mt export huggingface, writes it. The new
@@ -54,21 +63,35 @@ def marian(
 
 
 @export_app.command("ctranslate2", cls=PanelCommand)
-@described("""
-    Output:
-    --quantization NAME: precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune
-        has chosen, else fp32)
-    --shortlist: also write vmap.txt: likely target pieces of each source piece, learned from the
-        run's training data, for mt translate --shortlist; that of mt tune is written anyway
-    --to CODE: the one language to translate into, such as fr, of a model that knows several
-        (default: any; the first token of a source names it)
-""")
 def ctranslate2(
-    model: Path,
-    new_folder: Path,
-    quantization: str | None = None,
-    shortlist: bool = False,
-    to: str | None = None,
+    model: Model,
+    new_folder: NewFolder,
+    quantization: Annotated[
+        PrecisionOfWeights | None,
+        output_option(
+            "--quantization",
+            metavar="NAME",
+            help="precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune has "
+            "chosen, else fp32)",
+        ),
+    ] = None,
+    shortlist: Annotated[
+        bool,
+        output_option(
+            "--shortlist",
+            help="also write vmap.txt: likely target pieces of each source piece, learned from the "
+            "run's training data, for mt translate --shortlist; that of mt tune is written anyway",
+        ),
+    ] = False,
+    to: Annotated[
+        str | None,
+        output_option(
+            "--to",
+            metavar="CODE",
+            help="the one language to translate into, such as fr, of a model that knows several "
+            "(default: any; the first token of a source names it)",
+        ),
+    ] = None,
 ) -> None:
     """Convert a model for CTranslate2.
 
@@ -89,20 +112,35 @@ def ctranslate2(
 
 
 @export_app.command("argos", cls=PanelCommand)
-@described("""
-    Output:
-    --output -o FILE.argosmodel: new package to write
-    --from-code CODE: language to translate from, such as de (default: data.src_lang)
-    --to-code CODE: language to translate to (default: data.tgt_lang)
-    --package-version N.N: version of the package; a higher one replaces a lower one
-""")
 def argos(
-    model: Path,
-    output: Path,
-    quantization: str = "int8",
-    from_code: str | None = None,
-    to_code: str | None = None,
-    package_version: str = "1.0",
+    model: Model,
+    output: Annotated[
+        Path,
+        output_option("--output", "-o", metavar="FILE.argosmodel", help="new package to write"),
+    ],
+    quantization: Quantization = "int8",
+    from_code: Annotated[
+        str | None,
+        output_option(
+            "--from-code",
+            metavar="CODE",
+            help="language to translate from, such as de (default: data.src_lang)",
+        ),
+    ] = None,
+    to_code: Annotated[
+        str | None,
+        output_option(
+            "--to-code", metavar="CODE", help="language to translate to (default: data.tgt_lang)"
+        ),
+    ] = None,
+    package_version: Annotated[
+        str,
+        output_option(
+            "--package-version",
+            metavar="N.N",
+            help="version of the package; a higher one replaces a lower one",
+        ),
+    ] = "1.0",
 ) -> None:
     """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
 
@@ -119,12 +157,18 @@ def argos(
 
 
 @export_app.command("huggingface", cls=PanelCommand)
-@described("""
-    Output:
-    license_name = --license ID: licence for the model card, such as apache-2.0; none is stated if
-        not given
-""")
-def export_huggingface(model: Path, new_folder: Path, license_name: str | None = None) -> None:
+def export_huggingface(
+    model: Model,
+    new_folder: NewFolder,
+    license_name: Annotated[
+        str | None,
+        output_option(
+            "--license",
+            metavar="ID",
+            help="licence for the model card, such as apache-2.0; none is stated if not given",
+        ),
+    ] = None,
+) -> None:
     """Convert a model for Hugging Face transformers.
 
     transformers opens it without custom code. It is written only if both programs give the same

@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from mt.cli.console import print_result, say
-from mt.cli.options import described
+from mt.cli.options import (
+    argument,
+    output_option,
+)
+
+Runs = Annotated[list[Path], argument("run directories", "RUN", "Input")]
+Output = Annotated[
+    str | None,
+    output_option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="page to write, completely or not at all; - is stdout (default: report.html in "
+        "the run; of several runs, in this folder)",
+    ),
+]
+Sentences = Annotated[
+    int,
+    output_option(
+        "--sentences",
+        metavar="N",
+        min=0,
+        max=20,
+        help="best, worst and flagged sentences to show, of each",
+    ),
+]
+Translate = Annotated[
+    bool,
+    output_option(
+        "--translate",
+        help="translate again what was scored, in runs that have not kept the outputs",
+    ),
+]
+Perturbed = Annotated[
+    Path | None,
+    output_option(
+        "--perturbed",
+        metavar="FILE",
+        help="what mt evaluate --perturb --json has printed about the first run, to chart",
+    ),
+]
 
 
-@described("""
-    Input:
-    runs = RUN: run directories
-    Output:
-    --output -o FILE: page to write, completely or not at all; - is stdout (default: report.html in
-        the run; of several runs, in this folder)
-    --sentences N in 0..20: best, worst and flagged sentences to show, of each
-    --perturbed FILE: what mt evaluate --perturb --json has printed about the first run, to chart
-    --translate: translate again what was scored, in runs that have not kept the outputs
-""")
 def report(
-    runs: list[Path],
-    output: str | None = None,
-    sentences: int = 3,
-    translate: bool = False,
-    perturbed: Path | None = None,
+    runs: Runs,
+    output: Output = None,
+    sentences: Sentences = 3,
+    translate: Translate = False,
+    perturbed: Perturbed = None,
 ) -> None:
     """Make one HTML page about a run, also one in progress.
 

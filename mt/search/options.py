@@ -14,15 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from mt.config.load import config_from_mapping
-from mt.config.schema import Config, DecodeConfig
-from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mt.config.schema import Config, DecodeConfig
+    from mt.data.tokens.tokenizer import Tokenizer
     from mt.search.constraints import Constraint
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
+PrecisionName = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+WhenToSplit = Literal["auto", "always", "never"]
 # More processes for each core are a mistake: each has its own batches in memory.
 WORKERS_PER_CORE = 16
 # What --shortlist takes instead of a file: none, also where `mt tune` has chosen one.
@@ -144,6 +145,8 @@ class SearchOptions:
 
     def decode_config(self, config: Config) -> DecodeConfig:
         """Return the model's decoding settings with the beam size and length penalty given here."""
+        from mt.config.load import config_from_mapping
+
         values = {"beam_size": self.beam_size, "length_penalty": self.length_penalty}
         given = {key: value for key, value in values.items() if value is not None}
         decode = config.decode.model_dump() | given
@@ -210,6 +213,8 @@ class EngineOptions:
 
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:
+    from mt.data.tokens.tokenizer import EOS
+
     number = tokenizer.tgt.piece_id(token)
     if number <= EOS:  # unk: not in the vocabulary; pad, bos and eos are not part of a text
         tokens = " ".join(tokenizer.tgt.pieces(token)) or "nothing"

@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 from mt.cli.console import print_result, say
-from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, described
+from mt.cli.options import (
+    ANY_ENGINE,
+    NO_SAMPLING,
+    BeamSize,
+    CorpusFile,
+    EngineGroup,
+    FromLanguage,
+    LengthPenalty,
+    Models,
+    OnErrors,
+    Overwrite,
+    Resume,
+    SamplingGroup,
+    ToLanguage,
+    argument,
+    input_option,
+    output_option,
+    search_option,
+    with_groups,
+)
 
 
-@described("""
-    Input:
-    source = IN: text in the language to translate into, also compressed; - is stdin
-    Output:
-    --tag WORD: word before each synthetic source, such as <BT>
-""")
+@with_groups
 def backtranslate(
-    models: list[Path],
-    source: str,
-    corpus: str,
-    to: str | None = None,
-    from_: str | None = None,
-    errors: str = "strict",
-    tag: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
+    models: Models,
+    source: Annotated[
+        str,
+        argument(
+            "text in the language to translate into, also compressed; - is stdin",
+            "IN",
+            "Input",
+        ),
+    ],
+    corpus: CorpusFile,
+    to: ToLanguage = None,
+    from_: FromLanguage = None,
+    errors: OnErrors = "strict",
+    tag: Annotated[
+        str | None,
+        output_option(
+            "--tag", metavar="WORD", help="word before each synthetic source, such as <BT>"
+        ),
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
     sampling: SamplingGroup = NO_SAMPLING,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
@@ -59,30 +86,57 @@ def backtranslate(
     print_result(entry)
 
 
-@described("""
-    Input:
-    --src FILE: text for the teacher to translate (default: its training data)
-    --ref FILE: translations of --src, to choose among the --n-best
-    Output:
-    --student N-M: layers of the student's encoder and decoder
-    Search:
-    --n-best N in 1..: of N outputs, keep the most similar to the reference; 1 keeps the best by
-        score
-    --metric NAME: similarity to the reference: bleu or chrf of the sentence; bleu if not given
-""")
+Src = Annotated[
+    Path | None,
+    input_option(
+        "--src",
+        metavar="FILE",
+        help="text for the teacher to translate (default: its training data)",
+    ),
+]
+Ref = Annotated[
+    Path | None,
+    input_option(
+        "--ref", metavar="FILE", help="translations of --src, to choose among the --n-best"
+    ),
+]
+Student = Annotated[
+    str,
+    output_option("--student", metavar="N-M", help="layers of the student's encoder and decoder"),
+]
+NBest = Annotated[
+    int,
+    search_option(
+        "--n-best",
+        metavar="N",
+        min=1,
+        help="of N outputs, keep the most similar to the reference; 1 keeps the best by score",
+    ),
+]
+Metric = Annotated[
+    Literal["bleu", "chrf"] | None,
+    search_option(
+        "--metric",
+        metavar="NAME",
+        help="similarity to the reference: bleu or chrf of the sentence; bleu if not given",
+    ),
+]
+
+
+@with_groups
 def distill(
-    models: list[Path],
-    corpus: str,
-    src: Path | None = None,
-    ref: Path | None = None,
-    from_: str | None = None,
-    student: str = "6-2",
-    resume: bool = False,
-    overwrite: bool = False,
-    n_best: int = 1,
-    metric: str | None = None,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
+    models: Models,
+    corpus: CorpusFile,
+    src: Src = None,
+    ref: Ref = None,
+    from_: FromLanguage = None,
+    student: Student = "6-2",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    n_best: NBest = 1,
+    metric: Metric = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
     """Distil a model: its output trains a faster one.

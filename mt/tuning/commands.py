@@ -4,38 +4,84 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
 from mt.cli.console import print_result, say
-from mt.cli.options import described
+from mt.cli.options import (
+    AsJson,
+    FromLanguage,
+    Model,
+    ToLanguage,
+    execution_option,
+    input_option,
+    output_option,
+    search_option,
+)
 from mt.errors import DataError
 
+Src = Annotated[
+    str | None,
+    input_option(
+        "--src",
+        metavar="FILE",
+        help="source text to translate, with --ref (default: data.valid of the model's config)",
+    ),
+]
+Ref = Annotated[
+    str | None, input_option("--ref", metavar="FILE", help="its reference, detokenised")
+]
+Shortlist = Annotated[
+    Path | None,
+    input_option(
+        "--shortlist",
+        metavar="FILE",
+        help="vmap.txt to try (default: one is learned from the run's training data; none: no "
+        "shortlist)",
+    ),
+]
+Reset = Annotated[
+    bool, output_option("--reset", help="remove what mt tune has chosen, and try nothing")
+]
+MaxLoss = Annotated[
+    float,
+    search_option(
+        "--max-loss",
+        metavar="BLEU",
+        min=0,
+        help="a faster setting may lose so much, if that may be chance",
+    ),
+]
+Device = Annotated[
+    str,
+    execution_option(
+        "--device",
+        metavar="NAME",
+        help="auto, cpu, cuda or cuda:N; the settings are those that are fast there",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    execution_option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="threads on a CPU, or processes on GPUs (default: one per core; a GPU)",
+    ),
+]
 
-@described("""
-    Input:
-    --src FILE: source text to translate, with --ref (default: data.valid of the model's config)
-    --ref FILE: its reference, detokenised
-    --shortlist FILE: vmap.txt to try (default: one is learned from the run's training data; none:
-        no shortlist)
-    Output:
-    --reset: remove what mt tune has chosen, and try nothing
-    Search:
-    --max-loss BLEU in 0..: a faster setting may lose so much, if that may be chance
-    Execution:
-    --device NAME: auto, cpu, cuda or cuda:N; the settings are those that are fast there
-    --workers N in 1..: threads on a CPU, or processes on GPUs (default: one per core; a GPU)
-""")
+
 def tune(
-    trained: Path,
-    src: str | None = None,
-    ref: str | None = None,
-    to: str | None = None,
-    from_: str | None = None,
-    shortlist: Path | None = None,
-    as_json: bool = False,
-    reset: bool = False,
-    max_loss: float = 0.3,
-    device: str = "auto",
-    workers: int | None = None,
+    trained: Model,
+    src: Src = None,
+    ref: Ref = None,
+    to: ToLanguage = None,
+    from_: FromLanguage = None,
+    shortlist: Shortlist = None,
+    as_json: AsJson = False,
+    reset: Reset = False,
+    max_loss: MaxLoss = 0.3,
+    device: Device = "auto",
+    workers: Workers = None,
 ) -> None:
     """Find the fastest decoding that scores as well.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import pytest
@@ -21,7 +21,14 @@ from typer.testing import CliRunner
 
 from mt.cli import main
 from mt.cli.console import print_result
-from mt.cli.options import SamplingGroup, described
+from mt.cli.options import (
+    BatchTokens,
+    SamplingGroup,
+    argument,
+    options_in,
+    output_option,
+    with_groups,
+)
 from mt.config import load, schema
 from mt.config.plan import plan_data
 from mt.data.reading import corpus, formats
@@ -189,12 +196,13 @@ def test_the_recipe_of_an_exporter_has_its_own_test() -> None:
 def test_a_command_parses_its_options_and_calls_one_function(
     mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @described("""
-        file = FILE: text
-        Output:
-        --repeat N in 1..: times to print the count
-    """)
-    def count(file: Path, repeat: int = 1, batch_tokens: int | None = None) -> None:
+    def count(
+        file: Annotated[Path, argument("text", "FILE")],
+        repeat: Annotated[
+            int, output_option("--repeat", metavar="N", min=1, help="times to print the count")
+        ] = 1,
+        batch_tokens: BatchTokens = None,
+    ) -> None:
         """Count the lines of a text."""
         from mt.data.reading.text_files import count_lines
 
@@ -311,21 +319,17 @@ def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:
 
     @dataclass(frozen=True)
     class Group:
-        min_p: float = 0.0
+        min_p: Annotated[float, options_in("Sampling")("--min-p", metavar="P")] = 0.0
 
     received: list[Any] = []
 
-    def command(first: int = 1, group: Group = Group(), last: int = 2) -> None:
+    def command(first: int = 1, *, group: Group, last: int = 2) -> None:
         received.extend((first, group, last))
 
     command.__annotations__["group"] = Group
-    rows = "--first N: one\nSampling:\n--min-p P: least share of the best\nInput:\n--last N: two"
-    twice = f"{rows}\n--first N: again"
-    for table in (f"{rows}\n--other: no parameter", "--first N: one", "--first N", twice):
-        with pytest.raises((ValueError, KeyError), match=r"other|min_p|is no row|two rows"):
-            described(table)(command)
+    Group.__annotations__["min_p"] = Annotated[float, options_in("Sampling")("--min-p")]
     app = typer.Typer()
-    app.command()(expanded := described(rows)(command))
+    app.command()(expanded := with_groups(command))
     assert list(inspect.signature(expanded).parameters) == ["first", "min_p", "last"]
     result = CliRunner().invoke(app, ["--min-p", "0.05", "--last", "3"])
     assert result.exit_code == 0, result.output
