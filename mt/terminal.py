@@ -1,7 +1,12 @@
-"""Messages and progress for a person, on stderr, without what would command a terminal."""
+"""Messages and progress for a person, on stderr, without what would command a terminal.
+
+Messages go to the logger `mt`, at level INFO. The command line prints them; a program that imports
+`mt` prints nothing, unless it sets up logging.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -30,21 +35,45 @@ def printable(text: str) -> str:
     return text.translate(_SIGNS)
 
 
+LOGGER = logging.getLogger("mt")
+
+
 def say(text: str) -> None:
-    """Print a message to stderr, with `mt: ` before each line, so that grep finds all of it.
+    """Tell the user something: a message of the logger `mt`."""
+    LOGGER.info("%s", printable(text))
+
+
+class _Printer(logging.Handler):
+    """Prints messages to stderr, with `mt: ` before each line, so that grep finds all of it.
 
     A stderr that cannot be written (a full disk, a closed pipe) neither ends the work nor changes
     the exit code.
     """
-    lines = "\n".join(f"mt: {line}" for line in printable(text).split("\n"))
-    with suppress(OSError):
-        print(lines, file=sys.stderr, flush=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = "\n".join(f"mt: {line}" for line in record.getMessage().split("\n"))
+        with suppress(OSError):
+            print(lines, file=sys.stderr, flush=True)
+
+
+def print_messages() -> None:
+    """Print messages and show bars from now on, as the command line does."""
+    if not prints_messages():
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False
+        LOGGER.addHandler(_Printer())
+
+
+def prints_messages() -> bool:
+    """Whether this process has called `print_messages`."""
+    return any(isinstance(handler, _Printer) for handler in LOGGER.handlers)
 
 
 def can_show_bar(output: str = "") -> bool:
     """Whether a progress bar can be shown: not between lines that appear on the terminal."""
     to_stdout = output == "-" and sys.stdout is not None and sys.stdout.isatty()
-    return sys.stderr is not None and sys.stderr.isatty() and not to_stdout
+    has_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return prints_messages() and has_terminal and not to_stdout
 
 
 @dataclass(eq=False)

@@ -28,6 +28,8 @@ import hypothesis
 import pytest
 import yaml
 
+from mt.terminal import print_messages
+
 if TYPE_CHECKING:
     from finetuning import Started
     from torch import Tensor
@@ -56,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide the GPUs of this machine from all tests but those that need one."""
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    print_messages()  # as the command line does: tests of functions read stderr
 
 
 # Changes to the tiny config: short outputs without a beam; no test sets; no validation either.

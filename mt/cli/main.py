@@ -19,6 +19,7 @@ from mt import __version__
 from mt.cli.console import Commands, print_result, terminate
 from mt.cli.help import command_group
 from mt.runtime.machine import limit_spinning
+from mt.terminal import print_messages
 
 # Where each command is, in the order of `mt --help`. What is in a leaf, such as mt.report, may be
 # missing: the command then says so.
@@ -89,6 +90,7 @@ def main() -> NoReturn:
     """Run `mt` with the arguments of this process, then exit."""
     if sys.stderr is None:  # closed; messages must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    print_messages()
     signal.signal(signal.SIGTERM, terminate)
     limit_spinning()
     if isinstance(sys.stdout, io.TextIOWrapper):

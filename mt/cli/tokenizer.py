@@ -113,9 +113,7 @@ def train(
     mt tokenizer train --config tiny.yaml -o tiny.model
     mt train --config tiny.yaml --set tokenizer.model=mine.model
     """
-    import json
-
-    from mt.config.load import config_from_mapping, load_config
+    from mt.config.load import as_settings, config_from_mapping, load_config
     from mt.translate.tokenize_file import train_file
 
     if config is None and settings:
@@ -133,11 +131,8 @@ def train(
     given = {key: value for key, value in options.items() if value is not None}
     if config is None:
         values = config_from_mapping({"tokenizer": given}, "mt tokenizer train")
-    else:  # JSON is YAML, and keeps texts texts
-        sets = [
-            f"tokenizer.{key}={json.dumps(value, ensure_ascii=False)}"
-            for key, value in given.items()
-        ]
+    else:
+        sets = as_settings({f"tokenizer.{key}": value for key, value in given.items()})
         values = load_config(config, [*(settings or []), *sets]).config
     train_file(values, files or [], output)
 

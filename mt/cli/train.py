@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from mt import api
 from mt.cli.console import print_result
 from mt.cli.options import (
     ConfigName,
@@ -16,10 +16,6 @@ from mt.cli.options import (
     execution_option,
     output_option,
 )
-from mt.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mt.config.load import Loaded
 
 
 def train(
@@ -60,39 +56,15 @@ def train(
     mt train --config base.yaml --processes 2
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
-    loaded, folder = _load(config, settings or [], run_dir)
+    if processes == 1:
+        outcome = api.train(config, run_dir, settings, device=device, fresh=fresh, dry_run=dry_run)
+        if dry_run and os.environ.get("RANK", "0") == "0":
+            print_result(outcome.reason)
+        sys.exit(outcome.exit_code)
+    from mt.runtime.local_processes import run_processes
 
-    if processes > 1:
-        from mt.runtime.local_processes import run_processes
-
-        given = ["train", "--config", config, "--run-dir", str(folder), "--device", device]
-        given += [word for setting in settings or [] for word in ("--set", setting)]
-        given += ["--fresh"] * fresh + ["--dry-run"] * dry_run
-        sys.exit(run_processes(given, processes))
-
-    from mt.training import launch
-
-    outcome = launch.train(loaded.config, folder, device, fresh, dry_run)
-    if dry_run and os.environ.get("RANK", "0") == "0":
-        print_result(outcome.reason)
-    sys.exit(outcome.exit_code)
-
-
-def _load(config: str, settings: list[str], run_dir: Path | None) -> tuple[Loaded, Path]:
-    """Load the config, and name the run directory.
-
-    Of several processes, only one reports what is wrong with it.
-    """
-    from mt.config.load import load_config, require_training_data
-
-    try:
-        loaded = load_config(config, settings)
-        require_training_data(loaded.config)
-        folder = run_dir or loaded.run_dir
-    except ConfigError as error:
-        if "LOCAL_RANK" not in os.environ:
-            raise
-        from mt.runtime.distributed import report_once
-
-        report_once(error)
-    return loaded, folder
+    _, folder = api.load_for_training(config, run_dir, settings)
+    given = ["train", "--config", config, "--run-dir", str(folder), "--device", device]
+    given += [word for setting in settings or [] for word in ("--set", setting)]
+    given += ["--fresh"] * fresh + ["--dry-run"] * dry_run
+    sys.exit(run_processes(given, processes))

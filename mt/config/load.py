@@ -5,6 +5,7 @@ All faults of a config are reported in one `ConfigError`, a line each.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,16 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
     for leaf in leaves(config.model_dump(mode="json")):
         origins[leaf] = "--set" if is_set(leaf, set_paths) else origin_of.get(leaf, "default")
     return Loaded(config, origins, path.stem, path)
+
+
+def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
+    """Return what `load_config` takes as `sets`, of values by key; JSON keeps texts texts."""
+    if not isinstance(values, Mapping):
+        return [*(values or ())]
+    return [
+        f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
+        for key, value in values.items()
+    ]
 
 
 def config_from_mapping(mapping: Mapping[str, Any], where: str) -> Config:

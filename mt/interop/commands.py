@@ -102,13 +102,16 @@ def ctranslate2(
     mt export ctranslate2 --model runs/base -o base.ct2
     mt export ctranslate2 --model runs/base --quantization int8 -o base-int8.ct2
     """
-    from mt.interop.ctranslate2 import export
-    from mt.model.checkpoint import load_model
-    from mt.translate.shortlist import store_of
+    from mt import api
 
-    loaded = load_model(model)
-    store = store_of(loaded.folder) if shortlist else None
-    export(loaded, new_folder, quantization, say, store, to)
+    api.export(
+        model,
+        new_folder,
+        "ctranslate2",
+        quantization=quantization,
+        shortlist=shortlist,
+        language=to,
+    )
 
 
 @export_app.command("argos", cls=PanelCommand)
@@ -149,11 +152,17 @@ def argos(
     \b
     mt export argos --model runs/base -o de_en.argosmodel
     """
-    from mt.interop.argos import Names, export_package
-    from mt.model.checkpoint import load_model
+    from mt import api
 
-    names = Names(from_code, to_code, package_version)
-    export_package(load_model(model), output, names, quantization, say)
+    api.export(
+        model,
+        output,
+        "argos",
+        quantization=quantization,
+        from_code=from_code,
+        to_code=to_code,
+        package_version=package_version,
+    )
 
 
 @export_app.command("huggingface", cls=PanelCommand)
@@ -177,7 +186,6 @@ def export_huggingface(
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0
     """
-    from mt.interop.huggingface_export import export
-    from mt.model.checkpoint import load_model
+    from mt import api
 
-    export(load_model(model), new_folder, license_name, say)
+    api.export(model, new_folder, "huggingface", license_name=license_name)

@@ -93,6 +93,10 @@ class TorchEngine(Engine):
         """Yield (index of the job, `search(*job)`), in order."""
         return enumerate(itertools.starmap(self.search, jobs))
 
+    def with_n_best(self, n: int) -> TorchEngine:
+        """Return an engine that finds `n` hypotheses of each source."""
+        return replace(self, options=replace(self.options, n_best=n))
+
     def without_loops(self) -> TorchEngine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
         no_loop: Constraint = partial(no_repeat_ngram, LOOP)

@@ -153,6 +153,10 @@ class Engine(ABC):
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
 
     @abstractmethod
+    def with_n_best(self, n: int) -> Engine:
+        """Return an engine that finds `n` hypotheses of each source."""
+
+    @abstractmethod
     def without_loops(self) -> Engine:
         """Return an engine that repeats no `LOOP` tokens; greedy, so that all find the same."""
 
@@ -162,9 +166,11 @@ def search_in_worker(
     tokenizer: Tokenizer,
     sources: Sequence[Ids],
     prefixes: Sequence[Ids],
-    loop_free: bool = False,
+    n_best: int,
+    loop_free: bool,
 ) -> Answer:
     """Search a batch, and decode the hypotheses to text: that takes as long as all the rest."""
+    engine = engine.with_n_best(n_best)
     engine = engine.without_loops() if loop_free else engine
     hypotheses = engine.search(sources, prefixes)
     return hypotheses, tokenizer.tgt.decode(hypotheses.ids())

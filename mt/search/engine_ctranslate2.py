@@ -116,6 +116,10 @@ class CTranslate2Engine(Engine):
         for number, rows in incomplete.items():
             yield number, self._best(rows)
 
+    def with_n_best(self, n: int) -> CTranslate2Engine:
+        """Return an engine that finds `n` hypotheses of each source."""
+        return replace(self, options=replace(self.options, n_best=n))
+
     def without_loops(self) -> CTranslate2Engine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
         greedy = self.decode.model_copy(update={"beam_size": 1})

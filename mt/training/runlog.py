@@ -18,7 +18,7 @@ from mt.errors import ConfigError, MtError
 from mt.runs.metrics import append_metrics, drop_metrics_after
 from mt.runs.outputs import drop_outputs_after
 from mt.runs.run_dir import LOG, TENSORBOARD, explain_write_errors
-from mt.terminal import Progress, printable
+from mt.terminal import Progress, can_show_bar, printable, prints_messages, say
 
 if TYPE_CHECKING:
     from mt.data.tokens.loader import Prefetcher, Update
@@ -93,7 +93,9 @@ class RunLog:
             with suppress(OSError):
                 self._file.write(f"{line}\n")
                 self._file.flush()
-        if to_stderr:
+        if to_stderr and not prints_messages():
+            say(text)
+        elif to_stderr:
             with suppress(OSError):
                 if self._bar is None:
                     print(line, file=sys.stderr, flush=True)
@@ -102,7 +104,7 @@ class RunLog:
 
     @property
     def _on_terminal(self) -> bool:
-        return self._is_main and sys.stderr.isatty()
+        return self._is_main and can_show_bar()
 
     def wants_figures(self) -> bool:
         """Whether the bar is shown, and its figures are old enough to be computed again."""

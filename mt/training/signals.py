@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,7 +29,9 @@ class Signals:
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        for number in self.NUMBERS:
+        # Python lets only the main thread handle signals. In another one, its program does.
+        in_main = threading.current_thread() is threading.main_thread()
+        for number in self.NUMBERS if in_main else ():
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             self._previous_handlers[number] = signal.signal(number, self._record)

@@ -29,6 +29,7 @@ from mt.runs.model_folder import (
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
 from mt.translate.assemble import make_translator
+from mt.translate.lines import Step
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.translator import Translator
@@ -74,20 +75,25 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
 
 
+def load_models(
+    search: SearchOptions, engine: EngineOptions, large: bool = False
+) -> tuple[LoadedEngine, Step | None]:
+    """Load an engine, and the reverse model that `search` reranks with."""
+    if search.rerank_with is None:
+        return load_engine(search, engine, large), None
+    from mt.translate.rerank import load_reranker, with_all_hypotheses
+
+    every = with_all_hypotheses(search, engine.models[0])
+    loaded = load_engine(every, engine, large)
+    return loaded, load_reranker(every, engine, loaded.tokenizer, search.n_best)
+
+
 def load_translator(
     search: SearchOptions, engine: EngineOptions, large: bool = False, **wants: Any
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
-    n_best = search.n_best
-    if search.rerank_with is None:
-        loaded = load_engine(search, engine, large)
-    else:
-        from mt.translate.rerank import load_reranker, with_all_hypotheses
-
-        search = with_all_hypotheses(search, engine.models[0])
-        loaded = load_engine(search, engine, large)
-        wants["reranker"] = load_reranker(search, engine, loaded.tokenizer, n_best)
-    return make_translator(loaded, search.to, search.from_, **wants)
+    loaded, reranker = load_models(search, engine, large)
+    return make_translator(loaded, search.to, search.from_, reranker=reranker, **wants)
 
 
 def check_source_language(code: str | None, data: DataPlan) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.runs.model_folder import ModelFolder
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
+from mt.search.options import SearchOptions
 from mt.translate.lines import Line, SegmentOutput
 from mt.translate.progress import Tally
 
@@ -46,6 +48,8 @@ class LoadedEngine:
     reads_ahead: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)  # see `Step.settings`
     name: str = ""  # what decodes, and why, where that was a choice
+    # Held while a window is translated: several threads may share an engine.
+    lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
 
     @classmethod
     def of_model(cls, model: ModelFolder, engine: Engine, **values: Any) -> LoadedEngine:
@@ -57,10 +61,14 @@ class LoadedEngine:
             data=data,
             max_ratio=data.limits.max_length_ratio,
             styles=None if search.as_written else model.styles,
-            # Several outputs, and drawn ones, show what the model gives.
-            escapes_loops=search.n_best == 1 and search.sample is None,
+            escapes_loops=escapes_loops(search),
             **{"max_source": data.limits.max_tokens} | values,
         )
+
+    def with_n_best(self, n: int) -> LoadedEngine:
+        """Return this engine for `n` outputs of each line; both share the models and processes."""
+        engine = self.engine.with_n_best(n)
+        return replace(self, engine=engine, escapes_loops=escapes_loops(engine.options))
 
     def __enter__(self) -> LoadedEngine:
         return self
@@ -132,11 +140,17 @@ class LoadedEngine:
     def _answers(self, jobs: list[Job], loop_free: bool) -> Iterator[tuple[int, Answer]]:
         """Yield (index of the job, what was found), from the pool or by the engine."""
         if self.pool is not None:
-            yield from self.pool.imap_unordered([(*job, loop_free) for job in jobs])
+            n_best = self.engine.options.n_best
+            yield from self.pool.imap_unordered([(*job, n_best, loop_free) for job in jobs])
             return
         engine = self.engine.without_loops() if loop_free else self.engine
         for number, hypotheses in engine.search_batches(jobs):
             yield number, (hypotheses, self.tokenizer.tgt.decode(hypotheses.ids()))
+
+
+def escapes_loops(search: SearchOptions) -> bool:
+    """Whether looping outputs are searched again: several, and drawn ones, show what there is."""
+    return search.n_best == 1 and search.sample is None
 
 
 def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:

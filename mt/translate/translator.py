@@ -87,7 +87,8 @@ class Translator:
             if window is None:
                 return
             lines, started = window
-            self._translate_window(lines, n_before + self.tally.lines)
+            with self.loaded.lock:
+                self._translate_window(lines, n_before + self.tally.lines)
             # The time that the caller takes does not count, nor does waiting for lines.
             self.tally.seconds += time.perf_counter() - max(wanted, started)
             yield [line.translation for line in lines]

@@ -31,6 +31,7 @@ import torch
 
 from mt.errors import MtError
 from mt.runtime.devices import prepare_cpu
+from mt.terminal import print_messages, prints_messages
 
 Result = Any
 Function = Callable[..., Result]
@@ -75,7 +76,9 @@ class Pool:
             # A forked process inherits our ends of all pipes, and would keep them open after us.
             inherited = [*(worker.connection for worker in self.workers), ours] if forks else []
             process = context.Process(
-                target=_serve, args=(function, theirs, inherited, forks), daemon=True
+                target=_serve,
+                args=(function, theirs, inherited, forks, prints_messages()),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -148,7 +151,11 @@ class Pool:
 
 
 def _serve(
-    function: Function, connection: Connection, inherited: Sequence[Connection], forked: bool
+    function: Function,
+    connection: Connection,
+    inherited: Sequence[Connection],
+    forked: bool,
+    prints: bool,
 ) -> None:
     """Run a worker: receive jobs and send results until the pipe ends."""
     for other in inherited:
@@ -156,6 +163,8 @@ def _serve(
     # Ctrl-C reaches all processes; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if prints:
+        print_messages()
     if not forked:
         prepare_cpu()
     torch.set_num_threads(1)

@@ -1,0 +1,374 @@
+"""The Python API, which `mt` re-exports: train, translate, score and judge from a program.
+
+The commands are written on the same functions. Errors are exceptions (`Error`) whose messages are
+those of the commands. Messages go to the logger `mt` (level INFO) and to nowhere else, so nothing
+is printed unless the program sets up logging. Covered by the compatibility promise in
+CHANGELOG.md; other modules are not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+
+from typing_extensions import Unpack, assert_never
+
+from mt.errors import ConfigError, DataError
+from mt.errors import MtError as Error
+from mt.search.options import EngineName, EngineOptions, PrecisionName, SearchOptions, WhenToSplit
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
+    from mt.data.tokens import tokenizer
+    from mt.evaluation.metrics import Score
+    from mt.search.options import Sampling
+    from mt.training.outcome import Outcome
+    from mt.translate.lines import Translation
+    from mt.translate.score_lines import Scorer
+
+__all__ = ["Error", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
+
+StrPath = str | Path
+
+
+# --- translate and score ----------------------------------------------------------------------
+
+
+class DecodingOptions(TypedDict, total=False):
+    """How to search and with which engine: the options of `mt translate`, by their names."""
+
+    beam_size: int  # 1 is greedy search; default: the model's config, or mt tune
+    length_penalty: float
+    to: str  # languages, for a model that knows several
+    from_: str
+    split_sentences: WhenToSplit
+    as_written: bool
+    exact: bool
+    mbr: str
+    rerank_with: Path
+    rerank_weight: float
+    min_length: int
+    no_repeat_ngram: int
+    repetition_penalty: float
+    forbid: tuple[str, ...]
+    sample: Sampling
+    alignments: str
+    ensemble: str
+    engine: EngineName
+    precision: PrecisionName
+    device: str
+    workers: int
+    batch_tokens: int
+    shortlist: Path
+
+
+class Hypothesis(NamedTuple):
+    """One translation of a line."""
+
+    text: str
+    score: float  # log-probability / length^penalty
+    alignment: str  # `i-j` pairs; empty unless `alignments` was given to `load`
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A line's translations, best first. A blank line has one, empty."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    flags: tuple[str, ...]  # why the best is suspect, such as `copied` or `looping`
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.hypotheses[0].text
+
+    @property
+    def score(self) -> float:
+        """Its log-probability / length^penalty."""
+        return self.hypotheses[0].score
+
+    @property
+    def alignment(self) -> str:
+        """Its word alignment; empty unless `alignments` was given to `load`."""
+        return self.hypotheses[0].alignment
+
+
+class Translator:
+    """One model, or an ensemble, ready to translate and score. `load` makes it.
+
+    Threads may share one: each window of lines has the engine for itself. A context manager, which
+    ends worker processes at its end.
+    """
+
+    def __init__(self, search: SearchOptions, engine: EngineOptions) -> None:
+        """Load the models. Raises Error for what the user must correct."""
+        from mt.translate.load import load_models
+
+        self._search = search
+        self._engine = engine
+        self._loaded, self._reranker = load_models(search, engine)
+
+    def __enter__(self) -> Translator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        self._loaded.__exit__()
+
+    def translate(self, lines: Iterable[str], n_best: int = 1) -> Iterator[Translated]:
+        """Yield the translations of each line, in order; lines are read a window at a time.
+
+        `n_best`: hypotheses of each line, at most the beam size.
+        """
+        from mt.translate.assemble import make_translator
+
+        loaded, reranker = self._loaded, self._reranker
+        if reranker is not None:
+            reranker = replace(reranker, n_best=n_best)  # type: ignore[type-var]
+        elif self._search.mbr is None:
+            loaded = loaded.with_n_best(n_best)
+        search = self._search
+        translator = make_translator(loaded, search.to, search.from_, reranker=reranker)
+        return map(_translated, translator.translate(lines))
+
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
+        """Return the log-probability of each target given its source, eos included.
+
+        nan for a pair that is too long for the model. Raises Error where one side has more lines.
+        """
+        with self._loaded.lock:
+            pairs = self._scorer.score(sources, targets)
+            log_probs = [pair.forced.log_probs for pair in pairs]
+        return [sum(values) if values else math.nan for values in log_probs]
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        """Scores with torch, whichever engine translates."""
+        from mt.translate.score_lines import load_scorer
+
+        return load_scorer(self._search, self._engine)
+
+
+def load(model: StrPath | Sequence[StrPath], **options: Unpack[DecodingOptions]) -> Translator:
+    """Load a run directory, checkpoint, averaged or imported model; several make an ensemble.
+
+    Raises Error for a folder that is no model, and for options that do not go together.
+    """
+    models = [model] if isinstance(model, str | Path) else model
+    names = {field.name for field in fields(EngineOptions)}
+    known = names | {field.name for field in fields(SearchOptions)}
+    if unknown := options.keys() - known:
+        raise ConfigError(
+            f"load: has no option {', '.join(sorted(unknown))}; known are "
+            f"{', '.join(DecodingOptions.__annotations__)}"
+        )
+    given: Any = {name: value for name, value in options.items() if value is not None}
+    engine = {name: value for name, value in given.items() if name in names}
+    search = {name: value for name, value in given.items() if name not in names}
+    return Translator(SearchOptions(**search), EngineOptions(models=[*map(Path, models)], **engine))
+
+
+def _translated(line: Translation) -> Translated:
+    alignments = line.alignments or ("",) * len(line.texts)
+    rows = zip(line.texts, line.scores, alignments, strict=True)
+    return Translated(tuple(Hypothesis(*row) for row in rows), line.flags)
+
+
+# --- train and judge --------------------------------------------------------------------------
+
+
+def train(
+    config: StrPath,
+    run_dir: StrPath | None = None,
+    settings: Mapping[str, Any] | Sequence[str] | None = None,
+    *,
+    device: str = "auto",
+    fresh: bool = False,
+    dry_run: bool = False,
+) -> Outcome:
+    """Train a model, or resume the training in `run_dir`.
+
+    `config`: a file, or the name of a shipped one. `settings`: values that replace the config's,
+    by key, such as `{"model.d_model": 256}`, or as `--set` takes them. `run_dir`: default
+    `runs/NAME`. `fresh`, `dry_run`: as for `mt train`. The outcome has the reason of the end, the
+    exit code of `mt train`, and the folder of the best model. Ctrl-C ends training after a
+    checkpoint. Raises Error for what the user must correct.
+    """
+    loaded = load_for_training(config, run_dir, settings)  # before torch, which takes seconds
+    from mt.training import launch
+
+    return launch.train(*loaded, device, fresh, dry_run)
+
+
+def load_for_training(
+    name: StrPath, run_dir: StrPath | None, settings: Mapping[str, Any] | Sequence[str] | None
+) -> tuple[Config, Path]:
+    """Load a config that names training data; return it with the run directory.
+
+    Raises Error. Of several processes of a training, only one reports what is wrong.
+    """
+    from mt.config.load import as_settings, load_config, require_training_data
+
+    try:
+        loaded = load_config(str(name), as_settings(settings))
+        require_training_data(loaded.config)
+        return loaded.config, Path(run_dir or loaded.run_dir)
+    except ConfigError as error:
+        if "LOCAL_RANK" not in os.environ:
+            raise
+        from mt.runtime.distributed import report_once
+
+        report_once(error)
+
+
+def evaluate(
+    outputs: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    language: str = "",
+    *,
+    tokenize: str = "auto",
+    comet_model: StrPath | None = None,
+) -> dict[str, Score]:
+    """Score translations; returns a score by the name of its metric, with value and signature.
+
+    `references`: a text for each output, or several such lists. `language`: of the outputs, which
+    decides BLEU's tokenizer, unless `tokenize` names one. `sources`, `comet_model`: for `comet`.
+    Raises Error for an unknown metric and for counts that differ.
+    """
+    from mt.evaluation.bleu_tokenizer import choose_tokenizer
+    from mt.evaluation.comet import Comet, check_comet
+    from mt.evaluation.metrics import METRICS, check_metrics
+    from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
+    from mt.terminal import say
+
+    check_metrics(metrics)
+    if isinstance(references, str) or not references:
+        raise DataError("references: must be a list of texts, or several such lists")
+    several = not isinstance(references[0], str)
+    refs: list[Any] = [list(texts) for texts in (references if several else [references])]
+    comet = None
+    if any(METRICS[name].needs_model for name in metrics):
+        check_comet(Path(comet_model) if comet_model else None, "comet_model")
+        comet = Comet(Path(comet_model or ""), "comet_model", gpu=False)
+    settings = Settings(
+        metrics,
+        choose_tokenizer(language, tokenize, say, "tokenize"),
+        comet=comet,
+        tgt_lang=language,
+        seed=None,
+    )
+    test_set = EvaluationSet("", refs, None if sources is None else list(sources))
+    [scores] = evaluate_systems(test_set, {"": list(outputs)}, settings).systems.values()
+    return {score.metric: score.score for score in scores}
+
+
+# --- tokenizers and models of other programs --------------------------------------------------
+
+
+class Tokenizer:
+    """The vocabulary of a model: one of both languages, or one of each."""
+
+    def __init__(self, sides: tokenizer.Tokenizer) -> None:
+        self._sides = sides
+
+    @classmethod
+    def load(cls, path: StrPath) -> Tokenizer:
+        """Open a SentencePiece `.model` file, or the tokenizer of a run directory or model."""
+        from mt.runs.model_folder import open_tokenizer
+
+        return cls(open_tokenizer(Path(path), "path"))
+
+    def _side(self, side: Literal["src", "tgt"]) -> tokenizer.Side:
+        return self._sides.src if side == "src" else self._sides.tgt
+
+    def encode(self, lines: Iterable[str], side: Literal["src", "tgt"] = "src") -> list[list[int]]:
+        """Return the token ids of each line, without bos and eos."""
+        return self._side(side).encode(list(lines))
+
+    def decode(
+        self, ids: Iterable[Sequence[int]], side: Literal["src", "tgt"] = "tgt"
+    ) -> list[str]:
+        """Return the text of each list of ids."""
+        return self._side(side).decode([list(row) for row in ids])
+
+    def pieces(self, line: str, side: Literal["src", "tgt"] = "src") -> list[str]:
+        """Return the pieces of a line; U+2581 begins a word."""
+        return self._side(side).pieces(line)
+
+    def size(self, side: Literal["src", "tgt"] = "src") -> int:
+        """Return the number of tokens, special ones included."""
+        return self._side(side).size
+
+
+class ExportOptions(TypedDict, total=False):
+    """What an exporter takes beside the model; `EXPORTS` says which takes what."""
+
+    quantization: Literal["fp32", "fp16", "bf16", "int8"] | None
+    shortlist: bool  # also write the likely target pieces of each source piece
+    language: str | None  # the one to translate into, of a model that knows several
+    from_code: str | None  # languages and version that a package states
+    to_code: str | None
+    package_version: str
+    license_name: str | None  # on the model card
+
+
+EXPORTS = {
+    "ctranslate2": ("quantization", "shortlist", "language"),
+    "argos": ("quantization", "from_code", "to_code", "package_version"),
+    "huggingface": ("license_name",),
+}
+
+
+def export(
+    model: StrPath,
+    folder: StrPath,
+    to: Literal["ctranslate2", "argos", "huggingface"],
+    **options: Unpack[ExportOptions],
+) -> None:
+    """Convert a model for another program, as `mt export` does; `folder` must be new.
+
+    Raises Error for an option that the exporter does not take, and if the other program would give
+    other probabilities.
+    """
+    from mt.errors import leaf_for
+    from mt.model.checkpoint import load_model
+    from mt.terminal import say
+
+    if to not in EXPORTS:
+        raise ConfigError(f"export: `to` must be one of {', '.join(EXPORTS)}, found {to!r}")
+    if unknown := options.keys() - {*EXPORTS[to]}:
+        raise ConfigError(
+            f"export to {to}: takes {', '.join(EXPORTS[to])}, found {', '.join(sorted(unknown))}"
+        )
+    loaded, place, quantization = load_model(Path(model)), Path(folder), options.get("quantization")
+    with leaf_for(f"export to {to}"):
+        match to:
+            case "ctranslate2":
+                from mt.interop import ctranslate2
+                from mt.translate.shortlist import store_of
+
+                store = store_of(loaded.folder) if options.get("shortlist") else None
+                language = options.get("language")
+                ctranslate2.export(loaded, place, quantization, say, store, language)
+            case "argos":
+                from mt.interop import argos
+
+                codes = options.get("from_code"), options.get("to_code")
+                names = argos.Names(*codes, options.get("package_version", "1.0"))
+                argos.export_package(loaded, place, names, quantization or "int8", say)
+            case "huggingface":
+                from mt.interop import huggingface_export
+
+                huggingface_export.export(loaded, place, options.get("license_name"), say)
+            case unknown_exporter:
+                assert_never(unknown_exporter)

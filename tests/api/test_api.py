@@ -1,0 +1,268 @@
+"""The Python API: what it gives, what it says, what it does not print."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Mt, lines_of
+from messages import raises_saying
+
+import mt as package
+from mt import api
+from mt.search.options import EngineOptions, SearchOptions
+
+PAGE = (ROOT / "mt" / "api.md").read_text(encoding="utf-8")
+RECIPES = re.findall(r"^#+ (.+?)\n\n```python\n(.+?)```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+SHORT = {"train.max_steps": 2, "optim.warmup_steps": 1}
+
+
+@pytest.fixture
+def here(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with `runs/tiny` and `data`, in which the test runs."""
+    shutil.copytree(tiny_run, tmp_path / "runs" / "tiny")
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_recipe(title: str) -> dict[str, Any]:
+    """Execute a recipe of the page; returns its variables."""
+    names: dict[str, Any] = {}
+    exec(compile(dict(RECIPES)[title], title, "exec"), names)
+    return names
+
+
+def test_recipes_are_short() -> None:
+    assert len(RECIPES) == 6
+    for title, code in RECIPES:
+        assert len([line for line in code.splitlines() if line.strip()]) <= 12, title
+
+
+def test_the_page_translates_and_scores(here: Path) -> None:
+    assert len(run_recipe("Use mt from Python")["line"].hypotheses) == 2
+    table = run_recipe("Translate a column of a data frame")["table"]
+    assert [bool(text) for text in table["en"]] == [True, False, True]
+    assert len(lines_of(here / "translated.csv")) == 4
+    names = run_recipe("Filter a corpus by score")
+    order = sorted(range(3), key=lambda number: -names["per_token"][number])
+    assert names["kept"] == [names["pairs"][number] for number in sorted(order[:2])]
+    assert run_recipe("Evaluate a checkpoint")["scores"]["chrf"].value > 0
+
+
+def test_the_page_trains(here: Path) -> None:
+    outcomes = run_recipe("Compare three learning rates")["outcomes"]
+    assert all(outcome.exit_code == 0 and outcome.best.is_dir() for outcome in outcomes.values())
+    weights = {(outcome.best / "model.safetensors").read_bytes() for outcome in outcomes.values()}
+    assert len(weights) == 3
+
+
+def test_the_page_serves(here: Path) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
+    from fastapi.testclient import TestClient
+
+    client = TestClient(run_recipe("Serve a model with FastAPI")["app"])
+    answer = client.post("/translate", json=["drei zwei", ""])
+    assert answer.status_code == 200
+    assert [bool(text) for text in answer.json()] == [True, False]
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_it_gives_what_the_command_writes(
+    engine: Any, tiny_run: Path, tiny_corpus: Path, mt: Mt
+) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    source = tiny_corpus / "test.src"
+    written = mt(
+        "translate", "-m", tiny_run, source, "--n-best", 2, "--beam-size", 3, "--engine", engine
+    )
+    with package.load(tiny_run, beam_size=3, engine=engine, workers=1) as translator:
+        lines = list(translator.translate(lines_of(source), n_best=2))
+        best = [line.text for line in translator.translate(lines_of(source))]
+    rows = [
+        f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
+        for number, line in enumerate(lines)
+        for hypothesis in line.hypotheses
+    ]
+    assert rows == written.lines
+    plain = mt("translate", "-m", tiny_run, source, "--beam-size", 3, "--engine", engine)
+    assert best == plain.lines
+
+
+def test_worker_processes_give_as_many_outputs_as_are_asked_for(tiny_run: Path) -> None:
+    with package.load(tiny_run, beam_size=3, engine="torch", workers=2) as translator:
+        for n_best in (3, 1):
+            [line] = translator.translate(["drei zwei"], n_best=n_best)
+            assert len(line.hypotheses) == n_best
+
+
+def test_scores_are_log_probabilities(tiny_run: Path, tiny_corpus: Path, mt: Mt) -> None:
+    sources, targets = (lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt"))
+    with package.load(tiny_run, beam_size=1, engine="torch", length_penalty=0) as translator:
+        scores = translator.score(sources, targets)
+        [line] = translator.translate(sources[:1])
+        assert translator.score(sources[:1], [line.text]) == pytest.approx([line.score], abs=1e-4)
+        assert math.isnan(translator.score(["drei " * 5000], ["three"])[0])
+    printed = mt(
+        *("score", "-m", tiny_run, "--src", tiny_corpus / "test.src"),
+        *("--tgt", tiny_corpus / "test.tgt", "--length-penalty", 0),
+    )
+    assert [float(line) for line in printed.lines] == pytest.approx(scores, abs=1e-4)
+
+
+def test_threads_share_a_translator(tiny_run: Path, tiny_corpus: Path) -> None:
+    lines = lines_of(tiny_corpus / "test.src")
+    outputs: dict[int, list[str]] = {}
+    with package.load(tiny_run, workers=1) as translator:
+        expected = [line.text for line in translator.translate(lines)]
+
+        def work(number: int) -> None:
+            outputs[number] = [line.text for line in translator.translate(lines[number:])]
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert outputs == {number: expected[number:] for number in range(4)}
+
+
+def test_training_in_a_thread_and_two_models_at_a_time(here: Path) -> None:
+    outcomes: list[Any] = []
+    settings = {**SHORT, "data.test": None}
+    thread = threading.Thread(
+        target=lambda: outcomes.append(
+            package.train("tiny.yaml", run_dir="runs/two", settings=settings)
+        )
+    )
+    thread.start()
+    thread.join()
+    assert outcomes[0].exit_code == 0
+    with package.load("runs/tiny") as first, package.load("runs/two", workers=1) as second:
+        texts = [next(each.translate(["drei zwei"])).text for each in (first, second, first)]
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_scores_of_several_references_and_metrics() -> None:
+    outputs = ["The cat sat on the mat.", "Hello there."]
+    refs = [["The cat sat on a mat.", "Hello there."], ["The cat sat on the mat.", "Hi there."]]
+    scores = package.evaluate(outputs, refs, metrics=("bleu", "ter"), language="en")
+    assert scores["bleu"].value == pytest.approx(100)
+    assert scores["ter"].value == 0
+    assert "nrefs:2" in scores["bleu"].signature
+    assert package.evaluate(["木のうえ"], ["木のうえ"], language="zh")["bleu"].signature.count("zh")
+
+
+def test_a_tokenizer_of_a_run_and_of_a_file(tiny_run: Path) -> None:
+    tokenizer = package.Tokenizer.load(tiny_run)
+    ids = tokenizer.encode(["drei zwei", ""])
+    assert tokenizer.decode(ids, side="src") == ["drei zwei", ""]
+    assert len(tokenizer.pieces("drei zwei")) == len(ids[0])
+    assert tokenizer.size() > max(ids[0])
+
+
+def test_a_model_is_exported_once(tiny_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    package.export(tiny_run, tmp_path / "ct2", to="ctranslate2", quantization="int8")
+    assert (tmp_path / "ct2" / "model.bin").is_file()
+    with raises_saying(package.Error, "exists"):
+        package.export(tiny_run, tmp_path / "ct2", to="ctranslate2")
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda run: package.load("nowhere"), "nowhere"),
+        (lambda run: package.load(run, beams=3), "beams|beam_size"),
+        (lambda run: package.load(run, engine="marian"), "auto, torch, ctranslate2|marian"),
+        (lambda run: list(package.load(run, beam_size=2).translate(["a"], n_best=3)), "2|3"),
+        (lambda run: package.load(run, workers=1).score(["a"], []), "line 1"),
+        (lambda run: package.train("tiny.yaml", settings={"optim.peak": 1}), "optim.peak|peak_lr"),
+        (lambda run: package.evaluate(["a"], ["a", "b"]), "1|2"),
+        (lambda run: package.evaluate(["a"], ["a"], metrics=["blue"]), "bleu|blue"),
+        (lambda run: package.evaluate(["a"], "a"), "references|list"),
+        (lambda run: package.export(run, "x", to="onnx"), "ctranslate2, argos, huggingface|onnx"),
+        (lambda run: package.export(run, "x", to="argos", shortlist=True), "argos|shortlist"),
+        (lambda run: package.Tokenizer.load("nowhere"), "nowhere"),
+    ],
+)
+def test_errors_are_exceptions_that_say_what_is_wrong(
+    call: Any, parts: str, tiny_run: Path
+) -> None:
+    with raises_saying(package.Error, *parts.split("|")):
+        call(tiny_run)
+
+
+def test_options_are_those_of_the_search_and_the_engine() -> None:
+    ours = api.DecodingOptions.__annotations__.keys()
+    theirs = SearchOptions.__annotations__.keys() | EngineOptions.__annotations__.keys()
+    # A command sets these by what it reads and writes.
+    assert ours == theirs - {"models", "n_best", "with_scores", "prefixes"}
+
+
+def test_it_is_silent_unless_asked_and_importing_it_is_cheap(here: Path) -> None:
+    program = """
+import sys
+import mt
+heavy = {"torch", "numpy", "pydantic", "sentencepiece", "typer", "ctranslate2"} & sys.modules.keys()
+assert not heavy, heavy
+settings = {"train.max_steps": 2, "optim.warmup_steps": 1}
+assert mt.train("tiny.yaml", run_dir="runs/quiet", settings=settings).exit_code == 0
+with mt.load("runs/tiny", split_sentences="auto") as translator:
+    list(translator.translate(["drei"]))
+import logging
+logging.basicConfig(level=logging.INFO)
+assert mt.train("tiny.yaml", run_dir="runs/heard", settings=settings).exit_code == 0
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=here
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
+    assert "runs/heard" in ended.stderr
+    assert "runs/quiet" not in ended.stderr.partition("runs/heard")[0]
+    assert all(line.startswith("INFO:mt:") for line in ended.stderr.splitlines() if line.strip())
+
+
+@pytest.mark.slow
+def test_a_notebook_trains_translates_and_is_interrupted(here: Path) -> None:
+    """The stop button of a notebook is SIGINT to its kernel."""
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    cells = [
+        f"import mt\nshort = {SHORT}",
+        'outcome = mt.train("tiny.yaml", run_dir="runs/note", settings=short)',
+        "outcome.exit_code",
+        """with mt.load(outcome.best) as translator:
+    text = next(translator.translate(["drei zwei"])).text
+isinstance(text, str)""",
+        """import os, pathlib, signal, threading, time
+def stop():
+    while not pathlib.Path("runs/stopped/metrics.jsonl").exists():
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=stop).start()
+mt.train("tiny.yaml", run_dir="runs/stopped", settings={"train.log_every": 5}).exit_code""",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": here}}).execute()
+    results = [
+        output["data"]["text/plain"]
+        for cell in notebook.cells
+        for output in cell.outputs
+        if output.output_type == "execute_result"
+    ]
+    assert results == ["0", "True", "130"]
+    printed = [each for cell in notebook.cells for each in cell.outputs]
+    assert not [each for each in printed if each.output_type == "stream"]
