@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from mt.model.checkpoint import LoadedModel
     from mt.training.trainer import Trainer
 
-# The same examples every time, and no judgement by the clock of a busy machine.
 hypothesis.settings.register_profile(
     "mt", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

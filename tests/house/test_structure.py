@@ -206,8 +206,8 @@ def test_every_folder_has_an_init_file_that_holds_its_docstring_and_nothing_else
     for path in inits:
         docstring, *rest = ast.parse(SOURCES[path]).body
         assert isinstance(docstring, ast.Expr), f"{path} says what its stage takes and gives"
-        if path.parent == ROOT / "mt":
-            assert [ast.unparse(node) for node in rest] == [f"__version__ = {__version__!r}"]
+        if path.parent == ROOT / "mt":  # also the names of the API, imported when they are used
+            assert f"__version__ = {__version__!r}" in map(ast.unparse, rest)
         else:
             assert rest == [], path
 
