@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.cli.console import say
-from mt.config.plan import plan_data
-from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
 from mt.evaluation.slices import Slicing, by_domain
 from mt.evaluation.systems import ANY_DIRECTION, EvaluationSet, TextDirection
-from mt.runs.model_folder import read_config
 from mt.translate.streaming import read_input
 
 if TYPE_CHECKING:
@@ -89,6 +86,8 @@ def scoring_of(
     """
     if not models or (tgt_lang is not None and tokenize != "auto"):
         return tgt_lang or "", tokenize
+    from mt.runs.model_folder import read_config
+
     pairs = []
     for model in models:
         config = read_config(model)
@@ -142,6 +141,9 @@ def read_texts(
     if test_sets or ref:
         direction = TextDirection(source or None, to or None)
         if given:  # a model of both directions tells the other language
+            from mt.config.plan import plan_data
+            from mt.runs.model_folder import read_config
+
             plan = plan_data(read_config(models[0]).data)
             known = plan.direction(source, to) or (None, None)
             direction = TextDirection(source or known[0], to or known[1])
@@ -240,6 +242,9 @@ def _listed_set(text: str) -> NamedSet:
 
 def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[TextDirection]]:
     """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
+    from mt.config.plan import plan_data
+    from mt.data.reading.corpus import read_pairs
+    from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
     data = plan_data(read_config(model).data)

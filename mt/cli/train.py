@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Annotated
 
-from mt import api
 from mt.cli.console import print_result
 from mt.cli.options import (
     ConfigName,
@@ -56,6 +55,8 @@ def train(
     mt train --config base.yaml --processes 2
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
+    from mt import api
+
     if processes == 1:
         outcome = api.train(config, run_dir, settings, device=device, fresh=fresh, dry_run=dry_run)
         if dry_run and os.environ.get("RANK", "0") == "0":

@@ -20,7 +20,6 @@ from mt.data.reading.compression import PACKED, open_text
 from mt.data.reading.text_files import NotTextError, decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
-from mt.runs.model_folder import folders_of
 from mt.terminal import say
 
 T = TypeVar("T")
@@ -243,6 +242,8 @@ def refuse_overwrite(
     """
     place_of_output = Path(os.path.realpath(output))
     for model in models:
+        from mt.runs.model_folder import folders_of  # needs pydantic, which scores do without
+
         if output != "-" and any(folder in place_of_output.parents for folder in folders_of(model)):
             raise ConfigError(
                 f"--output {output}: is inside --model {model}, whose files must stay as they are; "

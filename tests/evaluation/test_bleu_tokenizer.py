@@ -19,7 +19,7 @@ from mt.config.plan import plan_data
 from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
-from mt.evaluation.bleu_tokenizer import choose_tokenizer
+from mt.evaluation.bleu_tokenizer import TOKENIZERS, choose_tokenizer
 from mt.evaluation.metrics import METRICS, Score
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model
@@ -83,7 +83,8 @@ def test_a_substitute_is_reported_and_a_given_tokenizer_is_taken_or_refused() ->
 
 
 def test_every_choice_of_the_config_is_a_tokenizer_of_sacrebleu() -> None:
-    assert {name for name in get_args(BleuTokenizer) if name != "auto"} <= set(BLEU.TOKENIZERS)
+    assert get_args(BleuTokenizer) == ("auto", *TOKENIZERS)
+    assert set(TOKENIZERS) <= set(BLEU.TOKENIZERS)
 
 
 def test_japanese_by_characters_is_not_zero() -> None:
