@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,10 +38,8 @@ class Group(TyperGroup):
         """
         if cmd_name not in self.places:
             return super().get_command(ctx, cmd_name)
-        module, name = self.places[cmd_name].split(":")
         try:
-            with leaf_for(cmd_name):
-                command = getattr(import_module(module), name)
+            command = self._imported(cmd_name)
         except ConfigError as error:
             return _missing(cmd_name, error)
         if isinstance(command, typer.Typer):
@@ -47,6 +47,32 @@ class Group(TyperGroup):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(cmd_name, cls=PanelCommand)(command)
         return typer.main.get_command(single)
+
+    def _imported(self, name: str) -> Any:
+        """The function or group of this name. Raises ConfigError where its leaf is missing."""
+        module, attribute = self.places[name].split(":")
+        with leaf_for(name):
+            return getattr(import_module(module), attribute)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the first sentences of their help.
+
+        Typer would make all their options before: 0.05 s more for `mt --help`.
+        """
+        if not self.places:
+            super().format_commands(ctx, formatter)
+            return
+        rows = []
+        for name in self.places:
+            text = "Missing."
+            with suppress(ConfigError):
+                command = self._imported(name)
+                is_group = isinstance(command, typer.Typer)
+                text = str(command.info.help if is_group else inspect.getdoc(command))
+            first = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
+            rows.append((name, f"{first.rstrip('.')}."))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, unless it was removed."""

@@ -150,16 +150,31 @@ def test_version(mt: Mt) -> None:
         (["train", "--config", "my/"], []),  # the shell then completes files
         (["translate", "--model", ""], []),
         (["translate", "--model", "x", "in"], []),
+        (["translate", "-m", "RUN", "--to", ""], ["en"]),
+        (["translate", "-m", "nowhere", "--to", ""], []),
+        (["translate", "--format", "j"], ["jsonl"]),
+        (["translate", "--engine", "c"], ["ctranslate2"]),
+        (["evaluate", "--metrics", "ch"], ["chrf", "chrf++"]),
+        (["evaluate", "--metrics", "bleu,t"], ["bleu,ter"]),
     ],
 )
 def test_shell_completion(
-    words: list[str], completions: list[str], mt: Mt, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    completions: list[str],
+    tiny_run: Path,
+    mt: Mt,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And its script falls back to files."""
+    words = [str(tiny_run) if word == "RUN" else word for word in words]
     monkeypatch.setenv("_MT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", " ".join(["mt", *words]))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     assert mt().out.decode().split() == completions
+    monkeypatch.setenv("_MT_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", shlex.join(["mt", *words]))
+    answer = mt().out.decode()
+    assert all(f'"{value}"' in answer for value in completions)
     monkeypatch.setenv("_MT_COMPLETE", "source_bash")
     assert says(mt().out.decode(), "_MT_COMPLETE=complete_bash", "complete -o default")
 
