@@ -6,7 +6,7 @@ Shapes: B sentences, L layers, H heads, T rows (tokens that look), S columns (to
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -65,7 +65,8 @@ def read_attentions(
     `kinds`: `cross` (a row for each target word, a column for each source word), `encoder` (source
     to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
     word belongs to the step that writes it. A word of several pieces has the mean of their rows and
-    the sum of their columns; with `pieces`, and where the script has no spaces, they stand apart.
+    the sum of their columns. They stand apart with `pieces`, for `decoder`, and where the script
+    has no spaces.
 
     Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
     """
@@ -76,11 +77,11 @@ def read_attentions(
     inference = Inference(loaded.model, device)
     first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
     longest = inference.max_tokens - len(first_ids)
-    src = first_ids + _checked(tokenizer.src.encode([source])[0], "the sentence", longest)
+    src = first_ids + checked(tokenizer.src.encode([source])[0], "the sentence", longest)
     if target is None:
         (tgt,) = TorchEngine(inference, loaded.config.decode).search([src], [[]]).ids()
     else:
-        tgt = _checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
+        tgt = checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
     labels, numbers = _labels(tokenizer.src.pieces_of(src[len(first_ids) :]), source, pieces)
     tokens = tokenizer.src.pieces_of(first_ids)  # of the target language: a column of its own
@@ -89,12 +90,13 @@ def read_attentions(
     src_then_eos, tgt_then_eos = (
         ((*words, EOS), [*numbers, len(words)]) for words, numbers in (src_side, tgt_side)
     )
-    words, numbers = tgt_side
-    after_bos = (BOS, *words), [0, *(number + 1 for number in numbers)]
+    # The mean of a word's pieces would seem to see the pieces that follow.
+    written = tuple(map(printable, tokenizer.tgt.pieces_of(tgt)))
+    places = [*range(len(written) + 1)]
     sides = {
         "cross": (tgt_then_eos, src_then_eos),
         "encoder": (src_then_eos, src_then_eos),
-        "decoder": (tgt_then_eos, after_bos),
+        "decoder": (((*written, EOS), places), ((BOS, *written), places)),
     }
     attentions = {}
     for kind in kinds:
@@ -103,6 +105,16 @@ def read_attentions(
         weights = merged(maps[0].cpu().numpy(), row_numbers, column_numbers)
         attentions[kind] = AttentionOfSentence(weights, rows, columns, kind)
     return attentions
+
+
+def of_word(attention: AttentionOfSentence, word: int) -> AttentionOfSentence:
+    """Return the row of one word, counted from 1. Raises ConfigError where it does not exist."""
+    if not 1 <= word <= len(attention.rows):
+        raise ConfigError(
+            f"--word: the {attention.kind} map has 1 to {len(attention.rows)}, found {word}"
+        )
+    row = slice(word - 1, word)
+    return replace(attention, weights=attention.weights[:, :, row], rows=attention.rows[row])
 
 
 @torch.inference_mode()
@@ -148,7 +160,8 @@ def merged(
     return (to_row @ weights @ to_column).astype(np.float32)
 
 
-def _checked(ids: list[int], what: str, max_tokens: int) -> list[int]:
+def checked(ids: list[int], what: str, max_tokens: int) -> list[int]:
+    """Return the ids of a sentence. Raises ConfigError if there are none, or too many."""
     if not ids:
         raise ConfigError(f"{what}: is blank; give a sentence, in quotes")
     if len(ids) >= max_tokens:

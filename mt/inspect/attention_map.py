@@ -46,10 +46,20 @@ INK = "#1f4e8c"
 INCHES_A_WORD = 0.42
 # Of several heads: colours that stand apart for most eyes (Okabe and Ito, 2008), and rows between
 # the first head's line and the last one's.
-HEAD_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+HEAD_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+    "#8c564b",
+)
 APART = 0.5
-# Lines thinner than this share of the weight are left out: they hide the others.
-LEAST_LINE = 0.05
+# Lines thinner than this share of the weight are left out: they hide the others, the more so where
+# there are several heads.
+LEAST_LINE, LEAST_OF_SEVERAL = 0.05, 0.1
 # Words that the text form names for each row.
 NAMED = 3
 
@@ -231,10 +241,11 @@ def _lines(
     for y, word in zip(right, columns, strict=True):
         axes.text(1.02, y, word, ha="left", va="center")
     several = len(by_head) > 1
+    least = LEAST_OF_SEVERAL if several else LEAST_LINE
     for number, (name, weights) in enumerate(by_head.items()):
         colour = HEAD_COLOURS[number % len(HEAD_COLOURS)] if several else INK
         place = (number - (len(by_head) - 1) / 2) * APART / len(by_head)
-        for i, j in zip(*np.nonzero(weights >= LEAST_LINE), strict=True):
+        for i, j in zip(*np.nonzero(weights >= least), strict=True):
             weight = float(weights[i, j])
             style = {"linewidth": 6 * weight / len(by_head) ** 0.5, "alpha": 0.25 + 0.75 * weight}
             axes.plot([0, 1], [left[i] + place, right[j] + place], color=colour, **style)

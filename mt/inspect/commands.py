@@ -10,6 +10,7 @@ from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import (
     AsJson,
+    BeamSize,
     CorpusGroup,
     Model,
     OptionalConfig,
@@ -127,6 +128,10 @@ Head = Annotated[
         "(default: the mean of all)",
     ),
 ]
+Word = Annotated[
+    int | None,
+    output_option("--word", metavar="N", min=1, help="show where one word looks, from 1"),
+]
 Pieces = Annotated[bool, output_option("--pieces", help="show subword pieces, not words")]
 View = Annotated[
     Literal["map", "lines", "grid"] | None,
@@ -157,6 +162,7 @@ def attention(
     kind: Kind = "cross",
     layer: Layer = None,
     head: Head = None,
+    word: Word = None,
     pieces: Pieces = False,
     view: View = None,
     output: Output = None,
@@ -171,7 +177,7 @@ def attention(
     mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
     from mt.inspect import attention_map
-    from mt.inspect.attention import KINDS, read_attentions, usual_source
+    from mt.inspect.attention import KINDS, of_word, read_attentions, usual_source
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
@@ -187,6 +193,8 @@ def attention(
         say(f"as mt translate gives it to the model: {usual}")
         sentence = usual
     attentions = read_attentions(loaded, device, sentence, target, kinds, pieces, to)
+    if word is not None:
+        attentions[kind] = of_word(attentions[kind], word)
     shown = attentions[kind]
     # Also checks that the model has the layer and the head.
     weights, title = attention_map.chosen(shown.weights, layer, heads)
@@ -201,6 +209,79 @@ def attention(
     else:
         warning = attention_map.save_picture(output, view, shown, layer, heads)
         say(f"{output}: {warning or 'written'}")
+
+
+StepsTarget = Annotated[
+    str | None,
+    input_option(
+        "--target", metavar="TEXT", help="its translation (default: what the search finds)"
+    ),
+]
+ShownLayer = Annotated[
+    int, output_option("--layer", metavar="L", min=1, help="layer to show in full, from 1")
+]
+ShownHead = Annotated[int, output_option("--head", metavar="H", min=1, help="head to show, from 1")]
+StepsPage = Annotated[
+    Path | None,
+    output_option(
+        "--html", metavar="FILE", help="write a page with heat maps, .html, instead of text"
+    ),
+]
+
+
+@app.command("steps", cls=PanelCommand)
+def steps(
+    config: OptionalConfig = None,
+    trained: OptionalModel = None,
+    settings: Settings = None,
+    sentence: OptionalSentence = None,
+    target: StepsTarget = None,
+    to: ToLanguage = None,
+    layer: ShownLayer = 1,
+    head: ShownHead = 1,
+    html: StepsPage = None,
+    beam_size: BeamSize = None,
+) -> None:
+    """Show every matrix of one sentence, and its search step by step.
+
+    In the order of the computation: formula, shape, first values, and the line of mt that computes
+    it. Of a config, shapes alone. The search shows the most probable next tokens at each step, of
+    each hypothesis with --beam-size.
+
+    \b
+    mt inspect steps --model runs/base "Das Haus ist alt."
+    mt inspect steps --model runs/base "Guten Morgen!" --layer 2 --head 3
+    mt inspect steps --model runs/base "Guten Morgen!" --beam-size 3 --html steps.html
+    mt inspect steps --config base.yaml
+    """
+    from mt.inspect import steps_view
+    from mt.inspect.pictures import check_picture_file
+    from mt.inspect.steps import Prefix, steps_of_config, steps_of_sentence
+
+    _one_of(config, trained, settings)
+    if html is not None:
+        check_picture_file(html, (".html",), "--html")
+    prefixes: list[list[Prefix]] = []
+    text = ""
+    if trained is None:
+        if sentence is not None or target is not None:
+            raise ConfigError(
+                "--config: gives shapes alone; leave the sentence out, or give --model"
+            )
+        assert config is not None
+        matrices = steps_of_config(config, settings or [], layer, head)
+    elif sentence is None:
+        raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
+    else:
+        sentences = (sentence, target)
+        matrices, prefixes, text = steps_of_sentence(trained, sentences, to, layer, head, beam_size)
+    if html is not None:
+        steps_view.save_page(html, sentence or str(config), matrices, prefixes, text)
+        say(f"{html}: written")
+        return
+    print_result(steps_view.as_text(matrices))
+    if prefixes:
+        print_result(f"\n{steps_view.search_as_text(prefixes, text)}")
 
 
 @app.command("positions", cls=PanelCommand)
@@ -302,6 +383,42 @@ def tokens(
         raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
     for line in list_tokens(open_tokenizer(tokenizer), texts, lines):
         print_result(line)
+
+
+@app.command("masks", cls=PanelCommand)
+def masks(
+    tokenizer: TokenizerPath,
+    src: Annotated[str, input_option("--src", metavar="FILE", help="source lines")],
+    tgt: Annotated[str, input_option("--tgt", metavar="FILE", help="target lines")],
+    lines: Annotated[
+        int, output_option("--lines", metavar="N", min=1, help="pairs of the batch, the first ones")
+    ] = 2,
+    picture: Picture = None,
+) -> None:
+    """Show a padded batch and its masks: which token may attend to which.
+
+    \b
+    mt inspect masks --model runs/base --src test.de --tgt test.en
+    mt inspect masks --model runs/base --src test.de --tgt test.en -o masks.svg
+    """
+    from itertools import islice
+
+    from mt.inspect.masks import as_text, masked_pairs, save_picture
+    from mt.inspect.pictures import check_picture_file
+    from mt.runs.model_folder import open_tokenizer
+    from mt.translate.streaming import read_input
+
+    if picture is not None:
+        check_picture_file(picture)
+    sides = read_input(src, option="--src"), read_input(tgt, option="--tgt")
+    pairs = list(islice(zip(*sides, strict=False), lines))
+    if not pairs:
+        raise ConfigError("--src, --tgt: have no lines; at least one of each is required")
+    masked = masked_pairs(open_tokenizer(tokenizer), pairs)
+    if picture is None:
+        print_result(as_text(masked))
+        return
+    say(f"{picture}: {save_picture(picture, masked) or 'written'}")
 
 
 @app.command("lr", cls=PanelCommand)

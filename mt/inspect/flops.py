@@ -22,8 +22,8 @@ PREFIXES = ("", "k", "M", "G", "T", "P")
 def count_flops(summary: Summary, config: Config, length: int) -> dict[str, int]:
     """Count the FLOPs of sentence pairs of `length` tokens on both sides, for JSON.
 
-    Training is a forward and a backward pass; R-Drop and SimCut run both twice. An update has
-    `batch.tokens_per_update` target tokens; padding is not counted.
+    Training is a forward and a backward pass; R-Drop runs both twice. An update has
+    `batch.tokens_per_update` target tokens, but at least one sentence; padding is not counted.
     """
     with torch.device("meta"):
         model = Transformer(
@@ -36,12 +36,13 @@ def count_flops(summary: Summary, config: Config, length: int) -> dict[str, int]
             logits.sum().backward()
     passes = 2 if config.optim.rdrop else 1
     training = counter.get_total_flops() * passes // length
+    per_update = max(length, config.batch.tokens_per_update)
     return {
         "length": length,
         "forward_per_target_token": forward // length,
         "training_per_target_token": training,
-        "tokens_per_update": config.batch.tokens_per_update,
-        "training_per_update": training * config.batch.tokens_per_update,
+        "tokens_per_update": per_update,
+        "training_per_update": training * per_update,
     }
 
 

@@ -48,12 +48,14 @@ def series_colour(index: int) -> str:
     return f"#0102{index % N_SERIES:02x}"
 
 
-def check_picture_file(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
+def check_picture_file(
+    output: Path, formats: tuple[str, ...] = FORMATS, option: str = "-o"
+) -> None:
     """Raise MtError, before any work is done, if `output` has no known suffix, or must stay."""
     if output.suffix.lower() not in formats:
-        *others, last = formats
-        raise ConfigError(f"-o {output}: must end in {', '.join(others)} or {last}")
-    check_replaceable(output, GENERATOR)
+        known = " or ".join(", ".join(formats).rsplit(", ", 1))
+        raise ConfigError(f"{option} {output}: must end in {known}")
+    check_replaceable(output, GENERATOR, option)
 
 
 def check_replaceable(output: Path, generator: str, option: str = "-o") -> None:

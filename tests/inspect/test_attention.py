@@ -55,10 +55,14 @@ def test_words_or_pieces_are_on_the_axes(loaded: LoadedModel) -> None:
     for target, kind, rows, columns in (
         ("one two three", "cross", words, source),
         (None, "encoder", source, source),
-        ("one two three", "decoder", words, ("<s>", *words[:-1])),
     ):
         shown = read_attention(loaded, target, kind)
         assert (shown.rows, shown.columns) == (rows, columns)
+    # The decoder's are pieces: the mean of a word's would seem to see the pieces that follow.
+    shown = read_attention(loaded, "one two three", "decoder")
+    assert "".join(shown.rows) == "▁one▁two▁three</s>"
+    assert shown.columns == ("<s>", *shown.rows[:-1])
+    assert not np.triu(shown.weights, 1).any()
     apart = read_attention(loaded, "seventeen", "cross", pieces=True)
     assert len(apart.rows) > 2
     assert "".join(apart.rows) == "▁seventeen</s>"
@@ -319,7 +323,7 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
         ended = mt(*attention, "--kind", "decoder", "--view", "grid", "-o", tmp_path / name)
         assert (ended.code, ended.out) == (0, b"")
         assert ended.err == f"mt: {tmp_path / name}: written\n"
-    assert "three</text>" in (tmp_path / "map.svg").read_text(encoding="utf-8")
+    assert "&lt;s&gt;</text>" in (tmp_path / "map.svg").read_text(encoding="utf-8")
     data = data_of((tmp_path / "map.html").read_text(encoding="utf-8"))
     assert list(data["kinds"]) == ["cross", "encoder", "decoder"]
     assert data["kinds"]["encoder"]["rows"] == [*SENTENCE.split(), "</s>"]
@@ -332,7 +336,7 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
         (["  "], ["the sentence", "blank", "give"]),
         ([SENTENCE, "--target", ""], ["--target", "blank", "give"]),
         (["eins " * 80], ["the sentence", "240", "63", "shorter"]),
-        ([SENTENCE, "--kind", "a"], ["--kind", "cross, encoder, decoder", "'a'"]),
+        ([SENTENCE, "--kind", "a"], ["--kind", "cross, encoder or decoder", "'a'"]),
         ([SENTENCE, "--layer", "2"], ["--layer", "1 to 1", "2"]),
         ([SENTENCE, "--head", "0"], ["--head", "1 to 2", "0"]),
         ([SENTENCE, "--head", "3", "-o", "a.html"], ["--head", "1 to 2", "3"]),
@@ -341,8 +345,8 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
         ([SENTENCE, "--view", "grid"], ["--view grid", "-o"]),
         ([SENTENCE, "--view", "grid", "--head", "1", "-o", "a.svg"],
          ["--layer, --head", "--view grid", "leave them out"]),
-        ([SENTENCE, "--view", "heat"], ["--view", "map, lines, grid", "'heat'"]),
-        ([SENTENCE, "--view", "heat", "-o", "a.svg"], ["--view", "map, lines, grid", "'heat'"]),
+        ([SENTENCE, "--view", "heat"], ["--view", "map, lines or grid", "'heat'"]),
+        ([SENTENCE, "--view", "heat", "-o", "a.svg"], ["--view", "map, lines or grid", "'heat'"]),
         ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg, .png or .html"]),
         ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "nowhere", "create it"]),
     ],

@@ -1,0 +1,386 @@
+"""Every matrix of one sentence, in the order in which the model computes them.
+
+The walk calls the modules of the model one by one, so its numbers are the model's own. On a model
+of meta tensors it gives shapes alone.
+
+Shapes: S source tokens, T target tokens, D d_model, H heads, K = D / H, F d_ff, V vocabulary. The
+batch is one sentence, and is left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
+from mt.config.load import load_config
+from mt.config.plan import plan_data
+from mt.data.tokens.tokenizer import BOS, EOS, Tokenizer
+from mt.errors import ConfigError
+from mt.inspect.attention import checked, usual_source
+from mt.model.attention import attention_weights, causal_mask
+from mt.model.checkpoint import load_model
+from mt.model.transformer import (
+    Embedding,
+    FeedForward,
+    MultiHeadAttention,
+    Residual,
+    Transformer,
+    sinusoids,
+)
+from mt.runtime.devices import choose_device
+from mt.search.engine import TorchEngine
+from mt.search.inference import Inference
+from mt.search.options import SearchOptions
+from mt.search.search import Stepper
+
+PACKAGE = Path(__file__).parents[1]
+# The most probable tokens that each step of the search shows.
+N_BEST_TOKENS = 5
+# Tokens of the two sides where a config alone is given, eos and bos included.
+LENGTHS = (10, 12)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix that the model computes for a sentence."""
+
+    part: str  # such as `encoder layer 1`
+    name: str  # such as Q
+    formula: str
+    shape: tuple[int, ...]
+    place: str  # file and line that compute it
+    values: Any  # two-dimensional NumPy array; None for shapes alone
+    rows: Sequence[str]  # what its rows stand for; empty where they are no tokens
+
+
+@dataclass
+class Walk:
+    """The matrices so far. `layer` and `head`, from 1, are those that are shown in full."""
+
+    model: Transformer
+    layer: int
+    head: int
+    part: str = ""
+    rows: Sequence[str] = ()
+    matrices: list[Matrix] = field(default_factory=list)
+
+    def add(self, name: str, formula: str, value: Tensor, place: str) -> None:
+        """Note a matrix of the part at hand; of one for each head, the head that is shown."""
+        shape = tuple(value.shape[1:]) if value.ndim > 2 else tuple(value.shape)
+        shown = (
+            value[0, self.head - 1] if value.ndim == 4 else value[0] if value.ndim == 3 else value
+        )
+        # A copy: the next operation may overwrite the tensor.
+        values = None if value.is_meta else np.atleast_2d(shown.float().numpy().copy())
+        self.matrices.append(Matrix(self.part, name, formula, shape, place, values, self.rows))
+
+    def residual(self, around: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Walk through `Residual`: add and norm, in the order of `norm`."""
+        if around.pre_norm:
+            normed = around.norm(x)
+            self.add(
+                "LN(X)", "norm before the sub-layer", normed, line(Residual.forward, "norm(x)")
+            )
+            x = x + sublayer(normed)
+            self.add("X", "X + sub-layer(LN(X))", x, line(Residual.forward, "x + self"))
+            return x
+        total = x + sublayer(x)
+        place = line(Residual.forward, "return self.norm")
+        self.add("X + f(X)", "X + sub-layer(X)", total, place)
+        x = around.norm(total)
+        self.add("X", "LN(X + sub-layer(X))", x, place)
+        return x
+
+    def attention(
+        self, module: MultiHeadAttention, memory: Tensor | None, mask: Tensor | None, x: Tensor
+    ) -> Tensor:
+        """Walk through multi-head attention: x (1, T, D) -> (1, T, D)."""
+        source = "X" if memory is None else "M"
+        if memory is None:
+            q, k, v = module.project(x)
+            places = [line(MultiHeadAttention.project, "query_key_value")] * 3
+        else:
+            q, (k, v) = module.query(x), module.key_value(memory)
+            places = [
+                line(MultiHeadAttention.query, "part"),
+                *[line(MultiHeadAttention.key_value, "part")] * 2,
+            ]
+        bias = " + b" if module.query_key_value.bias is not None else ""
+        for name, value, of, place in zip(
+            "QKV", (q, k, v), ("X", source, source), places, strict=True
+        ):
+            self.add(name, f"{of} W_{name}{bias}, columns of each head", value, place)
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (1, H, T, S)
+        place = line(attention_weights, "scores = (q")
+        self.add("S", f"Q Kᵀ / √{q.shape[-1]}", scores, place)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+            self.add(
+                "S masked",
+                "-∞ where a later token stands",
+                scores,
+                line(attention_weights, "scores + bias"),
+            )
+        weights = scores.softmax(-1)
+        self.add(
+            "P", "softmax of each row of S", weights, line(attention_weights, "scores.softmax")
+        )
+        mixed = weights @ v  # (1, H, T, K)
+        self.add("Z", "P V", mixed, line(MultiHeadAttention.forward, "self.merge(attend(q"))
+        joined = mixed.transpose(1, 2).flatten(-2)  # of (1, T, H, K)
+        merge = line(MultiHeadAttention.merge, "self.output")
+        self.add("Z joined", "the heads side by side", joined, merge)
+        output = module.output(joined)
+        self.add("Z W_O", f"joined heads · W_O{bias}", output, merge)
+        return output
+
+    def feed_forward(self, module: FeedForward, x: Tensor) -> Tensor:
+        """Walk through the feed-forward: x (1, T, D) -> (1, T, D)."""
+        inner = module.inner(x)
+        self.add("X W_1", "X W_1 + b_1", inner, line(FeedForward.forward, "self.inner"))
+        place = line(FeedForward.forward, "return self.outer")
+        active = module.dropout(module.activation(inner) if module.activation else inner)
+        self.add("A", f"{self.model.config.activation}(X W_1 + b_1)", active, place)
+        output = module.outer(active)
+        self.add("A W_2", "A W_2 + b_2", output, place)
+        return output
+
+    def embed(self, module: Embedding, ids: Tensor) -> Tensor:
+        """Walk through an embedding: ids (1, T) -> (1, T, D)."""
+        self.add(
+            "ids",
+            "number of each token in the vocabulary",
+            ids,
+            line(Transformer.encode, "src_embedding"),
+        )
+        words = module.tokens(ids) * module.scale
+        place = line(Embedding.forward, "self.tokens(ids)")
+        self.add("E", f"row of the embedding matrix · √{words.shape[-1]}", words, place)
+        positions = module.positions[: ids.shape[1]][None]
+        formula = "learned" if module.learned else "sine and cosine of position / 10000^(2i/D)"
+        made = (
+            line(Embedding.__init__, "torch.empty") if module.learned else line(sinusoids, "stack")
+        )
+        self.add("PE", formula, positions, made)
+        x = words + positions
+        self.add("X", "E + PE", x, line(Embedding.forward, "words + self.positions"))
+        return x
+
+
+@torch.inference_mode()
+def walk(
+    model: Transformer,
+    src: Tensor,
+    tgt_in: Tensor,
+    labels: tuple[Sequence[str], Sequence[str]],
+    layer: int = 1,
+    head: int = 1,
+) -> list[Matrix]:
+    """Return every matrix of one sentence pair, src (1, S) and tgt_in (1, T), in order.
+
+    `labels`: of the tokens on both sides. Layers other than `layer` give their output alone.
+    Raises ConfigError for a layer or head that the model does not have.
+    """
+    config = model.config
+    depth = max(config.n_encoder_layers, config.n_decoder_layers)
+    for option, number, most in (("--layer", layer, depth), ("--head", head, config.n_heads)):
+        if not 1 <= number <= most:
+            raise ConfigError(f"{option}: the model has 1 to {most}, found {number}")
+    notes = Walk(model, layer, head)
+    notes.part, notes.rows = "source", labels[0]
+    memory = _walk_encoder(notes, notes.embed(model.src_embedding, src))
+    notes.part, notes.rows = "target", labels[1]
+    x = _walk_decoder(notes, notes.embed(model.tgt_embedding, tgt_in), memory)
+    notes.part = "output"
+    logits = model.output(x)
+    place = line(Transformer.__init__, "self.output = Linear")
+    matrix = "the embedding matrix" if config.tie_embeddings else "a matrix of its own"
+    notes.add("logits", f"X Wᵀ, W: {matrix}", logits, place)
+    notes.add("p", "softmax of each row: the next token", logits.softmax(-1), place)
+    return notes.matrices
+
+
+def _walk_encoder(notes: Walk, x: Tensor) -> Tensor:
+    """x (1, S, D) -> memory (1, S, D)"""
+    model = notes.model
+    for number, layer in enumerate(model.encoder_layers, start=1):
+        notes.part = f"encoder layer {number}"
+        steps = notes if number == notes.layer else replace(notes, matrices=[])
+        x = steps.residual(
+            layer.around_attention, x, partial(steps.attention, layer.attention, None, None)
+        )
+        x = steps.residual(
+            layer.around_feed_forward, x, partial(steps.feed_forward, layer.feed_forward)
+        )
+        if steps is not notes:
+            place = line(Transformer._encode, "x = layer")
+            notes.add("X", "as in the layer that is shown", x, place)
+    notes.part = "memory"
+    x = model.encoder_norm(x)
+    formula = "LN(X)" if model.config.pre_norm else "X"
+    notes.add("M", formula, x, line(Transformer._encode, "encoder_norm"))
+    return x
+
+
+def _walk_decoder(notes: Walk, x: Tensor, memory: Tensor) -> Tensor:
+    """x (1, T, D), memory (1, S, D) -> (1, T, D), of which the output makes logits"""
+    model = notes.model
+    mask = causal_mask(x.shape[1], x.device)
+    for number, layer in enumerate(model.decoder_layers, start=1):
+        notes.part = f"decoder layer {number}"
+        steps = notes if number == notes.layer else replace(notes, matrices=[])
+        x = steps.residual(
+            layer.around_self_attention,
+            x,
+            partial(steps.attention, layer.self_attention, None, mask),
+        )
+        x = steps.residual(
+            layer.around_cross_attention,
+            x,
+            partial(steps.attention, layer.cross_attention, memory, None),
+        )
+        x = steps.residual(
+            layer.around_feed_forward, x, partial(steps.feed_forward, layer.feed_forward)
+        )
+        if steps is not notes:
+            place = line(Transformer._decode, "x = layer")
+            notes.add("X", "as in the layer that is shown", x, place)
+    notes.part = "output"
+    x = model.decoder_norm(x)
+    formula = "LN(X)" if model.config.pre_norm else "X"
+    notes.add("X", formula, x, line(Transformer._decode, "decoder_norm"))
+    return x
+
+
+def line(function: Callable[..., Any], fragment: str) -> str:
+    """Return file and line of the first line of a function that has a fragment."""
+    source, first = inspect.getsourcelines(function)
+    number = next(i for i, text in enumerate(source) if fragment in text)
+    path = Path(inspect.getsourcefile(function) or "").relative_to(PACKAGE.parent)
+    return f"{path}:{first + number}"
+
+
+# --- the search, step by step -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A hypothesis before a step of the search, and what may follow it."""
+
+    tokens: tuple[str, ...]
+    best: tuple[tuple[str, float], ...]  # the most probable next tokens with their probabilities
+
+
+@dataclass
+class RecordingStepper:
+    """A `Stepper` that notes the live hypotheses of its one sentence before each step."""
+
+    stepper: Stepper
+    pieces: Callable[[Sequence[int]], list[str]]
+    steps: list[list[Prefix]]
+    ids: list[list[int]] = field(default_factory=list)
+
+    def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        """Extend every hypothesis, and note it."""
+        before = self.ids or [[]]
+        rows = zip(tokens[0].tolist(), parents[0].tolist(), strict=True)
+        self.ids = [[*before[parent], token] for token, parent in rows]
+        logits = self.stepper.step(tokens, parents)
+        count = min(N_BEST_TOKENS, logits.shape[-1])
+        values, best = logits[0].float().softmax(-1).topk(count)  # (N, 5), (N, 5)
+        rows_of_best = zip(self.ids, best.tolist(), values.tolist(), strict=True)
+        prefixes = [
+            Prefix(tuple(self.pieces(ids[1:])), tuple(zip(self.pieces(top), shares, strict=True)))
+            for ids, top, shares in rows_of_best
+            if EOS not in ids
+        ]
+        if prefixes:
+            self.steps.append(prefixes)
+        return logits
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop sentences; there is one."""
+        self.stepper.keep(rows)
+
+
+class RecordingInference:
+    """An `Inference` whose steppers note what they do."""
+
+    def __init__(self, inference: Inference, pieces: Callable[[Sequence[int]], list[str]]) -> None:
+        self.inference = inference
+        self.pieces = pieces
+        self.steps: list[list[Prefix]] = []
+
+    def start(self, *arguments: Any) -> RecordingStepper:
+        """Encode one sentence, as `Inference.start` does."""
+        return RecordingStepper(self.inference.start(*arguments), self.pieces, self.steps)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inference, name)
+
+
+def search_steps(
+    engine: TorchEngine, tokenizer: Tokenizer, src: Sequence[int]
+) -> tuple[list[list[Prefix]], list[int]]:
+    """Return the hypotheses of each step of a search for one source, and the ids that it found."""
+
+    def pieces(ids: Sequence[int]) -> list[str]:
+        return ["</s>" if number == EOS else tokenizer.tgt.pieces_of([number])[0] for number in ids]
+
+    assert isinstance(engine.model, Inference)
+    recording: Any = RecordingInference(engine.model, pieces)
+    (ids,) = replace(engine, model=recording).search([src], [[]]).ids()[:1]
+    return recording.steps, ids
+
+
+# --- what the command asks for ----------------------------------------------------------------
+
+
+def steps_of_sentence(
+    model: Path,
+    sentences: tuple[str, str | None],
+    to: str | None,
+    layer: int,
+    head: int,
+    beam_size: int | None,
+) -> tuple[list[Matrix], list[list[Prefix]], str]:
+    """Return the matrices of a sentence, the steps of its search, and the text that it finds.
+
+    `sentences`: source and target; without a target, the one that the search finds. Raises
+    ConfigError for a blank sentence, and for one too long for the model.
+    """
+    loaded = load_model(model)
+    tokenizer, inference = loaded.tokenizer, Inference(loaded.model, choose_device("cpu", "fp32"))
+    first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
+    longest = inference.max_tokens
+    usual = usual_source(loaded, sentences[0], to)
+    encoded = tokenizer.src.encode([usual])[0]
+    src = first_ids + checked(encoded, "the sentence", longest - len(first_ids))
+    search = SearchOptions(beam_size=beam_size or 1)
+    engine = TorchEngine(inference, search.decode_config(loaded.config))
+    prefixes, tgt = search_steps(engine, tokenizer, src)
+    text = tokenizer.tgt.decode([tgt])[0]
+    if sentences[1] is not None:
+        tgt = checked(tokenizer.tgt.encode([sentences[1]])[0], "--target", longest)
+    labels = [*tokenizer.src.pieces_of(src), "</s>"], ["<s>", *tokenizer.tgt.pieces_of(tgt)]
+    src_ids, tgt_in = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
+    return walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head), prefixes, text
+
+
+def steps_of_config(name: str, settings: Sequence[str], layer: int, head: int) -> list[Matrix]:
+    """Return the matrices of a model of this config without their values, for typical lengths."""
+    config, _ = replace_auto(load_config(name, settings).config, sizes_for(TYPICAL_PAIRS))
+    with torch.device("meta"):
+        size = config.tokenizer.size
+        model = Transformer(config.model, size, size, config.tokenizer.joint).eval()
+        src, tgt_in = (torch.zeros(1, length, dtype=torch.long) for length in LENGTHS)
+    return walk(model, src, tgt_in, ((), ()), layer, head)

@@ -1,0 +1,237 @@
+"""`mt inspect steps` and `mt inspect masks`: numbers of the formulas, in the documents' order."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Mt, refused
+from messages import says
+
+from mt.config.schema import ModelConfig
+from mt.inspect.masks import masked_pairs
+from mt.inspect.steps import Matrix, steps_of_sentence, walk
+from mt.inspect.steps_view import heat_map, number
+from mt.model.transformer import Transformer
+from mt.runs.model_folder import open_tokenizer
+
+Weights = dict[str, np.ndarray]
+
+
+def build(norm: str) -> Transformer:
+    """Two layers of each stack, with no bias of 0 and no gain of 1."""
+    torch.manual_seed(1)
+    config = ModelConfig(
+        d_model=16, n_heads=2, d_ff=24, max_positions=32, n_encoder_layers=2, n_decoder_layers=2,
+        norm=norm, attention_bias=True, tie_embeddings=False,
+    )  # fmt: skip
+    model = Transformer(config, 12, 13, joint=False).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def norm_of(x: np.ndarray, w: Weights, name: str) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    spread = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def attention_steps(
+    memory: np.ndarray | None, w: Weights, name: str, causal: bool, x: np.ndarray
+) -> list[np.ndarray]:
+    """Q, K, V, S, masked S, P, Z of the second of two heads; Z joined and Z W_O."""
+    d, heads = x.shape[-1], 2
+    width = d // heads
+    weight, bias = w[f"{name}.query_key_value.weight"], w[f"{name}.query_key_value.bias"]
+    q, k, v = (
+        of @ weight[i * d : (i + 1) * d].T + bias[i * d : (i + 1) * d]
+        for i, of in enumerate((x, x, x) if memory is None else (x, memory, memory))
+    )
+    by_head = []
+    for head in range(heads):
+        columns = slice(head * width, (head + 1) * width)
+        scores = q[:, columns] @ k[:, columns].T / np.sqrt(width)
+        masked = np.where(np.tri(*scores.shape, dtype=bool), scores, -np.inf) if causal else scores
+        p = softmax(masked)
+        steps = [q[:, columns], k[:, columns], v[:, columns], scores]
+        by_head.append([*steps, *([masked] if causal else []), p, p @ v[:, columns]])
+    joined = np.concatenate([steps[-1] for steps in by_head], axis=1)
+    output = joined @ w[f"{name}.output.weight"].T + w[f"{name}.output.bias"]
+    return [*by_head[1], joined, output]
+
+
+def feed_forward_steps(w: Weights, name: str, x: np.ndarray) -> list[np.ndarray]:
+    inner = x @ w[f"{name}.inner.weight"].T + w[f"{name}.inner.bias"]
+    active = np.maximum(inner, 0)
+    return [inner, active, active @ w[f"{name}.outer.weight"].T + w[f"{name}.outer.bias"]]
+
+
+def residual_steps(
+    x: np.ndarray, w: Weights, name: str, norm: str, sublayer: Any
+) -> list[np.ndarray]:
+    if norm == "pre":
+        normed = norm_of(x, w, f"{name}.norm")
+        steps = sublayer(normed)
+        return [normed, *steps, x + steps[-1]]
+    steps = sublayer(x)
+    total = x + steps[-1]
+    return [*steps, total, norm_of(total, w, f"{name}.norm")]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_every_matrix_is_that_of_the_formulas(norm: str) -> None:
+    model = build(norm)
+    w = {name: value.numpy() for name, value in model.state_dict().items()}
+    src, tgt_in = torch.tensor([[4, 5, 6, 3]]), torch.tensor([[2, 7, 8]])
+    matrices = walk(model, src, tgt_in, (list("abcd"), list("xyz")), layer=1, head=2)
+    memory = next(matrix for matrix in matrices if matrix.part == "memory").values
+    stacks = {
+        "encoder layer 1": ("source", [("attention", "around_attention", False, None)]),
+        "decoder layer 1": (
+            "target",
+            [
+                ("self_attention", "around_self_attention", True, None),
+                ("cross_attention", "around_cross_attention", False, memory),
+            ],
+        ),
+    }
+    for part, (embedded, attentions) in stacks.items():
+        x = [matrix for matrix in matrices if matrix.part == embedded][-1].values
+        stack = part.split()[0]
+        expected: list[np.ndarray] = []
+        for name, around, causal, other in attentions:
+            attend = partial(attention_steps, other, w, f"{stack}.0.{name}", causal)
+            steps = residual_steps(x, w, f"{stack}.0.{around}", norm, attend)
+            expected, x = [*expected, *steps], steps[-1]
+        feed = partial(feed_forward_steps, w, f"{stack}.0.feed_forward")
+        expected += residual_steps(x, w, f"{stack}.0.around_feed_forward", norm, feed)
+        shown = [matrix for matrix in matrices if matrix.part == part]
+        assert len(shown) == len(expected)
+        for matrix, value in zip(shown, expected, strict=True):
+            np.testing.assert_allclose(matrix.values, value, atol=1e-5, err_msg=matrix.name)
+    with torch.inference_mode():
+        logits = model.output(model(src, tgt_in, torch.ones_like(src, dtype=torch.bool)))
+    assert [matrix.name for matrix in matrices[-2:]] == ["logits", "p"]
+    np.testing.assert_allclose(matrices[-2].values, logits[0], atol=1e-5)
+    np.testing.assert_allclose(matrices[-1].values, softmax(logits[0].numpy()), atol=1e-5)
+
+
+def test_embeddings_positions_and_places() -> None:
+    model = build("pre")
+    matrices = walk(model, torch.tensor([[4, 5]]), torch.tensor([[2]]), (["a", "b"], ["x"]))
+    source = {matrix.name: matrix for matrix in matrices if matrix.part == "source"}
+    assert list(source) == ["ids", "E", "PE", "X"]
+    assert source["ids"].values.tolist() == [[4, 5]]
+    words = model.src_embedding.tokens.weight[[4, 5]].detach().numpy() * 4  # √16
+    np.testing.assert_allclose(source["E"].values, words, atol=1e-6)
+    assert source["PE"].values[1, :2] == pytest.approx([np.sin(1), np.cos(1)], abs=1e-6)
+    np.testing.assert_allclose(source["X"].values, source["E"].values + source["PE"].values)
+    root = Path(__file__).parents[2]
+    for matrix in matrices:
+        path, line = matrix.place.split(":")
+        text = (root / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        assert not text.strip().startswith(("#", '"')), matrix
+    assert "scores.softmax" in line_at(root, matrices, "P")
+    assert "self.query_key_value(x)" in line_at(root, matrices, "Q")
+
+
+def line_at(root: Path, matrices: list[Matrix], name: str) -> str:
+    path, line = next(matrix.place for matrix in matrices if matrix.name == name).split(":")
+    return (root / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+
+
+def test_text_and_page_of_a_sentence(tiny_run: Path, tmp_path: Path, mt: Mt) -> None:
+    ended = mt("inspect", "steps", "-m", tiny_run, "drei zwei", "--beam-size", 2, "--head", 2)
+    text = ended.out.decode()
+    order = ("source:", "ids", "PE", "encoder layer 1:", "Q =", "K =", "V =", "S =", "P =", "Z =")
+    assert says(text, *order, "W_O", "memory:", "decoder layer 1:", "S masked", "logits", "step 1:")
+    translated = mt(
+        *("translate", "-m", tiny_run, "--as-written", "--beam-size", 2, "--engine", "torch"),
+        stdin=b"drei zwei\n",
+    )
+    _, prefixes, found = steps_of_sentence(tiny_run, ("drei zwei", None), None, 1, 1, 2)
+    assert text.splitlines()[-1] == f"output: {found}" == f"output: {translated.lines[0]}"
+    assert [len(step) for step in prefixes[:2]] == [1, 2]
+    for prefix in (prefix for step in prefixes for prefix in step):
+        shares = [share for _, share in prefix.best]
+        assert shares == sorted(shares, reverse=True)
+        assert 0 < sum(shares) <= 1 + 1e-6
+    # Greedy search takes the most probable token at each step.
+    _, steps, _ = steps_of_sentence(tiny_run, ("drei zwei", None), None, 1, 1, None)
+    chosen = [step[0].best[0][0] for step in steps]
+    assert [step[0].tokens for step in steps] == [tuple(chosen[:n]) for n in range(len(steps))]
+    page = tmp_path / "steps.html"
+    ended = mt("inspect", "steps", "-m", tiny_run, "drei zwei", "--html", page)
+    assert (ended.code, ended.out) == (0, b"")
+    content = page.read_text(encoding="utf-8")
+    assert says(content, "heat map of", "data:image/png;base64,", "token by token")
+    assert len(re.findall("<details>", content)) == len(re.findall("<summary>", content)) > 40
+
+
+def test_a_config_gives_shapes_alone(mt: Mt) -> None:
+    text = mt("inspect", "steps", "--config", "base.yaml").out.decode()
+    assert says(text, "Q =", "(8, 10, 64)", "S =", "(8, 10, 10)", "(10, 2048)", "(12, 32000)")
+    assert "step 1" not in text
+    assert " 0." not in text
+
+
+def test_a_heat_map_is_a_picture_of_its_signs() -> None:
+    assert heat_map(np.array([[1.0, -1.0, -np.inf]])).startswith("data:image/png;base64,iVBOR")
+    assert [number(value) for value in (12.0, 0.5, -np.inf)] == ["12", "0.500", "-∞"]
+
+
+def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> None:
+    pairs = [("drei zwei eins", "three"), ("drei", "three two")]
+    long, short = masked_pairs(open_tokenizer(tiny_run), pairs)
+    n_real = short.src.index("</s>") + 1
+    assert set(short.src[n_real:]) == {"<pad>"}
+    padding, causal, cross = short.masks
+    assert padding.shape == (len(long.src),) * 2
+    assert (padding == (np.arange(len(long.src)) < n_real)).all()
+    assert (causal == np.tri(len(short.tgt_in), dtype=bool)).all()
+    assert (cross == padding[0]).all()
+    assert long.masks[0].all()
+    for name, column in (("src", 0), ("tgt", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[column]}\n" for pair in pairs))
+    files = ["--src", tmp_path / "src", "--tgt", tmp_path / "tgt"]
+    text = mt("inspect", "masks", "-m", tiny_run, *files).out.decode()
+    assert says(text, "pair 1", "padding", "■", "causal", "■ ·", "pair 2", "<pad>")
+    picture = tmp_path / "masks.svg"
+    assert mt("inspect", "masks", "-m", tiny_run, *files, "-o", picture).code == 0
+    assert says(picture.read_text(encoding="utf-8"), "mt inspect")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("steps", "--config, --model|neither"),
+        ("steps -m RUN", "SENTENCE|required"),
+        ("steps --config base.yaml drei", "--config|shapes"),
+        ("steps -m RUN drei --layer 9", "--layer|1 to|9"),
+        ("steps -m RUN drei --head 9", "--head|1 to|9"),
+        ("steps -m RUN drei --html x.svg", "--html x.svg|.html"),
+        ("steps -m RUN  ", "SENTENCE"),
+        ("attention -m RUN drei --word 9", "--word|1 to|9"),
+    ],
+)
+def test_messages(words: str, parts: str, tiny_run: Path, mt: Mt) -> None:
+    given = [str(tiny_run) if word == "RUN" else word for word in words.split()]
+    assert says(refused(mt("inspect", *given)), *parts.split("|"))
+
+
+def test_one_word_and_the_decoder_by_pieces(tiny_run: Path, mt: Mt) -> None:
+    whole = mt("inspect", "attention", "-m", tiny_run, "drei zwei").lines
+    word = mt("inspect", "attention", "-m", tiny_run, "drei zwei", "--word", 2).lines
+    assert [line.split() for line in word] == [whole[1].split()]
