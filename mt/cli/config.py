@@ -66,7 +66,10 @@ def show(config: str, settings: list[str] | None = None) -> None:
 
 
 @app.command("schema", cls=PanelCommand)
-def schema() -> None:
+@described("""
+    --markdown: print a table of all keys instead, which is the page configs/keys.md
+""")
+def schema(markdown: bool = False) -> None:
     """Print the JSON Schema of configs: what each key means and takes. Editors can use it.
 
     \b
@@ -74,6 +77,7 @@ def schema() -> None:
     """
     import json
 
+    from mt.config.key_table import key_table
     from mt.config.schema import json_schema
 
-    print_result(json.dumps(json_schema(), indent=2))
+    print_result(key_table() if markdown else json.dumps(json_schema(), indent=2))

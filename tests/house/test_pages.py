@@ -7,17 +7,15 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 import typer
 from conftest import DIGITS, ROOT, lines_of, write_lines
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 from mt.cli.main import app
+from mt.config.key_table import key_table
 from mt.config.schema import Config
 
 PAGES = sorted(
@@ -225,77 +223,14 @@ def test_pictures_of_the_pages_are_small() -> None:
     assert all(path.stat().st_size < 100_000 for path in pictures)
 
 
-# --- the table of keys in configs/README.md ---------------------------------------------------
+# --- the table of keys ------------------------------------------------------------------------
 
 
-def default_of(field: FieldInfo) -> str:
-    """A default as the table prints it; of a required key, nothing."""
-    value = field.default
-    if field.default_factory is not None:
-        value = field.default_factory()  # type: ignore[call-arg]
-    if value is PydanticUndefined:
-        return ""
-    words = {None: "null", True: "true", False: "false"}
-    if value is None or isinstance(value, bool):
-        return words[value]
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
-
-
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The pydantic model of a key that holds one, or a list of them, or may hold one."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for one in get_args(annotation) if (found := model_in(one))), None)
-
-
-def choices(annotation: Any) -> list[str]:
-    """The words that a key may be set to, if it takes no other text."""
-    if get_origin(annotation) is Literal:
-        return [value for value in get_args(annotation) if isinstance(value, str)]
-    return [word for one in get_args(annotation) for word in choices(one)]
-
-
-def table_of_keys() -> str:
-    """Every section: its heading, then a row for each key with its default and its description."""
-    parts = []
-    for section, field in Config.model_fields.items():
-        model = model_in(field.annotation)
-        assert model is not None
-        rows = [
-            f"### `{section}`: {field.description}",
-            "",
-            "| key | default | meaning |",
-            "|---|---|---|",
-        ]
-        for key, one in model.model_fields.items():
-            rows.append(row(key, one))
-            if key in ("train", "clean", "augment", "stages") and (
-                inner := model_in(one.annotation)
-            ):
-                prefix = f"{key}[]" if key in ("train", "stages") else key
-                for name, below in inner.model_fields.items():
-                    rows.append(row(f"{prefix}.{name}", below))
-                    if name == "until" and (innermost := model_in(below.annotation)):
-                        rows += [
-                            row(f"{prefix}.until.{k}", f) for k, f in innermost.model_fields.items()
-                        ]
-        parts.append("\n".join(rows))
-    return "\n\n".join(parts) + "\n"
-
-
-def row(key: str, field: FieldInfo) -> str:
-    default = default_of(field)
-    meaning = (field.description or "").replace("<", "&lt;")
-    values = choices(field.annotation)
-    if len(values) > 1:
-        meaning += f": {', '.join(f'`{value}`' for value in values)}"
-    return f"| `{key}` | {f'`{default}`' if default else 'required'} | {meaning} |"
-
-
-def test_the_page_of_configs_has_every_key() -> None:
-    page = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^## Every key\n.*?-->\n\n?(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
-    assert section is not None
-    assert section[1].strip() == table_of_keys().strip()
+def test_the_page_of_keys_is_what_the_schema_says() -> None:
+    """Made by `mt config schema --markdown > configs/keys.md`, never by hand."""
+    page = (ROOT / "configs" / "keys.md").read_text(encoding="utf-8")
+    assert page == f"{key_table()}\n"
+    assert "| `n_heads` | `8` | >=1 | attention heads" in page
+    assert re.search(r"^\| `train\[\]\.share` \| `null` \| >0, <=1 \| .* \| order \|$", page, re.M)
+    assert re.search(r"^\| `norm` \| `pre` \| `pre`, `post` \| .* \| refused \|$", page, re.M)
+    assert all(f"\n## {section}\n" in page for section in Config.model_fields)
