@@ -220,8 +220,8 @@ class Clean(Section):
     )
     duplicates: Literal["exact", "normalised"] | None = key(
         "normalised",
-        "of equal pairs keep one; exact: equal in every character; normalised: in letters and "
-        "digits, without case and accents",
+        "of equal pairs keep one: equal in every character, or in letters and digits without case "
+        "and accents",
         "text",
     )
     max_targets: Count | None = key(
@@ -231,8 +231,7 @@ class Clean(Section):
     )
     leaks: Literal["sides", "pairs"] | None = key(
         "sides",
-        "drop pairs with one of their sides, or with both, in data.valid or data.test; null: "
-        "only count them",
+        "drop pairs with one side, or both, in data.valid or data.test; null: only count",
         "text",
     )
     against: list[Text] = key(

@@ -155,7 +155,7 @@ class ModelConfig(_Strict):
     positions: Literal["sinusoidal", "learned"] = key("sinusoidal", "position embeddings", "shape")
     tie_embeddings: Flag = key(
         True,
-        "share the matrices of target embedding and output, and of the source embedding if joint",
+        "one matrix for target embedding and output, and for the source embedding if joint",
         "shape",
     )
     activation: Literal["relu", "gelu", "silu"] = key(
@@ -223,8 +223,7 @@ class TrainConfig(_Strict):
     max_steps: Count = key(100_000, "updates until training ends")
     max_epochs: PositiveOrAuto = key(
         None,
-        "epochs until training ends, if max_steps is not reached first; null: any; auto: by "
-        "the number of pairs",
+        "epochs until training ends, if that is sooner; null: any; auto: by the number of pairs",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto", "arithmetic of the model; auto: bf16 where the device computes it fast"
