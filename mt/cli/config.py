@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import (
     ConfigName,
     Settings,
+    output_option,
 )
 from mt.errors import DataError, leaf_for
 
@@ -67,7 +70,14 @@ def show(config: ConfigName, settings: Settings = None) -> None:
 
 
 @app.command("schema", cls=PanelCommand)
-def schema() -> None:
+def schema(
+    markdown: Annotated[
+        bool,
+        output_option(
+            "--markdown", help="print a table of all keys instead: the page configs/keys.md"
+        ),
+    ] = False,
+) -> None:
     """Print the JSON Schema of configs: what each key means and takes. Editors can use it.
 
     \b
@@ -75,6 +85,7 @@ def schema() -> None:
     """
     import json
 
+    from mt.config.key_table import key_table
     from mt.config.schema import json_schema
 
-    print_result(json.dumps(json_schema(), indent=2))
+    print_result(key_table() if markdown else json.dumps(json_schema(), indent=2))

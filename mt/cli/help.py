@@ -111,7 +111,7 @@ def command_group(
 # Commands and options that have left, and what to do instead.
 REMOVED = {
     "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
-    "mt distill --student same": "configs/README.md says how to train a model further",
+    "mt distill --student same": "mt/training/README.md says how to train a model further",
     "mt score --contrastive": "score both translations and compare: see mt/evaluation/README.md",
     "mt inspect model --batch-tokens": "mt train --dry-run measures memory",
     "mt inspect model --beam-size": "mt tune measures the speed of decoding",

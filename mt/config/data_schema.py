@@ -50,6 +50,7 @@ class KeyInfo:
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Complete the JSON Schema of the key."""
+        schema["x-affects"] = self.affects
         if self.for_editors is not None:
             self.for_editors(schema)
 
@@ -95,69 +96,66 @@ class TextEntry(Section):
 
     src: FileOrColumn | None = key(
         None,
-        "source side: a text file; with path, a column of its rows (a dot: nested) or its number "
-        "(from 1) if there are no names, a language or an ending; null: data.src_lang",
+        "source: a text file; with path: a column (name, number or a.b), language or ending; "
+        "null: data.src_lang",
         "store",
     )
     tgt: FileOrColumn | None = key(
         None,
-        "target side: a file aligned line by line; with path, a column, a language or an ending as "
-        "src; null: data.tgt_lang",
+        "target, written as src is; null: data.tgt_lang",
         "store",
     )
     weight: Positive = key(
-        1.0, "how often its pairs are sampled, relative to the other texts", "plan"
+        1.0, "how often its pairs are drawn, relative to the other texts", "plan"
     )
     share: Portion | None = key(
         None, "its share of an epoch's sentences, instead of weight", "plan"
     )
     tag: Text | None = key(
         None,
-        "word before each source line, such as <bt>; one of tokenizer.user_defined_symbols",
+        "word before each source line; one of tokenizer.user_defined_symbols",
         "store",  # it counts in the lengths of its pairs
     )
     reverse: Flag = key(
         False,
-        "train with target as source; two entries, with it and without, read and store a text once",
+        "train with target as source; a text listed with and without it is stored once",
         "plan",
     )
     src_lang: Text | None = key(None, "code of its source language; null: data.src_lang", "plan")
     tgt_lang: Text | None = key(None, "code of its target language; null: data.tgt_lang", "plan")
     directions: Annotated[list[DirectionCode], Field(min_length=1)] | None = key(
         None,
-        "with path: a text for each of these directions, such as [de-en, en-de, de-fr], whose "
-        "sides are called by their codes",
+        "with path: a text for each, such as [de-en, en-fr]; columns or files have the codes "
+        "as names",
         "plan",
     )
     path: Text | None = key(
         None,
-        "file of pairs, * for several, a folder of them or of save_to_disk, what two text files "
-        "have in common (corpus/train for train.de and train.en), or a hub name",
+        "file of pairs (* for several), folder, common beginning of two text files, or hub name",
         "store",
     )
     format: SourceFormat | None = key(
-        None, "format of path; null means that its name says it (.txt is tsv)", "store"
+        None, "format of path; null: by its ending (.txt is tsv)", "store"
     )
     name: Text | None = key(None, "configuration of a hub data set, such as de-en", "store")
     split: Text = key("train", "split of the data set at path", "store")
     delimiter: Delimiter | None = key(
         None,
-        "delimiter between the cells of path; null means a comma in .csv, a tab in .tsv and .txt",
+        "character between the cells of path; null: a comma in .csv, a tab elsewhere",
         "store",
     )
     quoting: Literal["csv", "none"] | None = key(
         None,
-        "csv: cells of path may be quoted; none: a quotation mark is text; null means csv in "
-        ".csv, none in .tsv and .txt",
+        "csv: cells may be in quotation marks; none: a mark is text; null: csv in .csv, none "
+        "elsewhere",
         "store",
     )
     tags: Literal["strip", "keep"] = key(
-        "strip", "inline tags of TMX and XLIFF: left out, or kept as they are", "store"
+        "strip", "inline tags of TMX and XLIFF: leave out, or keep as text", "store"
     )
     errors: Literal["strict", "replace", "skip"] = key(
         "strict",
-        "damaged text: stop there, put U+FFFD for bytes that are not UTF-8, or leave out the pair; "
-        "counted and reported",
+        "on damaged text: stop, put U+FFFD for bytes that are not UTF-8, or leave out the pair",
         "store",
     )
 
@@ -174,74 +172,71 @@ class Clean(Section):
 
     repair: Flag = key(
         True,
-        "Unicode NFC, plain spaces, no control characters; kept pairs are trained on repaired",
+        "Unicode NFC, plain spaces, no control characters; training gets the repaired text",
         "text",
     )
     mojibake: Flag = key(
         True,
-        "with repair: undo wrongly decoded text (fÃ¼r: für) and HTML entities; extra corpora",
+        "with repair: undo wrong decoding (fÃ¼r: für) and HTML entities; needs extra corpora",
         "text",
     )
     max_words: Length | None = key(200, "words of the longer side", "text")
     max_chars: Length | None = key(2000, "characters of the longer side", "text")
     max_word_ratio: Ratio | None = key(
-        2.5, "ratio of the sides' lengths in words, 3 added to both", "text"
+        2.5, "ratio of the lengths in words, 3 added to both", "text"
     )
     max_char_ratio: Ratio | None = key(
         2.2,
-        "ratio of the sides' lengths in characters, 15 added to both; a Chinese one counts 3",
+        "ratio of the lengths in characters, 15 added to both; a Chinese one counts 3",
         "text",
     )
     min_letters: UpToOne | None = key(
         0.5,
-        "share of letters, 4 of them added; a digit is half of one, links and tags are left out",
+        "share of letters, 4 added; a digit counts half, links and tags nothing",
         "text",
     )
     max_symbols: UpToOne | None = key(
-        0.15, "share of signs that are no usual punctuation, beyond the other side's", "text"
+        0.15, "share of unusual signs, beyond the other side's", "text"
     )
     max_repeats: Repeats | None = key(
-        3, "words that only repeat those before them, beyond the other side's", "text"
+        3, "words that repeat those before them, beyond the other side's", "text"
     )
     max_copied: UpToOne | None = key(
-        0.8, "share of the target's words that the source has too; less than 0.5 means 0.5", "text"
+        0.8, "share of the target's words that the source has too; below 0.5 means 0.5", "text"
     )
     max_other_script: UpToOne | None = key(
-        0.7, "share of letters in a script that src_lang or tgt_lang is not written in", "text"
+        0.7, "share of letters in a script that the language is not written in", "text"
     )
     max_missing_links: UpToOne | None = key(
-        0.5, "share of web and e-mail addresses that the other side has not", "text"
+        0.5, "share of web and e-mail addresses that the other side lacks", "text"
     )
     max_wrong_numbers: UpToOne | None = key(
-        0.5, "share of numbers that have no counterpart in the other side", "text"
+        0.5, "share of numbers without a counterpart on the other side", "text"
     )
     max_other_language: UpToOne | None = key(
         0.5,
-        "how surely a side of 25 letters or more is in another language, not a related one; needs "
-        "extra corpora",
+        "how surely a side of 25 letters or more is in an unrelated language; needs extra corpora",
         "text",
     )
     duplicates: Literal["exact", "normalised"] | None = key(
         "normalised",
-        "one of several equal pairs in the same languages stays: exact: equal in every character; "
-        "normalised: in letters and digits, without case and accents",
+        "of equal pairs keep one: equal in every character, or in letters and digits without case "
+        "and accents",
         "text",
     )
     max_targets: Count | None = key(
         None,
-        "pairs in the same languages with one source, normalised, of which as many stay; null "
-        "means all",
+        "of pairs with one source, keep so many; null: all",
         "text",
     )
     leaks: Literal["sides", "pairs"] | None = key(
         "sides",
-        "what stands in data.valid or data.test, normalised: sides: pairs with one of their sides "
-        "go; pairs: those with both; null: they are only counted",
+        "drop pairs with one side, or both, in data.valid or data.test; null: only count",
         "text",
     )
     against: list[Text] = key(
         [],
-        "more texts that must not be in the training data: files whose lines, or cells, count",
+        "more files whose lines or cells must not be in the training data",
         "text",
     )
 
@@ -249,51 +244,51 @@ class Clean(Section):
 class Augment(Section):
     """Shares of the training pairs that are changed, others in each epoch; 0: none."""
 
-    caps: Share = key(0.07, "both sides in capitals; of caps, title and lower, one at most", "plan")
-    title: Share = key(0.05, "both sides in Title Case, where their scripts have case", "plan")
+    caps: Share = key(0.07, "both sides in capitals; of caps, title and lower at most one", "plan")
+    title: Share = key(0.05, "both sides in Title Case", "plan")
     lower: Share = key(0.05, "both sides in lower case", "plan")
-    no_final_stop: Share = key(0.05, "both sides without full stop, ? or ! at the end", "plan")
+    no_final_stop: Share = key(0.05, "both sides without a full stop, ? or ! at the end", "plan")
     typos: Share = key(0.05, "source with typos in 5 to 30 % of its longer words", "plan")
     noise: Share = key(0.02, "source with stray characters after 5 to 20 % of its words", "plan")
     emoji: Share = key(0.03, "both sides with the same emoji or sign, mostly at the end", "plan")
     join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens", "plan")
     placeholders: Share = key(
-        0.0, "words and their translations replaced by <ph1> to <ph9>; for --protect", "plan"
+        0.0, "words and their translations become <ph1> to <ph9>; for --protect", "plan"
     )
 
 
 class Until(Section):
     """The end of a stage: whatever is reached first of what is given."""
 
-    updates: Count | None = key(None, "updates of the stage")
-    tokens: Count | None = key(None, "target tokens of the stage")
-    epochs: Positive | None = key(None, "epochs of the stage, of which each has its mixture")
+    updates: Count | None = key(None, "after so many updates of the stage")
+    tokens: Count | None = key(None, "after so many target tokens of the stage")
+    epochs: Positive | None = key(None, "after so many epochs of the stage's mixture")
     text: Natural | None = key(
-        None, "count with epochs how often this text of train, from 0, is seen instead"
+        None, "with epochs: count how often this text of train, from 0, was seen"
     )
     share: Portion | None = key(
-        None, "share of train.max_epochs, in whole epochs, or else of train.max_steps"
+        None, "after this share of train.max_epochs, in whole epochs, or else of train.max_steps"
     )
-    stall: Count | None = key(None, "validations of the stage in a row without a new best")
+    stall: Count | None = key(None, "after so many validations without a new best")
 
 
 class TrainingStage(Section):
     """A stage of a training: what it changes, and where it ends."""
 
     until: Until | None = key(
-        None, "its end, after updates, tokens, epochs or a stall; null in the last stage only"
+        None, "end of the stage: what is reached first; null in the last stage only"
     )
     weights: list[Coefficient] | None = key(
         None,
-        "weight of each text of train, in their order, instead of weight and share; 0: none",
+        "weight of each text of train, in order; 0 leaves it out",
         "plan",
     )
     shares: list[UpToOne] | None = key(
-        None, "share of each text of train in an epoch's sentences, in their order; 0: none", "plan"
+        None, "share of each text of train in an epoch, in order; 0 leaves it out", "plan"
     )
     both_directions: Flag = key(
         False,
-        "train on the texts the other way round too; stages without it leave those out",
+        "also train on each text the other way round",
         "plan",
     )
     augment: Augment | None = key(None, "augment of this stage; null: data.augment", "plan")
@@ -304,12 +299,12 @@ class DataConfig(Section):
 
     root: Text | None = key(
         None,
-        "folder that relative paths start from; null means the current folder",
+        "folder that relative paths start from; null: the current folder",
         in_recipes=False,
     )
     src_lang: Text = key(
         "src",
-        "code of the source language, such as de; used by data.clean and augment",
+        "code of the source language, such as de",
         "languages",
         in_recipes=False,
     )
@@ -321,44 +316,48 @@ class DataConfig(Section):
     )
     language_tokens: Flag = key(
         False,
-        "put a token for its target language, <2fr>, before each source; see mt translate --to",
+        "put a token for the target language, <2fr>, before each source",
         "store",
     )
     train: list[TextEntry] = key(
-        list, "texts to train on", "store", in_recipes=False, for_editors=_list_or_one
+        list,
+        "texts to train on; a plain text is one path",
+        "store",
+        in_recipes=False,
+        for_editors=_list_or_one,
     )
     valid: TextEntry | None = key(
         None,
-        "text for validation and early stopping; of several directions, all of them are joined; "
-        "null means none",
+        "text for validation and early stopping, with the keys of train[]; null: none",
         in_recipes=False,
         for_editors=_or_a_path,
     )
     test: list[TextEntry] = key(
-        list, "texts to score after training", in_recipes=False, for_editors=_list_or_one
+        list,
+        "texts to score when training ends, with the keys of train[]",
+        in_recipes=False,
+        for_editors=_list_or_one,
     )
-    max_tokens: Length = key(
-        256, "tokens of a training pair's longest side; longer pairs are dropped", "store"
-    )
+    max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "store")
     max_length_ratio: Ratio = key(
         3.0,
-        "largest ratio of a training pair's lengths in tokens; pairs above it are dropped",
+        "drop training pairs whose lengths in tokens differ by a larger factor",
         "store",
     )
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "store")
     temperature: Positive = key(
         1.0,
-        "T: texts without share get (weight times pairs)^(1/T) sentences, relative to others",
+        "T: texts without share get (weight times pairs)^(1/T) sentences, relative to each other",
         "plan",
     )
     clean: Clean | None = key(
-        None, "cleaning of the training texts, such as {} for the defaults; null means none", "text"
+        None, "clean the training texts; {}: by the rules below; null: do not", "text"
     )
     augment: Augment | None = key(
         None,
-        "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
+        "change some training pairs, other ones in each epoch; {}: the shares below; null: none",
         "plan",
     )
     stages: list[TrainingStage] | None = key(
-        None, "stages of training, one after the other, each with its mixture; null: one", "plan"
+        None, "stages of training, each with its own mixture; null: one stage", "plan"
     )

@@ -40,7 +40,7 @@ from mt.config.values import (
     Width,
 )
 
-RECIPE = "shipped config, such as small.yaml, from which keys are taken that a file leaves out"
+RECIPE = "shipped config, such as small.yaml, that sets the keys a file leaves out"
 _CHOSEN = "mt.config.auto chooses a number"
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
@@ -57,7 +57,7 @@ def _section(model: type[BaseModel], description: str) -> Any:
 class RunConfig(_Strict):
     """The run directory and the seed."""
 
-    dir: Text | None = key(None, "run directory; null means runs/<name of the config file>")
+    dir: Text | None = key(None, "folder of the run; null: runs/<name of the config file>")
     seed: Seed = key(1, "seed of initial weights, data order and dropout", "plan")
 
 
@@ -66,7 +66,7 @@ class TokenizerConfig(_Strict):
 
     vocab_size: VocabularyOrAuto = key(
         32000,
-        "tokens in a vocabulary, 4 special ones included; auto means chosen by the number of pairs",
+        "tokens, 4 special ones included; auto: by the number of pairs",
         "vocabulary",
     )
     type: Literal["bpe", "unigram"] = key("bpe", "SentencePiece algorithm", "vocabulary")
@@ -76,27 +76,27 @@ class TokenizerConfig(_Strict):
     )
     character_coverage: Coverage | None = key(
         None,
-        "share of the text whose characters get a token; null means 0.99999 with byte_fallback "
-        "(0.9995 where these do not fit into vocab_size), 1 without",
+        "share of the text whose characters get a token; null: 0.99999 with byte_fallback "
+        "(0.9995 where these do not fit), 1 without",
         "vocabulary",
     )
     user_defined_symbols: list[Text] = key(
-        [], "strings that are always one token, such as placeholders and tags", "vocabulary"
+        [], "strings that are always one token, such as tags", "vocabulary"
     )
     split_digits: Flag = key(
         True, "make each digit a token, so that unseen numbers can be copied", "vocabulary"
     )
     sample_lines: Count = key(
-        2_000_000, "lines per side, at most, that the vocabulary is learned from", "sample"
+        2_000_000, "lines per side, at most, to learn the vocabulary from", "sample"
     )
     model: Text | None = key(
         None,
-        "SentencePiece model file of your own, of the type above; null means one is trained; "
-        "with joint: false, that of the source",
+        "SentencePiece file of your own, of this type; null: train one; with joint: false, the "
+        "source's",
         "sample",
     )
     tgt_model: Text | None = key(
-        None, "with model and joint: false, the SentencePiece model file of the target", "sample"
+        None, "with model and joint: false, the target's SentencePiece file", "sample"
     )
 
     @property
@@ -119,9 +119,8 @@ class BatchConfig(_Strict):
     )
     tokens_per_batch: CountOrAuto = key(
         None,
-        "tokens per batch and device, rows times longest side, or without padding the tokens of "
-        "the longer sides; auto means as many as fit into memory; null means auto on a GPU, 8192 "
-        "on a CPU",
+        "tokens per batch and device, padding included; auto: what fits into memory; null: "
+        "auto on a GPU, 8192 on a CPU",
     )
 
     @property
@@ -141,24 +140,22 @@ class ModelConfig(_Strict):
     d_ff: Width = key(2048, "inner width of the feed-forward blocks", "shape")
     dropout: ShareOrAuto = key(
         0.1,
-        "probability of dropout; auto means chosen by the number of pairs; on a CPU in steps of "
-        "1/256: 0.1 drops 0.1016",
+        "probability of dropout; auto: by the number of pairs; on a CPU in steps of 1/256: 0.1 "
+        "drops 0.1016",
     )
-    attention_dropout: Share = key(
-        0.0, "probability of dropout of attention weights; steps of 1/256 on a CPU"
-    )
+    attention_dropout: Share = key(0.0, "dropout of attention weights")
     activation_dropout: Share | None = key(
-        None, "dropout after the feed-forward activation; null means model.dropout"
+        None, "dropout after the feed-forward activation; null: as dropout"
     )
     norm: Literal["pre", "post"] = key(
         "pre",
-        "layer norm before each block (pre), or after its residual sum as in 2017 (post)",
+        "layer norm before each block (pre) or after its residual sum (post, as in 2017)",
         "shape",
     )
     positions: Literal["sinusoidal", "learned"] = key("sinusoidal", "position embeddings", "shape")
     tie_embeddings: Flag = key(
         True,
-        "share the matrices of target embedding and output, and of source embedding if joint",
+        "one matrix for target embedding and output, and for the source embedding if joint",
         "shape",
     )
     activation: Literal["relu", "gelu", "silu"] = key(
@@ -167,7 +164,7 @@ class ModelConfig(_Strict):
     attention_bias: Flag = key(True, "biases in the four projections of attention", "shape")
     output_bias: Flag = key(False, "a bias per token in the output layer", "shape")
     max_positions: Length = key(
-        1024, "longest sequence, in tokens, special ones included", "positions"
+        1024, "longest sequence in tokens, special ones included", "positions"
     )
 
     @property
@@ -203,7 +200,7 @@ class OptimConfig(_Strict):
     """Optimiser, learning rate and loss."""
 
     optimizer: Literal["adamw", "muon"] = key(
-        "adamw", "optimiser; muon: Muon for matrices inside the layers, AdamW for the rest", "state"
+        "adamw", "muon: Muon for matrices inside the layers, AdamW for the rest", "state"
     )
     peak_lr: LearningRate | None = key(
         7.0e-4, "learning rate at the end of warm-up; null with schedule noam, which computes it"
@@ -214,14 +211,10 @@ class OptimConfig(_Strict):
     )
     betas: tuple[Share, Share] = key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = key(1e-9, "Adam's epsilon, added to the denominator")
-    weight_decay: Coefficient = key(
-        0.0, "decoupled weight decay of the layers' matrices, multiplied by the learning rate"
-    )
+    weight_decay: Coefficient = key(0.0, "decoupled weight decay of the layers' matrices")
     label_smoothing: Share = key(0.1, "probability spread evenly over the vocabulary")
-    rdrop: Coefficient = key(
-        0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"
-    )
-    clip_norm: Positive | None = key(1.0, "maximum norm of the gradient; null means no clipping")
+    rdrop: Coefficient = key(0.0, "weight of the R-Drop loss, which runs each batch twice; 0: none")
+    clip_norm: Positive | None = key(1.0, "largest norm of the gradient; null: no clipping")
 
 
 class TrainConfig(_Strict):
@@ -230,22 +223,21 @@ class TrainConfig(_Strict):
     max_steps: Count = key(100_000, "updates until training ends")
     max_epochs: PositiveOrAuto = key(
         None,
-        "epochs until training ends, if max_steps is not reached before; null means any, auto "
-        "means chosen by the number of pairs",
+        "epochs until training ends, if that is sooner; null: any; auto: by the number of pairs",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
-        "auto", "arithmetic of the model; auto means bf16 where the device computes it fast"
+        "auto", "arithmetic of the model; auto: bf16 where the device computes it fast"
     )
-    compile: FlagOrAuto = key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
+    compile: FlagOrAuto = key("auto", "use torch.compile; auto: on GPUs that gain from it")
     log_every: Count = key(100, "updates between log lines")
     valid_every: Count | None = key(
-        2000, "updates between validations, each with a checkpoint; null means a 20th of all"
+        2000, "updates between validations, each with a checkpoint; null: 20 validations in all"
     )
     save_every_minutes: Positive | None = key(
-        30.0, "minutes between checkpoints where validations are rarer; null means none are added"
+        30.0, "minutes between checkpoints where validations are rarer; null: none between"
     )
     patience: Count | None = key(
-        10, "validations without a new best until training stops; null means never"
+        10, "stop after so many validations without a new best; null: never"
     )
     metric: Metric = key(
         "bleu", "metric on data.valid that selects the best checkpoint; nll breaks ties"
@@ -254,26 +246,26 @@ class TrainConfig(_Strict):
         None, "folder of the COMET model, for metric comet; needs extra comet"
     )
     bleu_tokenize: BleuTokenizer = key(
-        "auto", "sacreBLEU's tokenizer for validation and tests; auto follows data.tgt_lang"
+        "auto", "sacreBLEU's tokenizer for validation and tests; auto: by data.tgt_lang"
     )
     keep_last: Count = key(5, "newest checkpoints to keep")
-    keep_best: Natural = key(1, "best checkpoints to keep besides")
+    keep_best: Natural = key(1, "best checkpoints to keep as well")
     ema: Decay | None = key(
-        None, "decay per update of an exponential moving average of the weights; null means none"
+        None, "decay of a running mean of the weights, which is then validated and kept; null: none"
     )
     tensorboard: Flag = key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = key(
         None,
-        "model to fine-tune: a run directory, checkpoint, averaged or imported model; "
-        "null means random weights",
+        "model to fine-tune: run directory, checkpoint, averaged or imported model; null: "
+        "random weights",
         "start",
     )
     new_vocabulary: Flag = key(
         False,
-        "with init_from: learn a new vocabulary from this data instead of keeping the model's",
+        "with init_from: learn a new vocabulary from this data",
         "start",
     )
-    freeze: list[Part] = key([], "parts of the model that are not trained, in every layer", "state")
+    freeze: list[Part] = key([], "parts of the model that are not trained", "state")
 
     @property
     def epochs(self) -> float | None:
@@ -290,14 +282,13 @@ class TrainConfig(_Strict):
 class DecodeConfig(_Strict):
     """The search for translations, in validation and by default in mt translate."""
 
-    beam_size: Length = key(5, "hypotheses kept per sentence; 1 means greedy search")
+    beam_size: Length = key(5, "hypotheses kept per sentence; 1: greedy search")
     length_penalty: Penalty = key(
         1.0,
-        "exponent of the length penalty: score = log-probability / length^length_penalty, eos "
-        "counted",
+        "exponent: score = log-probability / length^length_penalty, eos counted",
     )
-    max_len_factor: Coefficient = key(2.0, "maximum output length, in tokens per source token")
-    max_len_extra: Length = key(10, "tokens added to the maximum output length")
+    max_len_factor: Coefficient = key(2.0, "longest output, in tokens per source token")
+    max_len_extra: Length = key(10, "tokens added to the longest output")
 
 
 class Config(_Strict):

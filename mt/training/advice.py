@@ -77,7 +77,11 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     later = [score for step, score in scores.items() if step > start]
     still = STILL_NLL if metric == "nll" else STILL_POINTS
     has_learned = metric != "bleu" or before >= LEAST_BLEU
-    if len(later) < STILL_VALIDATIONS or not (max(later) <= before + still and has_learned):
+    if (
+        not losses
+        or len(later) < STILL_VALIDATIONS
+        or not (max(later) <= before + still and has_learned)
+    ):
         return ""
     then, now = losses[start], losses[last]
     if not now < (1 - FALLEN) * then:

@@ -22,7 +22,7 @@ from mt.data.reading.formats import local_files
 from mt.data.reading.text_files import MAX_LINE, Damage
 from mt.errors import DataError
 
-PAGE = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
 LINES = re.findall(
     r"^\| .* \| `(.+)` \|$", PAGE.split("a line of `train`")[1].split("\n\n")[0], re.M
 )

@@ -6,19 +6,18 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 import typer
 from conftest import DIGITS, ROOT, lines_of, write_lines
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 from mt.cli.main import app
-from mt.config.schema import Config
+from mt.config.key_table import key_table
+from mt.config.schema import Config, key_infos
 
 PAGES = sorted(
     path
@@ -26,20 +25,29 @@ PAGES = sorted(
     if not {".venv", "node_modules", "runs"} & set(path.relative_to(ROOT).parts)
 )
 # What a command of a page may name that no test can have: such commands are parsed and not run.
-PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN|OUT|HOST|RUN)\b")
+PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN2?|OUT2?|HOST|RUN)\b")
 # First words of lines that are for other programs than mt.
 OTHERS = {
-    "bash", "curl", "docker", "echo", "eval", "export", "for", "git", "hf", "libretranslate",
-    "paste", "pip", "python", "sbatch", "source", "squeue", "time", "torchrun",
+    "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf", "libretranslate",
+    "paste", "pip", "python", "sbatch", "shuf", "source", "squeue", "tail", "torchrun",
 }  # fmt: skip
+DOCUMENTS = {
+    "film.srt": "1\n00:00:01,000 --> 00:00:02,000\neins zwei\n",
+    "page.html": "<!DOCTYPE html><meta charset='utf-8'><p>eins zwei</p>",
+    "project.xlf": '<xliff version="1.2"><file source-language="de" target-language="en"><body>'
+    '<trans-unit id="1"><source>eins</source></trans-unit></body></file></xliff>',
+}
+LONGEST_LINE = 100  # characters of prose
+LARGEST_PAGE = 16_000  # bytes
+ALL_PAGES = 135_000
 
 
-def bash_lines(page: str) -> Iterator[str]:
-    """The command lines of a page's shell blocks: continued lines joined, comments left out."""
+def bash_blocks(page: str) -> Iterator[list[str]]:
+    """The command lines of each shell block: continued lines joined, comments left out."""
     for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        for line in block.replace("\\\n", " ").splitlines():
-            if stripped := re.sub(r"(^|\s+)#\s.*", "", line).strip():
-                yield stripped
+        lines = block.replace("\\\n", " ").splitlines()
+        commands = [re.sub(r"(^|\s+)#\s.*", "", line).strip() for line in lines]
+        yield [command for command in commands if command]
 
 
 def mt_arguments(line: str) -> list[str] | None:
@@ -67,12 +75,9 @@ def mt_arguments(line: str) -> list[str] | None:
     return None
 
 
-LINES = [(page, line) for page in PAGES for line in bash_lines(page.read_text(encoding="utf-8"))]
-MT_LINES = [(page, line) for page, line in LINES if mt_arguments(line) is not None]
-
-
-def name_of(value: object) -> str | None:
-    return str(value.relative_to(ROOT)) if isinstance(value, Path) else None
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
+BLOCKS = [(page, block) for page, text in TEXTS.items() for block in bash_blocks(text)]
+LINES = [(page, line) for page, block in BLOCKS for line in block]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +105,11 @@ def test_arguments_of_mt_are_found_in_a_line(line: str, arguments: list[str] | N
 def test_lines_of_a_page_are_found() -> None:
     page = "```bash\na \\\n  b   # comment\n\n# comment\nc '#1'\n```\n```yaml\nd: 1\n```\n"
     page += "```sh\ne\n```\n"
-    assert list(bash_lines(page)) == ["a    b", "c '#1'", "e"]
+    assert list(bash_blocks(page)) == [["a    b", "c '#1'"], ["e"]]
 
 
 def test_the_pages_have_commands_to_check() -> None:
-    commands = {arguments[0] for _, line in MT_LINES if (arguments := mt_arguments(line))}
+    commands = {arguments[0] for _, line in LINES if (arguments := mt_arguments(line))}
     assert commands >= {"train", "translate", "evaluate", "score", "average", "config", "inspect"}
 
 
@@ -126,21 +131,24 @@ def test_a_command_with_a_mistake_is_refused(arguments: list[str]) -> None:
 
 @pytest.fixture
 def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as a reader has it: the demonstration corpus, cut short, and trained runs."""
-    shutil.copytree(ROOT / "data" / "demo", tmp_path / "data" / "demo")
-    for path in (tmp_path / "data" / "demo").iterdir():
-        write_lines(path, lines_of(path)[:20])
-    for name in ("tiny", "base"):
-        shutil.copytree(tiny_run, tmp_path / "runs" / name, symlinks=True)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    config = re.search(r"^```yaml\n(# mine\.yaml\n.*?)^```", readme, re.DOTALL | re.MULTILINE)
-    assert config is not None
-    (tmp_path / "mine.yaml").write_text(config[1], encoding="utf-8")
-    shutil.copytree(tmp_path / "data" / "demo", tmp_path / "corpus")
-    shutil.copy(tmp_path / "data" / "demo" / "test.de", tmp_path / "input.de")
-    shutil.copy(tmp_path / "data" / "demo" / "test.en", tmp_path / "output.en")
-    shutil.copy(tiny_run / "tokenizer.model", tmp_path / "mine.model")
-    shutil.copy(tmp_path / "data" / "demo" / "test.de", tmp_path / "pieces.de")
+    """A folder as a reader has it: corpora of 20 pairs, and the configs that the pages show."""
+    for folder in (tmp_path / "data" / "demo", tmp_path / "corpus"):
+        shutil.copytree(ROOT / "data" / "demo", folder)
+        for path in folder.iterdir():
+            write_lines(path, lines_of(path)[:20])
+    pairs = [*zip(lines_of(folder / "train.de"), lines_of(folder / "train.en"), strict=True)]
+    side = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'.format
+    units = [f"<tu>{side('de', src)}{side('en', tgt)}</tu>" for src, tgt in pairs]
+    write_lines(tmp_path / "memory.tmx", ['<tmx version="1.4"><body>', *units, "</body></tmx>"])
+    for name, document in DOCUMENTS.items():
+        write_lines(tmp_path / name, [document])
+    for name in ("train.tsv", "valid.tsv"):
+        write_lines(tmp_path / name, ["\t".join(pair) for pair in pairs])
+    for text in TEXTS.values():
+        for name, config in re.findall(r"^```yaml\n# ([\w-]+\.yaml)\n(.*?)^```", text, re.S | re.M):
+            (tmp_path / name).write_text(config, encoding="utf-8")
+    shutil.copy(tmp_path / "corpus" / "test.de", tmp_path / "input.de")
+    shutil.copy(tmp_path / "corpus" / "test.en", tmp_path / "output.en")
     shutil.copytree(ROOT / "tests" / "files" / "marian", tmp_path / "opus-mt-de-en")
     write_errors(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -153,28 +161,34 @@ def write_errors(folder: Path) -> None:
     write_lines(folder / "wrong.en", [" ".join(reversed(line.split())) for line in correct])
 
 
-@pytest.mark.parametrize(("page", "line"), MT_LINES, ids=name_of)
-def test_commands_of_the_pages(page: Path, line: str, workplace: Path) -> None:
-    """Training is parsed and its config loaded; so is what names a placeholder; all else runs."""
-    arguments = mt_arguments(line)
-    assert arguments
-    parse(arguments)
-    if "opus/" in line or "--model opus" in line:  # a command before it on the page makes it
-        parse(command := ["import", "huggingface", "opus-mt-de-en", "-o", "opus"])
-        assert CliRunner().invoke(app, command).exit_code == 0
-    if arguments[0] == "train" and "--config FILE" not in line:
-        given = [
-            arguments[i : i + 2]
-            for i, word in enumerate(arguments)
-            if word in ("--config", "--set")
-        ]
-        arguments = ["config", "show", *(word for pair in given for word in pair)]
-    elif PLACEHOLDER.search(line) or line.startswith("sbatch"):
-        return
-    if arguments[:2] == ["tokenizer", "train"]:
-        Path(arguments[arguments.index("-o") + 1]).unlink()  # it replaces nothing
-    result = CliRunner().invoke(app, arguments, input=" ".join(DIGITS) + "\n")
-    assert result.exit_code == 0, result.output
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, id=f"{page}: {block[0][:40]}") for page, block in BLOCKS]
+)
+def test_commands_of_the_pages(block: list[str], workplace: Path, tiny_run: Path) -> None:
+    """In their order; of training, the config is loaded; with a placeholder, options are parsed."""
+    for line in block:
+        arguments = mt_arguments(line)
+        if arguments is None:
+            continue
+        parse(arguments)
+        if arguments[0] == "train" or arguments[:2] == ["data", "prepare"]:
+            if "--config FILE" in line:
+                continue
+            given = [pair for pair in pairwise(arguments) if pair[0] in ("--config", "--set")]
+            arguments = ["config", "show", *chain(*given)]
+        elif PLACEHOLDER.search(line) or line.startswith("sbatch"):
+            continue
+        for run in set(re.findall(r"runs/[\w-]+", line)):
+            if not (workplace / run).exists():
+                shutil.copytree(tiny_run, workplace / run, symlinks=True)
+        first, *words = shlex.split(line)
+        text = words[0] if first == "echo" else " ".join(DIGITS)
+        result = CliRunner().invoke(app, arguments, input=f"{text}\n")
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+        if ">" in words:
+            path = workplace / words[-1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(result.stdout, encoding="utf-8")
 
 
 def test_other_lines_name_what_is_there() -> None:
@@ -196,27 +210,56 @@ def test_other_lines_name_what_is_there() -> None:
 # --- links and sizes --------------------------------------------------------------------------
 
 
-def anchors(page: Path) -> set[str]:
-    """The names by which the headings of a page can be linked to."""
-    text = re.sub(
-        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def titles(text: str) -> list[str]:
+    return re.findall(r"^#+ (.+)$", without_code(text), re.MULTILINE)
+
+
+def anchor_of(title: str) -> str:
+    """The name by which a heading can be linked to."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def test_links_lead_to_files_and_headings() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-            name, _, heading = target.partition("#")
-            linked = page.parent / name if name else page
+    for page, text in TEXTS.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+            name, _, anchor = target.partition("#")
+            linked = (ROOT / page).parent / name if name else ROOT / page
             if "://" not in target:
-                assert linked.exists(), f"{page.relative_to(ROOT)}: {target}"
-                assert not heading or heading in anchors(linked), f"{page}: {target}"
+                assert linked.exists(), f"{page}: {target}"
+                if anchor:
+                    known = map(anchor_of, titles(linked.read_text(encoding="utf-8")))
+                    assert anchor in known, f"{page}: {target}"
 
 
-def test_the_readme_is_three_minutes_reading() -> None:
-    assert (ROOT / "README.md").stat().st_size <= 9_000
+def test_pages_are_short_and_so_are_their_lines() -> None:
+    """Tables and code may have longer lines."""
+    sizes = {page: len(text.encode()) for page, text in TEXTS.items()}
+    assert sizes["README.md"] <= 9_000  # three minutes' reading
+    assert {page: size for page, size in sizes.items() if size > LARGEST_PAGE} == {}
+    assert sum(sizes.values()) <= ALL_PAGES
+    long = [
+        f"{page}: {line}"
+        for page, text in TEXTS.items()
+        for line in without_code(text).splitlines()
+        if len(line) > LONGEST_LINE and not line.startswith(("|", "!["))
+    ]
+    assert long == []
+
+
+def test_what_the_readme_offers_begins_with_commands() -> None:
+    """Each link of the table "I want to …" leads to a heading above a command or a config."""
+    table = TEXTS["README.md"].split("## I want to …")[1].split("\n\n")[1]
+    links = re.findall(r"\]\(([^)#]+)#([^)]+)\)", table)
+    assert len(links) >= table.count("\n") - 1
+    for page, anchor in links:
+        (title,) = (title for title in titles(TEXTS[page]) if anchor_of(title) == anchor)
+        below = re.split(rf"^#+ {re.escape(title)}$", TEXTS[page], flags=re.MULTILINE)[1]
+        until_code = below.split("```")[0]
+        assert until_code.count("\n\n") <= 2, f"{page}: {title}: {until_code}"
 
 
 def test_pictures_of_the_pages_are_small() -> None:
@@ -225,77 +268,28 @@ def test_pictures_of_the_pages_are_small() -> None:
     assert all(path.stat().st_size < 100_000 for path in pictures)
 
 
-# --- the table of keys in configs/README.md ---------------------------------------------------
+# --- the table of keys ------------------------------------------------------------------------
 
 
-def default_of(field: FieldInfo) -> str:
-    """A default as the table prints it; of a required key, nothing."""
-    value = field.default
-    if field.default_factory is not None:
-        value = field.default_factory()  # type: ignore[call-arg]
-    if value is PydanticUndefined:
-        return ""
-    words = {None: "null", True: "true", False: "false"}
-    if value is None or isinstance(value, bool):
-        return words[value]
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
+def test_the_page_of_keys_is_what_the_schema_says() -> None:
+    """Made by `mt config schema --markdown > configs/keys.md`, never by hand."""
+    page = (ROOT / "configs" / "keys.md").read_text(encoding="utf-8")
+    assert page == f"{key_table()}\n"
+    assert "| `n_heads` | `8` | >=1 | attention heads" in page
+    assert re.search(r"^\| `train\[\]\.share` \| `null` \| >0, <=1 \| .* \| order \|$", page, re.M)
+    assert re.search(r"^\| `norm` \| `pre` \| `pre`, `post` \| .* \| refused \|$", page, re.M)
+    assert all(f"\n## {section}\n" in page for section in Config.model_fields)
 
 
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The pydantic model of a key that holds one, or a list of them, or may hold one."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for one in get_args(annotation) if (found := model_in(one))), None)
-
-
-def choices(annotation: Any) -> list[str]:
-    """The words that a key may be set to, if it takes no other text."""
-    if get_origin(annotation) is Literal:
-        return [value for value in get_args(annotation) if isinstance(value, str)]
-    return [word for one in get_args(annotation) for word in choices(one)]
-
-
-def table_of_keys() -> str:
-    """Every section: its heading, then a row for each key with its default and its description."""
-    parts = []
-    for section, field in Config.model_fields.items():
-        model = model_in(field.annotation)
-        assert model is not None
-        rows = [
-            f"### `{section}`: {field.description}",
-            "",
-            "| key | default | meaning |",
-            "|---|---|---|",
-        ]
-        for key, one in model.model_fields.items():
-            rows.append(row(key, one))
-            if key in ("train", "clean", "augment", "stages") and (
-                inner := model_in(one.annotation)
-            ):
-                prefix = f"{key}[]" if key in ("train", "stages") else key
-                for name, below in inner.model_fields.items():
-                    rows.append(row(f"{prefix}.{name}", below))
-                    if name == "until" and (innermost := model_in(below.annotation)):
-                        rows += [
-                            row(f"{prefix}.until.{k}", f) for k, f in innermost.model_fields.items()
-                        ]
-        parts.append("\n".join(rows))
-    return "\n\n".join(parts) + "\n"
-
-
-def row(key: str, field: FieldInfo) -> str:
-    default = default_of(field)
-    meaning = (field.description or "").replace("<", "&lt;")
-    values = choices(field.annotation)
-    if len(values) > 1:
-        meaning += f": {', '.join(f'`{value}`' for value in values)}"
-    return f"| `{key}` | {f'`{default}`' if default else 'required'} | {meaning} |"
-
-
-def test_the_page_of_configs_has_every_key() -> None:
-    page = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^## Every key\n.*?-->\n\n?(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
-    assert section is not None
-    assert section[1].strip() == table_of_keys().strip()
+def test_keys_that_the_pages_name_exist() -> None:
+    """But for the changelog, and for what a table says was last in an earlier version."""
+    known = {*key_infos(), "train.log"}  # the log of a run
+    named = re.compile(rf"`((?:{'|'.join(Config.model_fields)})\.[a-z]\w*)(?=[`: =])")
+    lines = [
+        f"{page}: {key}"
+        for page, text in TEXTS.items()
+        for line in text.splitlines()
+        for key in named.findall(line)
+        if page != "CHANGELOG.md" and "last in" not in line and key not in known
+    ]
+    assert lines == []

@@ -23,7 +23,7 @@ from mt.runs.model_folder import open_tokenizer
 Weights = dict[str, np.ndarray]
 
 
-def build(norm: str) -> Transformer:
+def build(norm: Any) -> Transformer:
     """Two layers of each stack, with no bias of 0 and no gain of 1."""
     torch.manual_seed(1)
     config = ModelConfig(
@@ -63,7 +63,7 @@ def attention_steps(
     for head in range(heads):
         columns = slice(head * width, (head + 1) * width)
         scores = q[:, columns] @ k[:, columns].T / np.sqrt(width)
-        masked = np.where(np.tri(*scores.shape, dtype=bool), scores, -np.inf) if causal else scores
+        masked = np.where(np.tri(*scores.shape).astype(bool), scores, -np.inf) if causal else scores
         p = softmax(masked)
         steps = [q[:, columns], k[:, columns], v[:, columns], scores]
         by_head.append([*steps, *([masked] if causal else []), p, p @ v[:, columns]])

@@ -115,7 +115,7 @@ def _post_file(url: str, name: str, content: bytes) -> bytes:
 
 @pytest.mark.slow
 def test_libretranslate_translates_documents_with_it(package: Path, tmp_path: Path) -> None:
-    """As mt/translate/README.md says, in an environment of its own."""
+    """As mt/interop/README.md says, in an environment of its own."""
     python = str(tmp_path / "venv" / "bin" / "python")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     install = [python, "-m", "pip", "install", "-qq", "libretranslate==1.9.6"]

@@ -34,7 +34,7 @@ def scorer(folder: Path) -> LogProbs:
 
 
 def export(loaded: LoadedModel, output: Path, factor: float = 1.0) -> tuple[str, str]:
-    """As mt/README.md says; `factor`: a defect of the conversion."""
+    """As .github/CONTRIBUTING.md says; `factor`: a defect of the conversion."""
     with new_folder(output, loaded.model) as partial:
         weights = {name: weight * factor for name, weight in weights_of(loaded.model).items()}
         meta = {

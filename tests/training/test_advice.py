@@ -77,7 +77,7 @@ def lines_of(scores: Sequence[float], losses: Sequence[float], metric: str = "bl
     ]
     train = [
         {"kind": "train", "step": step, "nll": loss}
-        for step, loss in zip(steps, losses, strict=True)
+        for step, loss in zip(steps, losses, strict=False)
     ]
     return [*train, None, *valid]
 
@@ -98,6 +98,7 @@ STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
         (STILL[:17], FALLING[:17], "bleu", []),  # too short a time
         ([0.2] * 20, FALLING, "bleu", []),  # nothing is learned yet
         ([], [], "bleu", []),
+        (STILL, [], "bleu", []),  # shorter than train.log_every
         ([], FALLING[:0], "nll", []),
     ],
 )

@@ -1,6 +1,6 @@
 """The recipe, `mt backtranslate` and `mt distill` on the real corpus, with few updates.
 
-What they gain takes longer to show; configs/README.md has what was measured.
+What they gain takes longer to show; configs/experiments.md has what was measured.
 """
 
 from __future__ import annotations
