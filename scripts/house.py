@@ -57,7 +57,7 @@ def sources_at(revision: str) -> dict[str, str]:
 def part_of(name: str) -> str:
     """Of which part a file of mt/ is: the core, a leaf, or the command line."""
     room = name.split("/")[1]
-    if room in COMMAND_LINE or name.endswith("/commands.py"):
+    if room in COMMAND_LINE or name.endswith("commands.py"):
         return "the command line"
     return "the leaves" if room in LEAVES else "the core"
 

@@ -44,7 +44,7 @@ COMMANDS = {
 DATA_COMMANDS = {
     "get": "mt.fetch.commands:get",
     "clean": "mt.cleaning.commands:clean",
-    "stats": "mt.inspect.commands:stats",
+    "stats": "mt.inspect.corpus_commands:stats",
     "prepare": "mt.cli.data:prepare",
 }
 

@@ -50,7 +50,7 @@ LENGTHS = (10, 12)
 
 
 @dataclass(frozen=True)
-class Matrix:
+class MatrixStep:
     """A matrix that the model computes for a sentence."""
 
     part: str  # such as `encoder layer 1`
@@ -71,7 +71,7 @@ class Walk:
     head: int
     part: str = ""
     rows: Sequence[str] = ()
-    matrices: list[Matrix] = field(default_factory=list)
+    matrices: list[MatrixStep] = field(default_factory=list)
 
     def add(self, name: str, formula: str, value: Tensor, place: str) -> None:
         """Note a matrix of the part at hand; of one for each head, the head that is shown."""
@@ -81,7 +81,7 @@ class Walk:
         )
         # A copy: the next operation may overwrite the tensor.
         values = None if value.is_meta else np.atleast_2d(shown.float().numpy().copy())
-        self.matrices.append(Matrix(self.part, name, formula, shape, place, values, self.rows))
+        self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, self.rows))
 
     def residual(self, around: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Walk through `Residual`: add and norm, in the order of `norm`."""
@@ -184,7 +184,7 @@ def walk(
     labels: tuple[Sequence[str], Sequence[str]],
     layer: int = 1,
     head: int = 1,
-) -> list[Matrix]:
+) -> list[MatrixStep]:
     """Return every matrix of one sentence pair, src (1, S) and tgt_in (1, T), in order.
 
     `labels`: of the tokens on both sides. Layers other than `layer` give their output alone.
@@ -352,7 +352,7 @@ def steps_of_sentence(
     layer: int,
     head: int,
     beam_size: int | None,
-) -> tuple[list[Matrix], list[list[Prefix]], str]:
+) -> tuple[list[MatrixStep], list[list[Prefix]], str]:
     """Return the matrices of a sentence, the steps of its search, and the text that it finds.
 
     `sentences`: source and target; without a target, the one that the search finds. Raises
@@ -376,7 +376,7 @@ def steps_of_sentence(
     return walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head), prefixes, text
 
 
-def steps_of_config(name: str, settings: Sequence[str], layer: int, head: int) -> list[Matrix]:
+def steps_of_config(name: str, settings: Sequence[str], layer: int, head: int) -> list[MatrixStep]:
     """Return the matrices of a model of this config without their values, for typical lengths."""
     config, _ = replace_auto(load_config(name, settings).config, sizes_for(TYPICAL_PAIRS))
     with torch.device("meta"):

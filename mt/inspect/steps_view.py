@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from mt.data.reading.words import display_width
 from mt.inspect.pictures import save_file
-from mt.inspect.steps import Matrix, Prefix
+from mt.inspect.steps import MatrixStep, Prefix
 from mt.terminal import printable
 
 # Rows and columns of a matrix that are printed, are in a table of the page, and in its heat map.
@@ -28,7 +28,7 @@ WIDTHS = (52, 16)
 BLUE, RED, GREY = (31, 78, 140), (179, 58, 30), (128, 128, 128)
 
 
-def as_text(matrices: Iterable[Matrix]) -> str:
+def as_text(matrices: Iterable[MatrixStep]) -> str:
     """Return a paragraph for each part of the model: a line for each matrix, then its corner."""
     lines = []
     for part, group in groupby(matrices, key=lambda matrix: matrix.part):
@@ -42,7 +42,7 @@ def as_text(matrices: Iterable[Matrix]) -> str:
     return "\n".join(lines[:-1])
 
 
-def corner(matrix: Matrix, size: tuple[int, int]) -> list[str]:
+def corner(matrix: MatrixStep, size: tuple[int, int]) -> list[str]:
     """Return the first rows and columns of a matrix as text, each row after its token."""
     if matrix.values is None:
         return []
@@ -97,7 +97,7 @@ def heat_map(values: npt.NDArray[Any]) -> str:
 def save_page(
     output: Path,
     title: str,
-    matrices: Sequence[Matrix],
+    matrices: Sequence[MatrixStep],
     steps: Sequence[Sequence[Prefix]],
     text: str,
 ) -> None:
@@ -113,7 +113,7 @@ def save_page(
     save_file(output, page, "--html")
 
 
-def _shown(matrix: Matrix) -> dict[str, Any]:
+def _shown(matrix: MatrixStep) -> dict[str, Any]:
     """The fields of a matrix as the template has them."""
     fields: dict[str, Any] = {
         **{name: getattr(matrix, name) for name in ("name", "formula", "place")},

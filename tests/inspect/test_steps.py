@@ -15,7 +15,7 @@ from messages import says
 
 from mt.config.schema import ModelConfig
 from mt.inspect.masks import masked_pairs
-from mt.inspect.steps import Matrix, steps_of_sentence, walk
+from mt.inspect.steps import MatrixStep, steps_of_sentence, walk
 from mt.inspect.steps_view import heat_map, number
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import open_tokenizer
@@ -147,7 +147,7 @@ def test_embeddings_positions_and_places() -> None:
     assert "self.query_key_value(x)" in line_at(root, matrices, "Q")
 
 
-def line_at(root: Path, matrices: list[Matrix], name: str) -> str:
+def line_at(root: Path, matrices: list[MatrixStep], name: str) -> str:
     path, line = next(matrix.place for matrix in matrices if matrix.name == name).split(":")
     return (root / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
 

@@ -1,0 +1,111 @@
+"""`mt data stats`: what corpora contain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from mt.cli.console import print_result
+from mt.cli.options import (
+    CorpusGroup,
+    execution_option,
+    input_option,
+    output_option,
+    with_groups,
+)
+from mt.errors import ConfigError
+
+Against = Annotated[
+    list[Path] | None,
+    input_option(
+        "--against",
+        metavar="FILE",
+        help="text that should not be in the corpora, such as a test set; repeatable",
+    ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    input_option(
+        "--tokenizer",
+        metavar="PATH",
+        help="count its tokens: SentencePiece .model file, run directory or model folder",
+    ),
+]
+EveryLine = Annotated[
+    bool,
+    input_option("--all", help="identify the language of all lines, not of 1,000 in 10,000"),
+]
+StatsAsJson = Annotated[bool, output_option("--json", help="print the statistics as JSON")]
+Html = Annotated[
+    Path | None,
+    output_option(
+        "--html",
+        metavar="FILE",
+        help="also write them as a page, with histograms; completely or not at all",
+    ),
+]
+Cleaning = Annotated[
+    Path | None,
+    output_option(
+        "--cleaning",
+        metavar="REPORT",
+        help="what mt data clean --json printed: the page shows what each rule rejected, with "
+        "examples",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    execution_option("--workers", metavar="N", min=1, help="processes (default: one per core)"),
+]
+
+
+@with_groups
+def stats(
+    corpora: CorpusGroup,
+    against: Against = None,
+    tokenizer: Tokenizer = None,
+    every_line: EveryLine = False,
+    as_json: StatsAsJson = False,
+    html: Html = None,
+    cleaning: Cleaning = None,
+    workers: Workers = None,
+) -> None:
+    """Count what corpora contain, each in a column.
+
+    Lengths, ratios, duplicates, scripts, languages, tokens, and leaks: sentences of --against, and
+    with --config of its data.valid and data.test. A duplicate equals another pair of any corpus.
+    Ratios are those of data.clean. Languages need the extra corpora.
+
+    \b
+    mt data stats web.de web.en news.tmx
+    mt data stats corpus/train --langs de-en --tokenizer runs/base
+    mt data stats --config base.yaml --html corpora.html
+    mt data clean web.de web.en -o clean --json > report.json
+    mt data stats web.de web.en --html web.html --cleaning report.json
+    """
+    import json
+
+    from mt.cleaning.files import data_to_clean, stage_progress
+    from mt.cleaning.plan import plan_of
+    from mt.inspect.corpus_statistics import count_corpora, meter_of
+    from mt.inspect.corpus_table import statistics_of, statistics_text
+    from mt.inspect.pictures import check_replaceable, save_file
+    from mt.report.corpus_page import GENERATOR, make_corpus_page, read_cleaning_report
+    from mt.runs.model_folder import open_tokenizer
+    from mt.runtime.machine import usable_cores
+
+    data = data_to_clean(corpora.value(), against or [], [])
+    if cleaning is not None and html is None:
+        raise ConfigError(f"--cleaning {cleaning}: is shown on a page only; give --html FILE")
+    if html is not None:
+        check_replaceable(html, GENERATOR, "--html")
+    report = read_cleaning_report(cleaning) if cleaning is not None else None
+    plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
+    opened = open_tokenizer(tokenizer, "--tokenizer") if tokenizer is not None else None
+    meter, notes = meter_of(plan, opened, every_line)
+    with stage_progress() as progress:
+        counts, damage = count_corpora(plan, meter, workers or usable_cores(), progress)
+    values = statistics_of(plan, meter, counts, [*notes, *damage])
+    if html is not None:
+        save_file(html, make_corpus_page(values, report), "--html")
+    print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))
