@@ -19,9 +19,10 @@ from itertools import accumulate, zip_longest
 from pathlib import Path
 
 from mt.config.plan import plan_data
-from mt.data.reading.words import UNSPACED, composed, is_unspaced, tokens
+from mt.data.reading.words import composed, is_unspaced, tokens
+from mt.data.tokens import noise
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
-from mt.data.tokens.writing import SYMBOLS, Case, case_of
+from mt.data.tokens.writing import ADDRESS, Case, case_of
 from mt.documents.inline_tags import LEFT_OVER, MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import read_folder
@@ -29,12 +30,10 @@ from mt.translate.lines import Line, Step, Translation
 from mt.translate.progress import SHOWN
 from mt.translate.streaming import read_file
 
-_NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
 # <tag> and &entity;, where a document does not have them as such.
 AUTO = [re.compile(pattern) for pattern in (
-    rf"(?:(?:https?|ftp)://|www\.)[^{_NOT_IN_ADDRESS}]*[^{_NOT_IN_ADDRESS}.,;:!?'’”»)\]}}…]",
-    r"(?a:(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+)",
+    ADDRESS,
     r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
     r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
     r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>",
@@ -56,7 +55,6 @@ class Protection(Step):
         """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.symbols: Sequence[str] = ()  # placeholders of the model
-        self._takes_emoji = False
         self.tags: set[str] = set()  # that the model knows at the start of a line
         if blank := [text for text in protect if not text.strip()]:
             raise ConfigError(
@@ -90,11 +88,6 @@ class Protection(Step):
         elif self._patterns or self._is_auto:
             return "--protect: the model was trained without data.augment.placeholders"
         return "--glossary: has terms" if self._terms else ""
-
-    def take_emoji(self) -> None:
-        """From now on emoji are tags, as outputs are aligned; texts are to be kept anew."""
-        self._takes_emoji = True
-        self._counts.clear()
 
     def before(self, lines: Sequence[Line]) -> None:
         """Show the model lines without what is kept, or with placeholders for it."""
@@ -133,7 +126,7 @@ class Protection(Step):
         merged_tokens = []
         symbols = iter(self.symbols)
         line = "".join(token.raw for token in text if token.kind == "text")
-        is_capitals = case_of(html.unescape(line) if is_document else line) is Case.CAPITALS
+        case = case_of(html.unescape(line) if is_document else line)
         for token in text:
             if token.kind == "kept":
                 token.content = next(symbols, token.content)
@@ -142,24 +135,20 @@ class Protection(Step):
                 continue
             at, raw = 0, token.raw
             shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
-            for start, end, target in self._spans(shown, is_capitals):
+            for start, end, target in self._spans(shown, case):
                 content, written = shown[start:end], raw[places[start] : places[end]]
                 if not written:  # a part of an entity of several characters
                     continue
-                if target is None:
-                    taken = MarkupToken("point", written)
-                    taken.space_after = shown[end : end + 1].isalnum()  # `ja🎉und` is two words
-                else:
-                    self._counts["terms" if target else "texts"] += 1
-                    taken = MarkupToken("kept", target or written, term=content if target else "")
-                    taken.content = content if target else next(symbols, content)
+                self._counts["terms" if target else "texts"] += 1
+                taken = MarkupToken("kept", target or written, term=content if target else "")
+                taken.content = content if target else next(symbols, content)
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
             merged_tokens.append(MarkupToken("text", raw[at:]))
         return [token for token in merged_tokens if token.raw or token.kind != "text"]
 
-    def _spans(self, text: str, is_capitals: bool) -> Iterator[tuple[int, int, str | None]]:
-        """Start and end of what is kept, and what is written for a term, else ""; None for emoji.
+    def _spans(self, text: str, case: Case | None) -> Iterator[tuple[int, int, str]]:
+        """Start and end of what is kept, and what is written for a term, else "".
 
         Of texts that overlap the first counts, of two that begin together the longer one; without
         white space around it.
@@ -170,20 +159,18 @@ class Protection(Step):
         if self.symbols:  # of the user's own
             patterns.append(_PLACEHOLDER)
         kept = {match.span() for pattern in patterns for match in pattern.finditer(text)}
-        emoji = {match.span() for match in SYMBOLS.finditer(text) if self._takes_emoji}
         at = 0
-        for start, end in sorted(kept | emoji, key=lambda span: (span[0], -span[1])):
-            is_kept = (start, end) in kept
+        for start, end in sorted(kept, key=lambda span: (span[0], -span[1])):
             part = text[start:end].strip()
             if start >= at and part and part not in self.tags:
                 start = text.index(part, start)
-                yield from self._terms_in(text, at, start, is_capitals)
+                yield from self._terms_in(text, at, start, case)
                 at = start + len(part)
-                yield start, at, "" if is_kept else None
-        yield from self._terms_in(text, at, len(text), is_capitals)
+                yield start, at, ""
+        yield from self._terms_in(text, at, len(text), case)
 
     def _terms_in(
-        self, text: str, at: int, end: int, is_capitals: bool
+        self, text: str, at: int, end: int, case: Case | None
     ) -> Iterator[tuple[int, int, str]]:
         """Terms of whole words, the longest at each place."""
         if not self._terms:
@@ -200,8 +187,12 @@ class Protection(Step):
                 is_same = term == given or term == [word.lower() for word in given]
                 start, end = places[first], places[first + len(given)]
                 if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
-                    is_word = term != given and target[1:] == target[1:].lower()  # no EU, iPhone
-                    shown = target.upper() if is_capitals and is_word else target
+                    shown = target
+                    if target[1:] == target[1:].lower():  # no EU, iPhone
+                        if case is Case.CAPITALS and term != given:
+                            shown = target.upper()
+                        elif case is Case.TITLE:
+                            shown = noise.title_case(target, "")
                     yield at + written[start], at + written[end], shown
                     last = first + len(term)
                     break

@@ -38,8 +38,7 @@ def translate_document(
     document = read_document(form, content, files.name, protection.keep)
     if document.needs_alignment and search.alignments is None:
         what = f"{files.name}: has tags inside sentences"
-        search = _aligning(protection, search, engine, what)
-        document = read_document(form, content, files.name, protection.keep)
+        search = _aligning(search, engine, what)
     texts = document.texts
     with open_output(files.output) as file:
         progress = Progress(len(texts), 0, can_show_bar(files.output))
@@ -79,17 +78,13 @@ def protecting(
             "words; leave out one of them"
         )
     reason = protection.why_aligned(engine.models[0]) if protection else ""
-    return _aligning(protection, search, engine, reason) if reason else search
+    return _aligning(search, engine, reason) if reason else search
 
 
-def _aligning(
-    protection: Protection, search: SearchOptions, engine: EngineOptions, what: str
-) -> SearchOptions:
+def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> SearchOptions:
     if len(engine.models) > 1:
         raise ConfigError(
             f"{what}; places are found by the attention of a single model: give only one --model"
         )
     say(f"{what}; places are found by --alignments")
-    if not search.as_written:
-        protection.take_emoji()
     return replace(search, alignments="auto")

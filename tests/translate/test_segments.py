@@ -155,6 +155,28 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     ]
 
 
+def test_long_stretches_without_a_letter_stay_around_segments(tiny_run: Path) -> None:
+    rules = "-" * 100_000, "- " * 50, "=" * 50
+    lines = ["eins zwei.", "drei", f"{rules[0]} eins zwei. {rules[1]} drei {rules[2]}"]
+    search = SearchOptions(n_best=2, split_sentences="always")
+    with load_translator(search, EngineOptions(models=[tiny_run], workers=1)) as translator:
+        first, last, whole = translator.translate(lines)
+    for n in (0, 1):
+        kept = f"{rules[0]} {first.texts[n]} {rules[1].strip()} {last.texts[n]} {rules[2]}"
+        assert whole.texts[n] == kept
+
+
+def test_a_line_is_not_cut_where_its_prefix_has_several_sentences(
+    tiny_run: Path, mt: Mt, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "prefixes", ["one. two", "one.", "one"])
+    command = ("translate", "-m", tiny_run, "--prefix", tmp_path / "prefixes")
+    done = mt(*command, "--split-sentences", "always", stdin=b"eins. Zwei. Drei.\n" * 3)
+    for line, prefix in zip(done.lines, ("one. two", "one.", "one"), strict=True):
+        assert line.startswith(prefix)
+    assert says(done.err, "2 of several sentences, translated one by one")
+
+
 def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
     tiny_run: Path, tmp_path: Path
 ) -> None:
