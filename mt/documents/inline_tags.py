@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from mt.data.reading.words import composed, is_unspaced
+from mt.data.reading.words import composed, has_letter, is_unspaced
 from mt.data.tokens.placeholders import PLACEHOLDERS
 
 # `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
@@ -350,7 +350,7 @@ class _Placing:
 def has_words(tokens: Iterable[MarkupToken]) -> bool:
     """Whether there is a letter in texts that are translated."""
     texts = (html.unescape(token.raw) for token in tokens if token.kind == "text")
-    return any(char.isalpha() for text in texts for char in text)
+    return any(map(has_letter, texts))
 
 
 def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:

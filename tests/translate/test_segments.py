@@ -131,6 +131,19 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
         ("nn", "F.eks. Anna. Ja.", "F.eks. Anna. |Ja."),
         ("pl", "Gen. Dr. Nowak i św. Jan.", "Gen. |Dr. Nowak i św. Jan."),
         ("ja", "今日は。元気ですか？はい", "今日は。|元気ですか？|はい"),
+        # In quotation marks and brackets, which stay with their sentence.
+        ("de", "„Er kam. Sie ging“, sagte er. Ja.", "„Er kam. |Sie ging“, sagte er. |Ja."),
+        ("de", "Ja (er kam. Sie ging.) Nein.", "Ja (er kam. |Sie ging.) |Nein."),
+        ("de", "»Er kam. Sie ging.« „Ja.“ (So.)", "»Er kam. |Sie ging.« |„Ja.“ |(So.)"),
+        ("de", 'Er kam. "Sie ging. Ja." Nein.', 'Er kam. |"Sie ging. |Ja." |Nein.'),
+        ("fr", "« Il vint. Elle partit. » Oui.", "« Il vint. |Elle partit. » |Oui."),
+        ("de", "Er fragte „Kommst du?“ und (vgl. Abb. 3) ging.",
+         "Er fragte „Kommst du?“ und (vgl. Abb. 3) ging."),
+        ("en", '"Are you coming?" he asked. Yes.', '"Are you coming?" he asked. |Yes.'),
+        # The number of a list belongs to what follows.
+        ("de", "1. Er kam. 2. Sie ging. 3. Wir.", "1. Er kam. |2. Sie ging. |3. Wir."),
+        ("en", "1) He came! 2) She left.", "1) He came! |2) She left."),
+        ("de", "Er kam im Jahr 12. Sie ging.", "Er kam im Jahr 12. |Sie ging."),
         ("hi", "यह है। वह है।", "यह है। |वह है।"),
         ("", "Hello you. How are they?", "Hello you. |How are they?"),
         # What has no letter is no sentence.
