@@ -18,6 +18,8 @@ from hashlib import sha256
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
+import regex
+
 from mt.config.plan import plan_data
 from mt.data.reading.words import composed, is_unspaced, tokens
 from mt.data.tokens import noise
@@ -44,6 +46,8 @@ _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
 )
 _PLACEHOLDER = re.compile("|".join(PLACEHOLDERS))
+# Seconds in which a pattern of the user's must have been through a text.
+TIME_LIMIT = 5.0
 # Names of what was left out that are counted, so that memory is bounded.
 MOST_LOST = 10_000
 
@@ -153,12 +157,11 @@ class Protection(Step):
         Of texts that overlap the first counts, of two that begin together the longer one; without
         white space around it.
         """
-        patterns = [*self._patterns]
-        if self._is_auto:
-            patterns += AUTO
+        kept = {span for pattern in self._patterns for span in _matches(pattern, text)}
+        patterns = AUTO * self._is_auto
         if self.symbols:  # of the user's own
-            patterns.append(_PLACEHOLDER)
-        kept = {match.span() for pattern in patterns for match in pattern.finditer(text)}
+            patterns = [*patterns, _PLACEHOLDER]
+        kept |= {match.span() for pattern in patterns for match in pattern.finditer(text)}
         at = 0
         for start, end in sorted(kept, key=lambda span: (span[0], -span[1])):
             part = text[start:end].strip()
@@ -269,15 +272,27 @@ def _is_in_word(text: str, place: int) -> bool:
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
 
 
-def _compiled(text: str, option: str) -> re.Pattern[str]:
+def _compiled(text: str, option: str) -> regex.Pattern[str]:
     """Compile the regular expression that an option was given. Raises ConfigError."""
     try:
         with warnings.catch_warnings():
             # A pattern such as [[a], which a later Python may read otherwise.
             warnings.simplefilter("error", FutureWarning)
-            return re.compile(text)
-    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
+            re.compile(text)
+            return regex.compile(text)
+    except (re.error, regex.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
             f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
             "before a sign that is meant as such"
+        ) from None
+
+
+def _matches(pattern: regex.Pattern[str], text: str) -> list[tuple[int, int]]:
+    """The spans of the matches of a pattern of the user's. ConfigError if they take too long."""
+    try:
+        return [match.span() for match in pattern.finditer(text, timeout=TIME_LIMIT)]
+    except TimeoutError:
+        raise ConfigError(
+            f"--protect {pattern.pattern!r}: takes over {TIME_LIMIT:g} s in the text that begins "
+            f"{text[:40]!r}; write it without a repetition inside another, such as (a+)+"
         ) from None

@@ -312,10 +312,13 @@ def test_entities_and_spaces_of_documents(
     assert found[:2] == (f"<p>{out}</p>", seen)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
         with raises_saying(ConfigError, "--protect", "a regular expression", repr(pattern)):
             Protection(["auto", pattern])
+    monkeypatch.setattr(protect, "TIME_LIMIT", 0.1)
+    with raises_saying(ConfigError, "--protect '(a|a)+$'", "over 0.1 s", "'aaaa", "repetition"):
+        kept(Protection(["(a|a)+$"]), "a" * 60 + "b")
     path = tmp_path / "terms.tsv"
     for content, message in (
         ("a\tb\nHund dog\n", ("line 2", "a tab", "'Hund dog'")),
