@@ -16,8 +16,9 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
         for --format csv, none for tsv)
     --field NAME: field to translate in JSON lines; a dot leads into a field; text if not given
     Output:
-    --n-best N in 1..: outputs per input line, as `index ||| text ||| score`
-    --scores: put the score and a tab before each output
+    --n-best N in 1..: outputs per input line, as `index ||| text ||| score`; equal texts once
+    --scores: put the score and a tab before each output, that of the tokens which the search has
+        found: mt score cuts the text into tokens anew, and may find others
     Search:
     --exact: stop a sentence only when no open hypothesis can still win
     --mbr METRIC: minimum Bayes risk: choose among the --n-best by chrf or bleu

@@ -85,3 +85,20 @@ class Step:
     def notes(self) -> list[str]:
         """Remarks of the step for the closing summary."""
         return []
+
+
+class MergeEqual(Step):
+    """Of outputs with the same text keeps the best: other tokens may spell it, too."""
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Leave each text once."""
+        for line in lines:
+            texts = line.translation.texts
+            if len(set(texts)) < len(texts):
+                firsts = sorted({text: n for n, text in reversed([*enumerate(texts)])}.values())
+                columns = {
+                    name: tuple(values[n] for n in firsts)
+                    for name in ("texts", "scores", "alignments")
+                    if (values := getattr(line.translation, name))
+                }
+                line.translation = line.translation._replace(**columns)
