@@ -91,6 +91,8 @@ class TaggedText:
         """
         self.escapes = escapes
         self._spelled = self._spelling(tokens) if escapes else {}
+        # HTML has `x < 5` with a bare sign, too.
+        self._has_less = any("< " in token.raw for token in tokens if token.kind == "text")
         for token in tokens:
             if token.term:
                 token.raw = token.raw.translate(self._spelled)
@@ -226,7 +228,8 @@ class TaggedText:
     def _escaped(self, text: str) -> str:
         if not self._has_own_placeholders:
             text = LEFT_OVER.sub("", text)
-        return text.translate(self._spelled)
+        text = text.translate(self._spelled)
+        return text.replace("&lt; ", "< ") if self._has_less else text
 
 
 class _Placing:

@@ -96,9 +96,9 @@ class MergeEqual(Step):
             texts = line.translation.texts
             if len(set(texts)) < len(texts):
                 firsts = sorted({text: n for n, text in reversed([*enumerate(texts)])}.values())
-                columns = {
-                    name: tuple(values[n] for n in firsts)
-                    for name in ("texts", "scores", "alignments")
-                    if (values := getattr(line.translation, name))
-                }
-                line.translation = line.translation._replace(**columns)
+                merged = line.translation
+                line.translation = merged._replace(
+                    texts=tuple(texts[n] for n in firsts),
+                    scores=tuple(merged.scores[n] for n in firsts),
+                    alignments=tuple(merged.alignments[n] for n in firsts if merged.alignments),
+                )
