@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence, Set
+from itertools import zip_longest
 from typing import NamedTuple
 
 from mt.data.reading.words import has_letter, has_visible, without_invisible
@@ -92,7 +93,10 @@ class AsTrained(Step):
                 links = tuple(links_within(link, source, text) for link, text in pairs)
         texts = outputs
         if symbols.symbols:
-            rows = [with_symbols(text, symbols) for text in outputs]
+            rows = [
+                with_symbols(output, symbols, link)
+                for output, link in zip_longest(outputs, links, fillvalue="")
+            ]
             texts = tuple(text for text, _ in rows)
             links = tuple(
                 links_with_symbols(link, symbols, output, *row)

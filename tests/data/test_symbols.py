@@ -67,6 +67,13 @@ def test_links_count_symbols_that_are_words() -> None:
     assert moved("😀 Hi you", "今日は", "0-0:2 1-2:3 1-7:9") == "0-0:1 1-2:4 2-4:5"
 
 
+def test_links_tell_the_place_within_a_sentence() -> None:
+    symbols = without_symbols("Morgen 😀 geht ein Mann.")
+    assert with_symbols("A man goes tomorrow.", symbols)[0] == "A 😀 man goes tomorrow."
+    placed, _ = with_symbols("A man goes soon today.", symbols, "2-0 3-1 1-2 0-3 3-4")
+    assert placed == "A man goes soon 😀 today."
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("part", ["a", ".", ". ", "😀", "😀a", "~ ", "(😀", "😀 ", "今😀"])
 def test_long_lines_take_no_longer_than_their_length(part: str) -> None:

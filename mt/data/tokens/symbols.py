@@ -91,15 +91,22 @@ def without_symbols(text: str) -> Symbols:
     return Symbols(line, plain, tuple(symbols)) if plain else Symbols(text, text)
 
 
-def with_symbols(text: str, symbols: Symbols) -> tuple[str, list[Span]]:
-    """Put symbols into a translation; also return where each of them stands."""
+def with_symbols(text: str, symbols: Symbols, links: str = "") -> tuple[str, list[Span]]:
+    """Put symbols into a translation; also return where each of them stands.
+
+    `links`, between the lines without symbols, tell the place of one within a sentence better.
+    """
     src, tgt = _units(symbols.plain), _units(text)
     starts, lasts = [start for start, _ in src], [end - 1 for _, end in src]
     src_ends, tgt_ends = _sentence_ends(symbols.plain, src), _sentence_ends(text, tgt)
     placed = []
+    pairs = [link.split("-") for link in links.split() if ":" not in links]
+    after = {int(source): int(target) + 1 for source, target in pairs}
     for symbol in symbols.symbols:
         n_before = bisect_left(lasts if symbol.side == "after" else starts, symbol.place)
         number = _place(n_before, src_ends, tgt_ends)
+        if n_before not in src_ends:
+            number = min(after.get(n_before - 1, number), len(tgt))
         if symbol.side == "after" and number < len(tgt):
             place = _LEADING.match(text, tgt[number][0]).end()  # type: ignore[union-attr]
         elif number == 0:
