@@ -188,6 +188,8 @@ def test_html() -> None:
         ("<p>a</p><!-- x\n --!><p>b</p><!-- c", "<p>A</p><!-- x\n --!><p>B</p><!-- c"),
         ("<title>a <!-- b</title>c", "<title>A &lt;!-- B</title>C"),
         ("<script>'<!-- <p>'</script>a", "<script>'<!-- <p>'</script>A"),
+        # What shows no letter.
+        ("<p>&#x3164;&shy;</p>a", "<p>&#x3164;&shy;</p>A"),
         # Signs that begin no tag, and quotation marks that begin no value.
         ("<pre>x < 5\ny < z</pre>", "<pre>X < 5\nY < Z</pre>"),
         ("<p don't>a</p>b", "<p don't>A</p>B"),

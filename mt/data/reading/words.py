@@ -57,8 +57,8 @@ def has_visible(text: str) -> bool:
 
 
 def has_letter(text: str) -> bool:
-    """Whether a text has a letter, of any script."""
-    return any(map(str.isalpha, text))
+    """Whether a text has a letter, of any script, that shows."""
+    return any(map(str.isalpha, without_invisible(text)))
 
 
 def is_unspaced(text: str) -> bool:

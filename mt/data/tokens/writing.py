@@ -1,8 +1,8 @@
 """How the training text writes its lines, and other lines written so for the model, and back.
 
 A model learns little of lines in capitals: the pieces of `MANN` have nothing in common with those
-of `Mann`. The same is true, to a lesser degree, of Title Case, lower case, lines without a final
-stop, and emoji. So `mt translate` gives the model such a line as the training text would write it
+of `Mann`. The same is true, to a lesser degree, of Title Case, lower case, and lines without a
+final stop. So `mt translate` gives the model such a line as the training text would write it
 (truecasing, Lita et al., 2003), and writes the output as the line was. Other lines stay.
 """
 
