@@ -1,4 +1,4 @@
-"""Repair the text of a line: Unicode normalisation, control characters, mojibake, white space."""
+"""Repair the text of a line: Unicode normalisation, invisible characters, mojibake, white space."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from mt.data.reading.text_files import normalize_line
+from mt.data.reading.words import without_invisible
 from mt.errors import DataError
 
-# Control characters and what only steers the display: soft hyphen, zero-width space, bidirectional
-# marks, byte order mark. The joiners U+200C and U+200D belong to words of Persian and Hindi, tags
-# and variation selectors to emoji. White space becomes a space, later.
-_REMOVED = {
-    code: None
-    for code in (*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x200B, 0x200E, 0x200F, 0x2060, 0xFEFF,
-                 *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-    if not chr(code).isspace()
-}  # fmt: skip
 # UTF-8 decoded as Latin-1, Windows-1252 or Windows-1251, and entities: ftfy looks closer at these.
 _HIGH = "\u0080-\u00bf\u02c6\u02dc\u2013-\u203a\u20ac\u2122"
 _LATIN = f"(?<=[\u00c2-\u00f4])[{_HIGH}ŒœŠšŸŽžƒ]"
@@ -34,7 +26,7 @@ _SUSPICIOUS = re.compile(
 def repairer(mojibake: bool) -> Callable[[str], str]:
     """Return the function that repairs a line; with `mojibake`, wrong decoding too, by ftfy.
 
-    Raises DataError where ftfy is needed and missing. Clean text costs under a microsecond.
+    Raises DataError where ftfy is needed and missing. Clean text costs a microsecond or two.
     """
     fix_mojibake = _mojibake_fixer() if mojibake else None
 
@@ -43,9 +35,8 @@ def repairer(mojibake: bool) -> Callable[[str], str]:
         if fix_mojibake and (not ascii_only or "&" in text) and _SUSPICIOUS.search(text):
             text = fix_mojibake(text)
         is_normal = ascii_only or unicodedata.is_normalized("NFC", text)
-        if not text.isprintable():
-            text = text.translate(_REMOVED)
-        elif is_normal and "  " not in text and text.strip() == text:
+        text = without_invisible(text)
+        if is_normal and text.isprintable() and "  " not in text and text.strip() == text:
             return text
         return normalize_line(text)
 

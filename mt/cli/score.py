@@ -44,7 +44,8 @@ def score(
 ) -> None:
     """Score given translations with a model, line by line.
 
-    A score is log-probability / length^A; the end symbol counts in both.
+    A score is log-probability / length^A; the end symbol counts in both. It is that of the tokens
+    into which the vocabulary cuts a text: a search may have spelled it with others.
 
     \b
     mt score --model runs/base --src test.de --tgt test.en

@@ -198,11 +198,16 @@ NBest = Annotated[
         "--n-best",
         metavar="N",
         min=1,
-        help="outputs per input line, as `index ||| text ||| score`",
+        help="outputs per input line, as `index ||| text ||| score`; equal texts once",
     ),
 ]
 Scores = Annotated[
-    bool, output_option("--scores", help="put the score and a tab before each output")
+    bool,
+    output_option(
+        "--scores",
+        help="put the score and a tab before each output, of the tokens that the search "
+        "found: mt score cuts the text into tokens anew, and may find others",
+    ),
 ]
 
 

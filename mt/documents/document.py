@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.translate.lines import Translation
@@ -38,6 +38,8 @@ class Document:
     tokens: list[MarkupToken]
     texts: list[DocumentText] = field(default_factory=list)
     n_done: int = 0  # texts that have a translation already
+    # Languages that it names: on which side, as which, and in which line.
+    languages: list[tuple[Literal["source", "target"], str, int]] = field(default_factory=list)
 
     @property
     def needs_alignment(self) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from itertools import pairwise
 from typing import Any
 
 from mt.documents.inline_tags import MarkupToken, TokenKind
@@ -32,15 +31,50 @@ CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
 
 
+# A comment as the standard ends it, an element whose content is no markup, a tag, an open tag.
+_ATTRIBUTES = r"""(?:=\s*"[^"]*"|=\s*'[^']*'|=(?!\s*["'])|[^>=])*"""
+_MARKUP = re.compile(
+    r"<!--(?P<comment>-?>|.*?(?:--!?>|\Z))"
+    rf"|(?P<start><(?P<name>script|style|textarea|title)(?=[\s/>]){_ATTRIBUTES}>)"
+    r"(?P<content>.*?)(?=</(?P=name)[\s/>]|\Z)"
+    rf"|</?[a-z]{_ATTRIBUTES}(?:>|\Z)|</?[a-z](?P<open>[^>=]*=\s*[\"'])?",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def _masked(content: str, name: str) -> str:
+    """HTML as all versions of the parser cut it alike, every character in its place.
+
+    DataError for a tag with a quotation mark that never closes: all after it would be in the tag.
+    """
+
+    def masked(match: re.Match[str]) -> str:
+        if match["comment"] is not None:
+            return "<!" + re.sub(r"[^\n]", "x", match[0][2:-1]) + ">"
+        if match["content"] is not None:
+            return match["start"] + match["content"].replace("<", "+")
+        if match["open"] is not None:
+            line = content.count("\n", 0, match.start()) + 1
+            raise DataError(
+                f"{name}, line {line:,}: a tag has a quotation mark that never closes, found "
+                f"{content[match.start() : match.start() + 40]!r}; close it"
+            )
+        # A tag that the end of the document cuts off is text.
+        return match[0] if match[0].endswith(">") else match[0].replace("<", "+")
+
+    # A parser of its own opinion on `&#` takes all that follows for text.
+    return _MARKUP.sub(masked, content).replace("&", "+")
+
+
 class _HtmlParser(HTMLParser):
     """Notes where each part of an HTML text begins, and what it is."""
 
     def __init__(self, content: str) -> None:
+        """`content`: see `_masked`."""
         super().__init__(convert_charrefs=False)
         self.parts: list[tuple[int, TokenKind, str, dict[str, str | None]]] = []
         self._lines = [0, *(match.end() for match in re.finditer("\n", content))]
-        # A parser of its own opinion on `&#` takes all that follows for text. Places are the same.
-        self.feed(content.replace("&", "+"))
+        self.feed(content)
         self.close()
 
     def _add(self, kind: TokenKind, name: str = "", attributes: Iterable[Any] = ()) -> None:
@@ -78,6 +112,7 @@ class _Skipped:
 
     token: MarkupToken
     inside: list[str]  # names of open elements: its own, and those in it
+    is_fixed: bool = False  # by an attribute, which one inside it may revoke
 
     def ends_before(self, kind: TokenKind, tag: str) -> bool:
         """Whether the element, whose end tag is left out, has ended before a tag."""
@@ -93,49 +128,100 @@ class _Skipped:
         """Add a part of it."""
         self.token.raw += raw
         self.token.content += raw * (kind == "text")
-        if kind == "start":
-            self.inside.append(tag)
-        elif kind == "end" and tag in self.inside:
-            del self.inside[len(self.inside) - 1 - self.inside[::-1].index(tag) :]
+        _open_or_close(self.inside, kind, tag)
+
+    def resumed(self) -> _Skipped:
+        """The rest of it, after an element in it that is translated."""
+        return _Skipped(MarkupToken("point", "", self.token.name), self.inside, self.is_fixed)
 
 
 def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
-    """Cut HTML. An element that is not translated is one token."""
+    """Cut HTML. An element that is not translated is one token, but for what is translated in it.
+
+    Raises DataError, which begins with `name`, for what cannot be cut.
+    """
     try:
-        parts = _HtmlParser(content).parts
+        parts = _HtmlParser(_masked(content, name)).parts
     except AssertionError as error:  # of `<![` and something unknown
         raise DataError(f"{name}: cannot be read as HTML: {error}") from None
-    starts = [start for start, *_ in parts]
-    skipped: _Skipped | None = None
-    n_pre = 0
-    for (_, kind, tag, attributes), span in zip(
-        parts, pairwise([*starts, len(content)]), strict=True
-    ):
-        raw = content[slice(*span)]
-        if skipped is not None:
-            has_ended = skipped.ends_before(kind, tag)
-            if not has_ended:
-                skipped.add(kind, tag, raw)
-            if has_ended or not skipped.inside:
-                yield _quoted(skipped.token)
-                skipped = None
-            if not has_ended:
+    cutter = _Cutter()
+    ends = [*(start for start, *_ in parts), len(content)][1:]
+    for (start, kind, tag, attributes), end in zip(parts, ends, strict=True):
+        raw = content[start:end]
+        if kind == "end":
+            cutter.end_inner(tag)
+        is_wanted = attributes.get("translate") == "yes"
+        if cutter.skipped is not None and not (cutter.skipped.is_fixed and is_wanted):
+            token, is_in_it = cutter.skip(kind, tag, raw)
+            yield from token
+            if is_in_it:
                 continue
+        yield from cutter.cut(kind, tag, attributes, raw)
+    if cutter.skipped is not None:
+        yield _quoted(cutter.skipped.token)
+
+
+@dataclass
+class _Cutter:
+    """What is open: an element that is not translated, those around one that is, a `pre`."""
+
+    skipped: _Skipped | None = None
+    # Elements that are not translated around one that is, and names of elements open in that.
+    around: list[tuple[_Skipped, list[str]]] = field(default_factory=list)
+    n_pre: int = 0
+
+    def end_inner(self, tag: str) -> None:
+        """Go back to an element that is not translated, whose end tag is before that of another."""
+        if self.skipped is None and self.around:
+            outer, inner = self.around[-1]
+            if tag in outer.inside and tag not in inner:
+                self.skipped = self.around.pop()[0].resumed()
+
+    def skip(self, kind: TokenKind, tag: str, raw: str) -> tuple[list[MarkupToken], bool]:
+        """The token of the element that is skipped, once it ends; and whether a part is in it."""
+        assert self.skipped is not None
+        skipped, has_ended = self.skipped, self.skipped.ends_before(kind, tag)
+        if not has_ended:
+            skipped.add(kind, tag, raw)
+        if has_ended or not skipped.inside:
+            self.skipped = None
+            return [_quoted(skipped.token)], not has_ended
+        return [], True
+
+    def cut(
+        self, kind: TokenKind, tag: str, attributes: dict[str, str | None], raw: str
+    ) -> Iterator[MarkupToken]:
+        """The tokens of a part that is not skipped."""
+        if self.skipped is not None:
+            yield _quoted(self.skipped.token)
+            self.around.append((self.skipped, []))
+            self.skipped = None
         classes = (attributes.get("class") or "").split()
         is_fixed = attributes.get("translate") == "no" or "notranslate" in classes
         if kind == "start" and (is_fixed or tag in CODE | QUOTED):
-            skipped = _Skipped(MarkupToken("point", raw, tag), [tag])
-        elif tag == "pre":
-            n_pre = max(0, n_pre + (kind == "start") - (kind == "end"))
+            self.skipped = _Skipped(MarkupToken("point", raw, tag), [tag], is_fixed)
+            return
+        if tag == "pre":
+            self.n_pre = max(0, self.n_pre + (kind == "start") - (kind == "end"))
             yield MarkupToken("break", raw, tag, attributes)
-        elif kind == "text" and n_pre:  # each line is a text
+        elif kind == "text" and self.n_pre:  # each line is a text
             for text in re.split(r"([ \t]*\r?\n[ \t]*)", raw):
                 yield MarkupToken("text" if text.strip() else "break", text)
         else:
-            kind = "break" if tag and not INLINE.fullmatch(tag) else kind
-            yield MarkupToken(kind, raw, tag, {} if is_fixed else attributes)
-    if skipped is not None:
-        yield _quoted(skipped.token)
+            kind_of_tag: TokenKind = "break" if tag and not INLINE.fullmatch(tag) else kind
+            yield MarkupToken(kind_of_tag, raw, tag, {} if is_fixed else attributes)
+        if self.around:
+            _open_or_close(self.around[-1][1], kind, tag)
+            if not self.around[-1][1]:
+                self.skipped = self.around.pop()[0].resumed()
+
+
+def _open_or_close(names: list[str], kind: TokenKind, tag: str) -> None:
+    """Note that an element begins, or that one ends with all in it."""
+    if kind == "start":
+        names.append(tag)
+    elif kind == "end" and tag in names:
+        del names[len(names) - 1 - names[::-1].index(tag) :]
 
 
 def _quoted(token: MarkupToken) -> MarkupToken:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from mt.data.reading.words import composed, is_unspaced
+from mt.data.reading.words import composed, has_letter, is_unspaced
 from mt.data.tokens.placeholders import PLACEHOLDERS
 
 # `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
@@ -91,6 +91,8 @@ class TaggedText:
         """
         self.escapes = escapes
         self._spelled = self._spelling(tokens) if escapes else {}
+        # HTML has `x < 5` with a bare sign, too.
+        self._has_less = any("< " in token.raw for token in tokens if token.kind == "text")
         for token in tokens:
             if token.term:
                 token.raw = token.raw.translate(self._spelled)
@@ -226,7 +228,8 @@ class TaggedText:
     def _escaped(self, text: str) -> str:
         if not self._has_own_placeholders:
             text = LEFT_OVER.sub("", text)
-        return text.translate(self._spelled)
+        text = text.translate(self._spelled)
+        return text.replace("&lt; ", "< ") if self._has_less else text
 
 
 class _Placing:
@@ -350,7 +353,7 @@ class _Placing:
 def has_words(tokens: Iterable[MarkupToken]) -> bool:
     """Whether there is a letter in texts that are translated."""
     texts = (html.unescape(token.raw) for token in tokens if token.kind == "text")
-    return any(char.isalpha() for text in texts for char in text)
+    return any(map(has_letter, texts))
 
 
 def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:

@@ -18,10 +18,13 @@ from hashlib import sha256
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
+import regex
+
 from mt.config.plan import plan_data
-from mt.data.reading.words import UNSPACED, composed, is_unspaced, tokens
+from mt.data.reading.words import composed, is_unspaced, tokens
+from mt.data.tokens import noise
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
-from mt.data.tokens.writing import SYMBOLS, Case, case_of
+from mt.data.tokens.writing import ADDRESS, Case, case_of
 from mt.documents.inline_tags import LEFT_OVER, MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import read_folder
@@ -29,12 +32,10 @@ from mt.translate.lines import Line, Step, Translation
 from mt.translate.progress import SHOWN
 from mt.translate.streaming import read_file
 
-_NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
 # <tag> and &entity;, where a document does not have them as such.
 AUTO = [re.compile(pattern) for pattern in (
-    rf"(?:(?:https?|ftp)://|www\.)[^{_NOT_IN_ADDRESS}]*[^{_NOT_IN_ADDRESS}.,;:!?'’”»)\]}}…]",
-    r"(?a:(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+)",
+    ADDRESS,
     r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
     r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
     r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>",
@@ -45,6 +46,8 @@ _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
 )
 _PLACEHOLDER = re.compile("|".join(PLACEHOLDERS))
+# Seconds in which a pattern of the user's must have been through a text.
+TIME_LIMIT = 5.0
 # Names of what was left out that are counted, so that memory is bounded.
 MOST_LOST = 10_000
 
@@ -56,7 +59,6 @@ class Protection(Step):
         """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.symbols: Sequence[str] = ()  # placeholders of the model
-        self._takes_emoji = False
         self.tags: set[str] = set()  # that the model knows at the start of a line
         if blank := [text for text in protect if not text.strip()]:
             raise ConfigError(
@@ -90,11 +92,6 @@ class Protection(Step):
         elif self._patterns or self._is_auto:
             return "--protect: the model was trained without data.augment.placeholders"
         return "--glossary: has terms" if self._terms else ""
-
-    def take_emoji(self) -> None:
-        """From now on emoji are tags, as outputs are aligned; texts are to be kept anew."""
-        self._takes_emoji = True
-        self._counts.clear()
 
     def before(self, lines: Sequence[Line]) -> None:
         """Show the model lines without what is kept, or with placeholders for it."""
@@ -133,7 +130,7 @@ class Protection(Step):
         merged_tokens = []
         symbols = iter(self.symbols)
         line = "".join(token.raw for token in text if token.kind == "text")
-        is_capitals = case_of(html.unescape(line) if is_document else line) is Case.CAPITALS
+        case = case_of(html.unescape(line) if is_document else line)
         for token in text:
             if token.kind == "kept":
                 token.content = next(symbols, token.content)
@@ -142,48 +139,41 @@ class Protection(Step):
                 continue
             at, raw = 0, token.raw
             shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
-            for start, end, target in self._spans(shown, is_capitals):
+            for start, end, target in self._spans(shown, case):
                 content, written = shown[start:end], raw[places[start] : places[end]]
                 if not written:  # a part of an entity of several characters
                     continue
-                if target is None:
-                    taken = MarkupToken("point", written)
-                    taken.space_after = shown[end : end + 1].isalnum()  # `ja🎉und` is two words
-                else:
-                    self._counts["terms" if target else "texts"] += 1
-                    taken = MarkupToken("kept", target or written, term=content if target else "")
-                    taken.content = content if target else next(symbols, content)
+                self._counts["terms" if target else "texts"] += 1
+                taken = MarkupToken("kept", target or written, term=content if target else "")
+                taken.content = content if target else next(symbols, content)
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
             merged_tokens.append(MarkupToken("text", raw[at:]))
         return [token for token in merged_tokens if token.raw or token.kind != "text"]
 
-    def _spans(self, text: str, is_capitals: bool) -> Iterator[tuple[int, int, str | None]]:
-        """Start and end of what is kept, and what is written for a term, else ""; None for emoji.
+    def _spans(self, text: str, case: Case | None) -> Iterator[tuple[int, int, str]]:
+        """Start and end of what is kept, and what is written for a term, else "".
 
         Of texts that overlap the first counts, of two that begin together the longer one; without
         white space around it.
         """
-        patterns = [*self._patterns]
-        if self._is_auto:
-            patterns += AUTO
+        kept = {span for pattern in self._patterns for span in _matches(pattern, text)}
+        patterns = AUTO * self._is_auto
         if self.symbols:  # of the user's own
-            patterns.append(_PLACEHOLDER)
-        kept = {match.span() for pattern in patterns for match in pattern.finditer(text)}
-        emoji = {match.span() for match in SYMBOLS.finditer(text) if self._takes_emoji}
+            patterns = [*patterns, _PLACEHOLDER]
+        kept |= {match.span() for pattern in patterns for match in pattern.finditer(text)}
         at = 0
-        for start, end in sorted(kept | emoji, key=lambda span: (span[0], -span[1])):
-            is_kept = (start, end) in kept
+        for start, end in sorted(kept, key=lambda span: (span[0], -span[1])):
             part = text[start:end].strip()
             if start >= at and part and part not in self.tags:
                 start = text.index(part, start)
-                yield from self._terms_in(text, at, start, is_capitals)
+                yield from self._terms_in(text, at, start, case)
                 at = start + len(part)
-                yield start, at, "" if is_kept else None
-        yield from self._terms_in(text, at, len(text), is_capitals)
+                yield start, at, ""
+        yield from self._terms_in(text, at, len(text), case)
 
     def _terms_in(
-        self, text: str, at: int, end: int, is_capitals: bool
+        self, text: str, at: int, end: int, case: Case | None
     ) -> Iterator[tuple[int, int, str]]:
         """Terms of whole words, the longest at each place."""
         if not self._terms:
@@ -200,8 +190,12 @@ class Protection(Step):
                 is_same = term == given or term == [word.lower() for word in given]
                 start, end = places[first], places[first + len(given)]
                 if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
-                    is_word = term != given and target[1:] == target[1:].lower()  # no EU, iPhone
-                    shown = target.upper() if is_capitals and is_word else target
+                    shown = target
+                    if target[1:] == target[1:].lower():  # no EU, iPhone
+                        if case is Case.CAPITALS and term != given:
+                            shown = target.upper()
+                        elif case is Case.TITLE:
+                            shown = noise.title_case(target, "")
                     yield at + written[start], at + written[end], shown
                     last = first + len(term)
                     break
@@ -278,15 +272,27 @@ def _is_in_word(text: str, place: int) -> bool:
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
 
 
-def _compiled(text: str, option: str) -> re.Pattern[str]:
+def _compiled(text: str, option: str) -> regex.Pattern[str]:
     """Compile the regular expression that an option was given. Raises ConfigError."""
     try:
         with warnings.catch_warnings():
             # A pattern such as [[a], which a later Python may read otherwise.
             warnings.simplefilter("error", FutureWarning)
-            return re.compile(text)
-    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
+            re.compile(text)
+            return regex.compile(text)
+    except (re.error, regex.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
             f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
             "before a sign that is meant as such"
+        ) from None
+
+
+def _matches(pattern: regex.Pattern[str], text: str) -> list[tuple[int, int]]:
+    """The spans of the matches of a pattern of the user's. ConfigError if they take too long."""
+    try:
+        return [match.span() for match in pattern.finditer(text, timeout=TIME_LIMIT)]
+    except TimeoutError:
+        raise ConfigError(
+            f"--protect {pattern.pattern!r}: takes over {TIME_LIMIT:g} s in the text that begins "
+            f"{text[:40]!r}; write it without a repetition inside another, such as (a+)+"
         ) from None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mt.config.plan import Direction, plan_data
+from mt.data.reading.language_codes import base_code
+from mt.documents.document import Document
 from mt.documents.inline_tags import Rendered
 from mt.documents.protect import Protection
 from mt.documents.read_document import read_document
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
+from mt.runs.model_folder import read_config
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
 from mt.translate.load import load_translator
@@ -36,10 +40,10 @@ def translate_document(
     search = protecting(protection, files, search, engine)
     content = files.read_whole()
     document = read_document(form, content, files.name, protection.keep)
+    _check_languages(document, files.name, search, engine)
     if document.needs_alignment and search.alignments is None:
         what = f"{files.name}: has tags inside sentences"
-        search = _aligning(protection, search, engine, what)
-        document = read_document(form, content, files.name, protection.keep)
+        search = _aligning(search, engine, what)
     texts = document.texts
     with open_output(files.output) as file:
         progress = Progress(len(texts), 0, can_show_bar(files.output))
@@ -68,6 +72,27 @@ def translate_document(
     say(translator.summary("text", notes) + protection.summary())
 
 
+def _check_languages(
+    document: Document, name: str, search: SearchOptions, engine: EngineOptions
+) -> None:
+    """Raise DataError if a document is in other languages than the model translates."""
+    if not document.languages:
+        return
+    data = plan_data(read_config(engine.models[0]).data)
+    direction = data.direction(search.from_, search.to) or Direction("", search.to or "")
+    if direction == ("src", "tgt"):  # of a model that does not know its languages
+        return
+    for side, code, line in document.languages:
+        wanted = direction.src if side == "source" else direction.tgt
+        if wanted and code and base_code(code) != base_code(wanted):
+            options = "--from" if side == "source" else "--to"
+            raise DataError(
+                f"{name}, line {line:,}: its {side} language must be {wanted}, as the model's is, "
+                f"found {code!r}; give a model for it, or {options} {base_code(code)} if it knows "
+                "several languages, or correct the attribute"
+            )
+
+
 def protecting(
     protection: Protection, files: TextFiles, search: SearchOptions, engine: EngineOptions
 ) -> SearchOptions:
@@ -79,17 +104,13 @@ def protecting(
             "words; leave out one of them"
         )
     reason = protection.why_aligned(engine.models[0]) if protection else ""
-    return _aligning(protection, search, engine, reason) if reason else search
+    return _aligning(search, engine, reason) if reason else search
 
 
-def _aligning(
-    protection: Protection, search: SearchOptions, engine: EngineOptions, what: str
-) -> SearchOptions:
+def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> SearchOptions:
     if len(engine.models) > 1:
         raise ConfigError(
             f"{what}; places are found by the attention of a single model: give only one --model"
         )
     say(f"{what}; places are found by --alignments")
-    if not search.as_written:
-        protection.take_emoji()
     return replace(search, alignments="auto")

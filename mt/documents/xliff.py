@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 from xml.parsers import expat
 
 from mt.documents.document import Document, DocumentText, Protect, merged
@@ -21,6 +21,11 @@ XLIFF_CODE: dict[str, TokenKind] = {
     **dict.fromkeys(("bpt", "bx", "sc", "sm"), "start"),
     **dict.fromkeys(("ept", "ex", "ec", "em"), "end"),
 }
+# Attributes that name the languages of a document.
+LANGUAGES: tuple[tuple[Literal["source", "target"], str], ...] = (
+    ("source", "source-language"), ("source", "srcLang"),
+    ("target", "target-language"), ("target", "trgLang"),
+)  # fmt: skip
 # States of a target whose text may be replaced; without a state it may not.
 OPEN_STATES = {"new", "needs-translation", "initial"}
 
@@ -60,6 +65,7 @@ class XliffReader:
         self.tokens: list[MarkupToken] = []
         self._open: list[_Element] = []
         self._units: list[_Element] = []
+        self._languages: list[tuple[Literal["source", "target"], str, int]] = []
         self._parser = parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -82,7 +88,7 @@ class XliffReader:
             raise DataError(
                 f"{name}: has no <source> in a <trans-unit> (XLIFF 1.2) or <segment> (XLIFF 2)"
             )
-        self.document = Document(self.tokens)
+        self.document = Document(self.tokens, languages=self._languages)
         for unit in self._units:
             self._read(unit)
 
@@ -100,6 +106,10 @@ class XliffReader:
         local = name.rpartition(":")[2]
         line = self._parser.CurrentLineNumber
         self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed))
+        if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
+            for side, key in LANGUAGES:
+                if key in attributes:
+                    self._languages.append((side, attributes[key], line))
         self._add("start", local, attributes)
 
     def _end(self, name: str) -> None:

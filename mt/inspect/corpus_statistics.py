@@ -26,7 +26,7 @@ from mt.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
 from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage
-from mt.data.reading.words import has_visible
+from mt.data.reading.words import has_visible, without_invisible
 from mt.data.tokens.duplicates import (
     DuplicateFinder,
     Hashes,
@@ -106,6 +106,7 @@ class ChunkMeter:
         counts: Counts = {
             "pairs": len(pairs),
             "blank": sum(not all(map(has_visible, pair)) for pair in pairs),
+            "invisible": sum(tuple(map(without_invisible, pair)) != pair for pair in pairs),
             "identical": sum(src == other for src, other in pairs),
             "word_ratio": above[0],
             "char_ratio": above[1],

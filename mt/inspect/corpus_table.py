@@ -140,6 +140,7 @@ def table_rows(values: Values) -> Iterator[list[str]]:
     yield ["pairs", *(f"{corpus['pairs']:,}" for corpus in corpora)]
     for title, key in (
         ("a side blank", "blank"),
+        ("invisible characters in a side", "invisible"),
         ("both sides the same", "identical"),
         ("duplicates", "duplicates"),
         ("duplicates by letters and digits", "normalised_duplicates"),

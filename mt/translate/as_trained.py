@@ -2,68 +2,113 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence, Set
+from itertools import zip_longest
+from typing import NamedTuple
 
+from mt.data.reading.words import has_letter, has_visible, without_invisible
+from mt.data.tokens.symbols import Symbols, links_with_symbols, with_symbols, without_symbols
 from mt.data.tokens.writing import Case, Writing, Written, case_of
 from mt.translate.lines import Line, Step
 
 
-class AsTrained(Step):
-    """Changes case, final stop and emoji of lines, and changes outputs back; see `Writing`.
+class _Changed(NamedTuple):
+    """What of a line the model does not see."""
 
-    A line with a prefix stays as it is.
+    symbols: Symbols
+    written: Written | None
+
+
+class AsTrained(Step):
+    """Changes case, final stop and symbols of lines, and changes outputs back.
+
+    Invisible characters are dropped, and lines without a letter are not translated, see
+    `Writing.changes`. A line with a prefix keeps all but invisible characters.
     """
 
-    def __init__(
-        self, writing: Writing | None, unknown_cases: Set[Case], keep_words: bool = False
-    ) -> None:
-        """`writing` None: the language of the lines is not known, so all stay as they are.
+    def __init__(self, writing: Writing | None, unknown_cases: Set[Case] = frozenset()) -> None:
+        """`writing` None: the writing of the training text is not known.
 
-        `unknown_cases`: those that would be changed if it were. `keep_words`: as for `usual`.
+        `unknown_cases`: those that would be changed if the language of the lines were known.
         """
         self.writing = writing
         self.unknown_cases = unknown_cases
-        self.keep_words = keep_words
-        self.settings = {} if writing is None else {"--as-written": "no"}
+        self.settings = {"--as-written": "no" if writing else "unknown"}
         self.n_rewritten = 0
         self.n_unknown = 0
-        self._written: dict[Line, Written] = {}
+        self.n_letterless = 0
+        self._changed: dict[Line, _Changed] = {}
+        self._letterless: dict[Line, str] = {}
 
     def before(self, lines: Sequence[Line]) -> None:
         """Write lines as the training text does."""
         for line in lines:
+            if (text := without_invisible(line.text)) is not line.text and has_visible(text):
+                line.text = text
             if line.prefix:
                 continue
-            if self.writing is None:
-                self.n_unknown += case_of(line.text) in self.unknown_cases
+            if self._is_letterless(line.text):
+                self._letterless[line], line.text = line.text, ""
                 continue
-            line.text, written = self.writing.usual(line.text, self.keep_words)
-            if written is not None:
-                self._written[line] = written
+            text = line.text
+            symbols = without_symbols(
+                text if text.isascii() else unicodedata.normalize("NFC", text)
+            )
+            written = None
+            if self.writing is None:
+                self.n_unknown += case_of(symbols.plain) in self.unknown_cases
+            else:
+                text, written = self.writing.usual(symbols.plain)
+            if symbols.symbols or written is not None:
+                self._changed[line] = _Changed(symbols, written)
+                line.text = text if written else symbols.plain
+
+    def _is_letterless(self, text: str) -> bool:
+        if has_letter(text) or not has_visible(text):
+            return False
+        return self.writing is None or not self.writing.changes(text)
 
     def after(self, lines: Sequence[Line]) -> None:
         """Write translations as their lines were written."""
-        if self.writing is None:
-            return
         for line in lines:
-            written = self._written.pop(line, None)
-            if written is None:
-                continue
-            self.n_rewritten += 1
-            translation = line.translation
-            texts = [self.writing.written(text, written) for text in translation.texts]
-            links = translation.alignments
+            if (text := self._letterless.pop(line, None)) is not None:
+                self.n_letterless += 1
+                line.text = text
+                line.translation = line.translation._replace(texts=(" ".join(text.split()),))
+            elif changed := self._changed.pop(line, None):
+                self.n_rewritten += 1
+                self._rewrite(line, changed)
+
+    def _rewrite(self, line: Line, changed: _Changed) -> None:
+        symbols, written = changed
+        outputs, links = line.translation.texts, line.translation.alignments
+        if written is not None and self.writing is not None:
+            outputs = tuple(self.writing.written(text, written) for text in outputs)
             if links and written.has_stop:
                 from mt.search.alignment import links_within
 
                 source = line.text.removesuffix(self.writing.src.final_stop)
-                pairs = zip(links, texts, strict=True)
+                pairs = zip(links, outputs, strict=True)
                 links = tuple(links_within(link, source, text) for link, text in pairs)
-            line.translation = translation._replace(texts=tuple(texts), alignments=links)
+        texts = outputs
+        if symbols.symbols:
+            rows = [
+                with_symbols(output, symbols, link)
+                for output, link in zip_longest(outputs, links, fillvalue="")
+            ]
+            texts = tuple(text for text, _ in rows)
+            links = tuple(
+                links_with_symbols(link, symbols, output, *row)
+                for link, output, row in zip(links, outputs, rows, strict=False)
+            )
+        line.translation = line.translation._replace(texts=texts, alignments=links)
 
     def notes(self) -> list[str]:
         """How many lines were changed, or would have been."""
         notes = []
+        if self.n_letterless:
+            notes.append(f"{self.n_letterless:,} without a letter, kept as they are")
         if self.n_rewritten:
             notes.append(f"{self.n_rewritten:,} translated as the training text would write them")
         if self.n_unknown:

@@ -9,7 +9,7 @@ from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.translate.as_trained import AsTrained
 from mt.translate.language_token import LanguageToken
-from mt.translate.lines import Step
+from mt.translate.lines import MergeEqual, Step
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.mbr import ChooseByMbr
 from mt.translate.prefixes import Prefixes
@@ -42,17 +42,18 @@ def make_translator(
     cut = partial(split_sentences, language=base_code(source)) if loaded.cuts_sentences else None
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
+    if search.n_best > 1 and search.sample is None:  # samples repeat what is probable
+        steps.append(MergeEqual())
     if protection is not None:  # outermost: the user's own texts go in and come out unchanged
         steps.append(protection)
-    if prefixes is not None:  # before AsTrained, which leaves a line with a prefix as it is
+    if prefixes is not None:  # before AsTrained, which rewrites no line with a prefix
         steps.append(Prefixes(prefixes, tokenizer, engine.max_length))
-    if loaded.styles is not None:
+    if not loaded.as_written:
         # A vocabulary that was taken from another model may be that of other languages.
-        writing = loaded.styles.between(*direction) if direction else None
-        unknown_cases = set() if direction else loaded.styles.unknown_cases
-        if writing is not None or unknown_cases:
-            # Words are kept where they are aligned.
-            steps.append(AsTrained(writing, unknown_cases, search.alignments is not None))
+        styles = loaded.styles
+        writing = styles.between(*direction) if styles and direction else None
+        unknown_cases = styles.unknown_cases if styles and not direction else set()
+        steps.append(AsTrained(writing, unknown_cases))
     if search.alignments is not None:  # of texts as the model saw and wrote them
         from mt.translate.alignments import Alignments
 
@@ -67,6 +68,7 @@ def make_translator(
             engine.decode.length_penalty,
             cut=cut,
             tags=data.tags,
+            keeps_letterless=not loaded.as_written and search.alignments is None,
             averages=reranker is not None,
             threads=loaded.n_parallel,
         )

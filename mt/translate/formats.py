@@ -12,6 +12,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ SUFFIXES = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
 }
 FORMATS = ("text", "tsv", "csv", "jsonl", *DOCUMENTS)
+# The start of a line with the times of a subtitle.
+TIMING = re.compile(r"\s*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
 # White space between the tokens of JSON.
 JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.

@@ -39,6 +39,7 @@ class Segment:
     prefix: Sequence[int] = ()  # how its output must begin
     outputs: Sequence[SegmentOutput] = ()  # best first
     is_joined: bool = False  # no white space is before it in the line
+    around: tuple[str, str] = ("", "")  # text without a letter, which stays
 
 
 @dataclass(slots=True, eq=False)
@@ -84,3 +85,20 @@ class Step:
     def notes(self) -> list[str]:
         """Remarks of the step for the closing summary."""
         return []
+
+
+class MergeEqual(Step):
+    """Of outputs with the same text keeps the best: other tokens may spell it, too."""
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Leave each text once."""
+        for line in lines:
+            texts = line.translation.texts
+            if len(set(texts)) < len(texts):
+                firsts = sorted({text: n for n, text in reversed([*enumerate(texts)])}.values())
+                merged = line.translation
+                line.translation = merged._replace(
+                    texts=tuple(texts[n] for n in firsts),
+                    scores=tuple(merged.scores[n] for n in firsts),
+                    alignments=tuple(merged.alignments[n] for n in firsts if merged.alignments),
+                )

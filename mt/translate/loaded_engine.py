@@ -39,7 +39,8 @@ class LoadedEngine:
     max_source: int  # tokens of the longest source to translate whole, eos not counted
     max_ratio: float = 3.0  # of lengths, beyond which an output is flagged
     data: DataPlan = NO_DATA  # languages and tags of the training text
-    styles: Styles | None = None  # how that is written; None: lines stay as they are
+    as_written: bool = True  # the model sees lines as they are, else as that is written
+    styles: Styles | None = None  # how that is written, if it is known
     cuts_sentences: bool = False  # each sentence of a line is translated by itself
     escapes_loops: bool = False  # an output that repeats itself up to its limit is searched again
     batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the engine
@@ -60,7 +61,8 @@ class LoadedEngine:
             tokenizer=model.tokenizer,
             data=data,
             max_ratio=data.limits.max_length_ratio,
-            styles=None if search.as_written else model.styles,
+            as_written=search.as_written,
+            styles=model.styles,
             escapes_loops=escapes_loops(search),
             **{"max_source": data.limits.max_tokens} | values,
         )

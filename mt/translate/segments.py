@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mt.data.reading.sentences import join_sentences
-from mt.data.reading.words import has_visible
+from mt.data.reading.words import has_letter, has_visible
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.translate.lines import Line, Segment, SegmentOutput, Step, Translation
 from mt.translate.progress import LineNumbers
@@ -26,6 +26,8 @@ SEPARATORS = (
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
     re.compile(r"\s+"),
 )
+# A stretch of a long source that is not for the model, but for a stop before it.
+LETTERLESS = re.compile(r"((?<![^\W\d_])[\W\d_]{40,})")
 
 
 @dataclass(eq=False)
@@ -40,6 +42,7 @@ class Segments(Step):
     length_penalty: float
     cut: Callable[[str], list[str]] | None = None  # into sentences; None: translated together
     tags: Set[str] = frozenset()  # what lines may begin with, and then each of their segments
+    keeps_letterless: bool = False  # long stretches of a source, which words are not counted in
     averages: bool = False  # segments' scores, which are no log-probabilities, into a line's
     threads: int = 1
     n_several: int = 0  # lines of several sentences, each translated by itself
@@ -56,22 +59,33 @@ class Segments(Step):
             # The tokens of what cannot be seen are bytes, of which a model makes anything.
             if not source or not has_visible(line.text):
                 continue
-            if self.cut is not None:
+            if self.cut is not None and not (line.prefix and self._has_end(line.prefix)):
                 line.sentences = len(self.cut(line.text))
             parts = [SourcePart(source, False)]
             if len(source) > self.max_tokens or line.sentences > 1:
+                cut = self.cut if line.sentences > 1 else None
                 parts = split_source(
-                    line.text, self.tokenizer, self.max_tokens, self.cut, self.tags
+                    line.text,
+                    self.tokenizer,
+                    self.max_tokens,
+                    cut,
+                    self.tags,
+                    self.keeps_letterless,
                 )
             line.segments = [
-                Segment(part.ids, () if i else line.prefix, is_joined=part.is_joined)
+                Segment(part.ids, () if i else line.prefix, (), part.is_joined, part.around)
                 for i, part in enumerate(parts)
             ]
+
+    def _has_end(self, prefix: Sequence[int]) -> bool:
+        """Whether a prefix goes on after a sentence: nobody knows where in the line that ends."""
+        (text,) = self.tokenizer.tgt.decode([[*prefix]])
+        return SEPARATORS[0].search(text) is not None
 
     def found(self, lines: Sequence[Line]) -> None:
         """Join the n-th best outputs of the segments to the n-th best output of the line."""
         for line in lines:
-            rows = [segment.outputs for segment in line.segments]
+            rows = [_with_around(segment) for segment in line.segments]
             texts, scores, *_ = zip(*rows[0], strict=True)
             if len(rows) > 1:
                 texts, scores = zip(*map(self._joined, zip(*rows, strict=False)), strict=True)
@@ -102,11 +116,20 @@ class Segments(Step):
         return notes
 
 
+def _with_around(segment: Segment) -> Sequence[SegmentOutput]:
+    """The outputs of a segment between the texts around it."""
+    if not any(segment.around):
+        return segment.outputs
+    before, after = segment.around
+    return [output._replace(text=before + output.text + after) for output in segment.outputs]
+
+
 class SourcePart(NamedTuple):
     """The ids of a segment, and whether no white space is between it and the one before."""
 
     ids: list[int]
     is_joined: bool
+    around: tuple[str, str] = ("", "")
 
 
 def split_source(
@@ -115,11 +138,13 @@ def split_source(
     max_tokens: int,
     cut: Callable[[str], list[str]] | None = None,
     tags: Set[str] = frozenset(),
+    keeps_letterless: bool = False,
 ) -> list[SourcePart]:
     """Return the segments of a text, each of at most `max_tokens` tokens.
 
     Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
-    clauses, else between words, else anywhere. A token for the target language, or one of `tags`,
+    clauses, else between words, else anywhere; long stretches without a letter stand around
+    segments. A token for the target language, or one of `tags`,
     at the beginning of the text is repeated in each segment.
     """
     language, text = tokenizer.split_language(text)
@@ -128,20 +153,34 @@ def split_source(
     text = text.lstrip().removeprefix(tag)
     max_tokens = max(1, max_tokens - len(first))
     segments = cut(text) if cut else [text]
+    keeps_letterless = keeps_letterless and has_letter(text)
+    if keeps_letterless:
+        segments = [part for segment in segments for part in LETTERLESS.split(segment) if part]
     for separator in SEPARATORS:
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
-    parts = []
+    parts = list[SourcePart]()
+    before = ""  # the first part
     end = 0  # of the segment before
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
         begin = text.find(segment, end)
         is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
         end = max(begin, end) + len(segment)
-        parts += [
-            SourcePart(first + ids[start : start + max_tokens], is_joined and start == 0)
-            for start in range(0, len(ids), max_tokens)
-        ]
+        gap = " " * (not is_joined)
+        if keeps_letterless and not has_letter(segment):
+            if parts:
+                around = parts[-1].around[0], parts[-1].around[1] + gap + segment.strip()
+                parts[-1] = parts[-1]._replace(around=around)
+            else:
+                before += segment.strip()
+            continue
+        around = (before + gap if before else "", "")
+        before = ""
+        for start in range(0, len(ids), max_tokens):
+            part = first + ids[start : start + max_tokens]
+            parts.append(SourcePart(part, is_joined and start == 0, around))
+            around = ("", "")
     return parts
 
 

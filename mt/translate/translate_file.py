@@ -14,10 +14,13 @@ from mt.files import sha256_of
 from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
-from mt.translate.formats import DOCUMENTS, LineFormat
+from mt.translate.formats import DOCUMENTS, TIMING, LineFormat
 from mt.translate.load import load_translator
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
+
+# Lines with times of subtitles that are worth a hint.
+LEAST_TIMINGS = 10
 
 
 def translate_file(
@@ -72,7 +75,11 @@ def translate_file(
         with translator, progress:
             lines = output.remaining(lines, translator.settings | line_format.settings)
 
+            hint = TimingHint(files.name) if line_format.name == "text" else None
+
             def text_of(line: str, number: int) -> str:
+                if hint is not None:
+                    hint.see(line)
                 return line_format.extract(line, f"{files.name}, line {number:,}")
 
             for window, translations in translator.translate_stream(
@@ -84,6 +91,24 @@ def translate_file(
                 output.finished(file, window)
     kept = "" if protection is None else protection.summary()
     say(translator.summary() + kept)
+
+
+class TimingHint:
+    """Says once that lines of text look like subtitles."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+
+    def see(self, line: str) -> None:
+        """Count the times of subtitles."""
+        if "-->" in line and TIMING.match(line):
+            self.count += 1
+            if self.count == LEAST_TIMINGS:
+                say(
+                    f"{self.name}: has times as subtitles have them; --format srt translates each "
+                    "subtitle as a whole"
+                )
 
 
 def _import_documents(option: str) -> ModuleType:

@@ -20,6 +20,7 @@ from mt.cleaning.rules import RULES, PairScorer, decide, reason
 from mt.config.load import load_config
 from mt.config.schema import Clean
 from mt.data.reading.language_codes import base_code
+from mt.data.reading.words import without_invisible
 from mt.errors import ConfigError, DataError
 
 KEYS = {rule.name: rule.key for rule in RULES}
@@ -223,7 +224,9 @@ def test_language_codes() -> None:
         ("  a\tb\u00a0 c \r", "a b c"),
         ("fu\u0308r", "für"),
         ("a\x00b\u200bc\ufeff\u00add\u202ae", "abcde"),
+        ("\u200ea\u061cb\u180e\u206ac\ufff9\u034f\u115f\u1160\u3164\ufe00\u200c", "abc"),
         ("می\u200cروم", "می\u200cروم"),  # a joiner inside a Persian word
+        ("क्\u200dष ❤\ufe0f\u200d🔥 1\ufe0f\u20e3", "क्\u200dष ❤\ufe0f\u200d🔥 1\ufe0f\u20e3"),
         ("fÃ¼r Ã„rzte", "für Ärzte"),
         ("Ð¿Ñ€Ð¸Ð²ÐµÑ‚", "привет"),
         ("РїСЂРёРІРµС‚", "привет"),
@@ -244,6 +247,7 @@ def test_a_repaired_text_is_normal(text: str) -> None:
     assert unicodedata.is_normalized("NFC", fixed)
     assert " ".join(fixed.split()) == fixed
     assert not any(unicodedata.category(character) == "Cc" for character in fixed)
+    assert without_invisible(fixed) == fixed
 
 
 def test_text_is_left_as_it_is_without_repair() -> None:

@@ -182,8 +182,28 @@ def test_html() -> None:
         ("<dt translate=no>a<dd>b", "<dt translate=no>a<dd>B"),
         ("<p translate=no>a<h2>b</h2>", "<p translate=no>a<h2>B</h2>"),
         ("a &#! <b>c</b> d", "A &amp;#! <b>C</b> D"),
+        # Comments end as the standard says, and are no markup in titles and scripts.
+        ("a<!--><p>b</p>-->", "A<!--><p>B</p>-->"),
+        ("a<!---><p>b", "A<!---><p>B"),
+        ("<p>a</p><!-- x\n --!><p>b</p><!-- c", "<p>A</p><!-- x\n --!><p>B</p><!-- c"),
+        ("<title>a <!-- b</title>c", "<title>A &lt;!-- B</title>C"),
+        ("<script>'<!-- <p>'</script>a", "<script>'<!-- <p>'</script>A"),
+        # What shows no letter.
+        ("<p>&#x3164;&shy;</p>a", "<p>&#x3164;&shy;</p>A"),
+        # Signs that begin no tag, and quotation marks that begin no value.
+        ("<pre>x < 5\ny < z</pre>", "<pre>X < 5\nY < Z</pre>"),
+        ("<p don't>a</p>b", "<p don't>A</p>B"),
+        ("<p>a <b", "<p>A &lt;B"),
+        # What is translated in what is not.
+        ("<p translate=no>a <b translate=yes>b</b> c</p>d",
+         "<p translate=no>a <b translate=yes>B</b> c</p>D"),
+        ("<div translate=no>a<p translate=yes>b</p>d<i translate=yes>e <i>f</i></i>g</div>h",
+         "<div translate=no>a<p translate=yes>B</p>d<i translate=yes>E <i>F</i></i>g</div>H"),
+        ("<div class=notranslate>a<p translate=yes>b</div>c",
+         "<div class=notranslate>a<p translate=yes>B</div>C"),
+        ("<code>a<b translate=yes>b</b></code> c", "<code>a<b translate=yes>b</b></code> C"),
     ],
-)
+)  # fmt: skip
 def test_what_html_leaves_open(content: str, expected: str) -> None:
     assert translated("html", content, str.upper) == expected
 
@@ -300,12 +320,64 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
         ("xliff", "<xliff>\n<file></xliff>", ("in.x, line 2", "mismatched tag", "--format text")),
         ("xliff", "<xliff/>", ("in.x", "<source>", "<segment>")),
         ("xliff", '<?xml version="1.0" encoding="latin-1"?><a/>', ("in.x", "latin-1", "UTF-8")),
+        (
+            "html",
+            'a\n<a href="x>b</a>',
+            ("in.x, line 2", "never closes", '<a href="x>b', "close it"),
+        ),
         ("html", "<meta charset=windows-1252>", ("in.x", "windows-1252", "UTF-8", "convert")),
     ],
 )
 def test_what_is_no_such_document(form: str, content: str, message: tuple[str, ...]) -> None:
     with raises_saying(DataError, *message):
         read_document(form, content, "in.x")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", ["<a ", "<!--", "<script>", "<a b=c ", '<a b="<a c="', "<p"])
+def test_html_that_never_ends_takes_no_longer_than_its_length(part: str) -> None:
+    assert translated("html", part * 20_000).count("a") == part.count("a") * 20_000
+
+
+@pytest.mark.parametrize(
+    ("languages", "message"),
+    [
+        ('source-language="de-AT" target-language="en-GB"', ()),
+        ('source-language="deu"', ()),
+        (
+            'source-language="de" target-language="fr"',
+            ("line 1", "target", "en", "'fr'", "--to fr"),
+        ),
+        ('source-language="nl-BE"', ("line 1", "source", "de", "'nl-BE'", "--from nl")),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.2", "2.0"])
+def test_a_document_is_in_the_languages_of_the_model(
+    version: str, languages: str, message: tuple[str, ...], mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    content = (
+        f'<xliff><file {languages}><body><trans-unit id="1"><source>eins</source></trans-unit>'
+    )
+    content += "</body></file></xliff>"
+    if version == "2.0":
+        languages = languages.replace("source-language", "srcLang")
+        content = f"<xliff {languages.replace('target-language', 'trgLang')}><file><unit><segment>"
+        content += "<source>eins</source></segment></unit></file></xliff>"
+    (tmp_path / "in.xlf").write_text(content, encoding="utf-8")
+    ended = mt("translate", "--model", tiny_run, tmp_path / "in.xlf", "-o", tmp_path / "out.xlf")
+    if message:
+        assert says(refused(ended), "in.xlf", *message)
+        assert not (tmp_path / "out.xlf").exists()
+    else:
+        assert (ended.code, b"<target" in (tmp_path / "out.xlf").read_bytes()) == (0, True)
+
+
+def test_times_in_text_are_worth_a_hint(mt: Mt, tiny_run: Path) -> None:
+    subtitle = b"00:00:01,000 --> 00:00:02,500\neins\n\n"
+    assert "--format srt" not in mt("translate", "-m", tiny_run, stdin=subtitle * 9).err
+    ended = mt("translate", "-m", tiny_run, stdin=subtitle * 30)
+    assert ended.err.count("--format srt") == 1
+    assert ended.lines[:1] == ["00:00:01,000 --> 00:00:02,500"]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,13 @@ def stats(mt: Mt, *options: object) -> dict[str, Any]:
     return values
 
 
-def test_what_cannot_be_seen_is_blank(mt: Mt) -> None:
+def test_what_cannot_be_seen_is_blank_and_counted(mt: Mt) -> None:
     text = Path("b.de").read_text("utf-8")
-    Path("b.de").write_text(text.replace("Guten Tag.", "\u200b\x01"), "utf-8")
-    assert [one["blank"] for one in stats(mt)["corpora"]] == [1, 1, 2]
+    hidden = "\u200b\x01\u3164\u2800"
+    Path("b.de").write_text(text.replace("Guten Tag.", hidden), "utf-8")
+    corpora = stats(mt)["corpora"]
+    assert [corpus["blank"] for corpus in corpora] == [1, 1, 2]
+    assert [corpus["invisible"] for corpus in corpora] == [0, 1, 1]
 
 
 def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from mt.translate.as_trained import AsTrained
 from mt.translate.lines import Line, Step, Translation
 from mt.translate.translator import Translator
 
@@ -33,6 +34,7 @@ class StandInEngine:
 
 
 def stand_in_translator(engine: Any, protection: Step | None = None, **wants: Any) -> Translator:
-    """A translator with no step but a protection."""
+    """A translator with no step but a protection, and that for emoji."""
     wants.pop("prefixes", None)
-    return Translator(engine, [] if protection is None else [protection], {}, **wants)
+    steps: list[Step] = [] if protection is None else [protection]
+    return Translator(engine, [*steps, AsTrained(None)], {}, **wants)

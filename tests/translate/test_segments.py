@@ -131,6 +131,19 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
         ("nn", "F.eks. Anna. Ja.", "F.eks. Anna. |Ja."),
         ("pl", "Gen. Dr. Nowak i św. Jan.", "Gen. |Dr. Nowak i św. Jan."),
         ("ja", "今日は。元気ですか？はい", "今日は。|元気ですか？|はい"),
+        # In quotation marks and brackets, which stay with their sentence.
+        ("de", "„Er kam. Sie ging“, sagte er. Ja.", "„Er kam. |Sie ging“, sagte er. |Ja."),
+        ("de", "Ja (er kam. Sie ging.) Nein.", "Ja (er kam. |Sie ging.) |Nein."),
+        ("de", "»Er kam. Sie ging.« „Ja.“ (So.)", "»Er kam. |Sie ging.« |„Ja.“ |(So.)"),
+        ("de", 'Er kam. "Sie ging. Ja." Nein.', 'Er kam. |"Sie ging. |Ja." |Nein.'),
+        ("fr", "« Il vint. Elle partit. » Oui.", "« Il vint. |Elle partit. » |Oui."),
+        ("de", "Er fragte „Kommst du?“ und (vgl. Abb. 3) ging.",
+         "Er fragte „Kommst du?“ und (vgl. Abb. 3) ging."),
+        ("en", '"Are you coming?" he asked. Yes.', '"Are you coming?" he asked. |Yes.'),
+        # The number of a list belongs to what follows.
+        ("de", "1. Er kam. 2. Sie ging. 3. Wir.", "1. Er kam. |2. Sie ging. |3. Wir."),
+        ("en", "1) He came! 2) She left.", "1) He came! |2) She left."),
+        ("de", "Er kam im Jahr 12. Sie ging.", "Er kam im Jahr 12. |Sie ging."),
         ("hi", "यह है। वह है।", "यह है। |वह है।"),
         ("", "Hello you. How are they?", "Hello you. |How are they?"),
         # What has no letter is no sentence.
@@ -153,6 +166,28 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     assert [("".join(map(chr, row.ids)), row.is_joined) for row in rows] == [
         *[("§Aa!", False), ("§Bbb", True), ("§cc,", False), ("§dd.", False), ("§E", False)]
     ]
+
+
+def test_long_stretches_without_a_letter_stay_around_segments(tiny_run: Path) -> None:
+    rules = "-" * 100_000, "- " * 50, "=" * 50
+    lines = ["eins zwei.", "drei", f"{rules[0]} eins zwei. {rules[1]} drei {rules[2]}"]
+    search = SearchOptions(n_best=2, split_sentences="always")
+    with load_translator(search, EngineOptions(models=[tiny_run], workers=1)) as translator:
+        first, last, whole = translator.translate(lines)
+    for n in (0, 1):
+        kept = f"{rules[0]} {first.texts[n]} {rules[1].strip()} {last.texts[n]} {rules[2]}"
+        assert whole.texts[n] == kept
+
+
+def test_a_line_is_not_cut_where_its_prefix_has_several_sentences(
+    tiny_run: Path, mt: Mt, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "prefixes", ["one. two", "one.", "one"])
+    command = ("translate", "-m", tiny_run, "--prefix", tmp_path / "prefixes")
+    done = mt(*command, "--split-sentences", "always", stdin=b"eins. Zwei. Drei.\n" * 3)
+    for line, prefix in zip(done.lines, ("one. two", "one.", "one"), strict=True):
+        assert line.startswith(prefix)
+    assert says(done.err, "2 of several sentences, translated one by one")
 
 
 def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(

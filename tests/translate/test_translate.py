@@ -23,10 +23,11 @@ from mt.runtime.devices import Device
 from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.search.options import SearchOptions
+from mt.search.options import EngineOptions, Sampling, SearchOptions
 from mt.translate.assemble import make_translator
 from mt.translate.formats import LineFormat
-from mt.translate.lines import Translation
+from mt.translate.lines import Line, MergeEqual, Translation
+from mt.translate.load import load_translator
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.segments import split_source
 from mt.translate.streaming import open_output, write_lines
@@ -321,3 +322,24 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
         log_prob = sum(part[rank].log_prob for part in parts)
         length = sum(len(part[rank].tokens) + 1 for part in parts)
         assert found[1].scores[rank] == pytest.approx(log_prob / length)
+
+
+def test_equal_outputs_of_a_line_are_merged_and_the_next_moves_up() -> None:
+    line = Line(1, "x", translation=Translation(("a", "b", "a", "c"), (-1.0, -2.0, -3.0, -4.0)))
+    other = Line(2, "y", translation=Translation(("a", "b"), (-1.0, -2.0), 1, ("0-0", "1-1")))
+    step = MergeEqual()
+    step.after([line, other])
+    assert line.translation == Translation(("a", "b", "c"), (-1.0, -2.0, -4.0))
+    assert other.translation == Translation(("a", "b"), (-1.0, -2.0), 1, ("0-0", "1-1"))
+    aligned = Translation(("a", "a"), (-1.0, -2.0), 1, ("0-0", "1-1"))
+    other.translation = aligned
+    step.after([other])
+    assert other.translation == Translation(("a",), (-1.0,), 1, ("0-0",))
+
+
+def test_samples_are_not_merged(tiny_run: Path) -> None:
+    options = EngineOptions(models=[tiny_run], workers=1)
+    for sample, merges in ((None, True), (Sampling(), False)):
+        search = SearchOptions(n_best=2, sample=sample)
+        with load_translator(search, options) as translator:
+            assert any(isinstance(step, MergeEqual) for step in translator.steps) == merges

@@ -9,11 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mt.data.reading.words import is_unspaced
+from mt.data.reading.words import has_letter, is_unspaced
 from mt.errors import ConfigError
 
 # What is no end of a sentence, though the library may take it for one: `M. Dupont`, `c.-à-d.`
 _INITIAL = re.compile(r"(?:\b[^\W\d_]\.\s*|\w\.)$")
+
+# What stands around sentences, inside which the library does not look for ends.
+_QUOTES = dict.fromkeys(map(ord, '"„“”«»‹›()[]'), " ")
+_MARKS = frozenset(map(chr, _QUOTES))
+_OPENING = re.compile(r"(?<=\s)(?:[\"„“«»‹›(\[]+|[«‹]\s)\Z")
+_CLOSED_AND_ON = re.compile(r"[\"“”«»’)\]]\s*\Z")
+# Before the second item of a numbered list and those after it.
+_LIST = re.compile(r"\s*\d{1,3}[.) ]\s")
+_ITEM = re.compile(r"(?<=[.!?…:;]\s)(?=\d{1,3}[.) ]\s)")
 
 # Abbreviations that the library takes for the end of a sentence, but that only stand before a name
 # or what they introduce. Those in lower case stand for any case; French `prof` is a word as well.
@@ -42,9 +51,10 @@ _BEFORE_MORE = {
 def split_sentences(text: str, language: str) -> list[str]:
     """Cut a text after its sentences; joined, they are the text again.
 
-    A part without a letter, such as `1.` or an emoji, stays with its neighbour, and one letter with
-    a stop or an abbreviation with what follows. `language`: of two letters; one that is not known
-    has the abbreviations of English. Raises ConfigError without the library.
+    Those in quotation marks or brackets are cut, too. A part without a letter, such as an emoji,
+    stays with its neighbour; one letter with a stop, an abbreviation and the number of a list with
+    what follows. `language`: of two letters; one that is not known has the abbreviations of
+    English. Raises ConfigError without the library.
     """
     try:
         from sentencex import segment
@@ -52,12 +62,27 @@ def split_sentences(text: str, language: str) -> list[str]:
         raise ConfigError(
             f"--split-sentences: needs the package sentencex ({error}); pip install sentencex"
         ) from None
+    masked = text if _MARKS.isdisjoint(text) else text.translate(_QUOTES)
+    if not _LIST.match(masked):
+        lengths = [*map(len, segment(language, masked))]
+        if len(lengths) < 2:
+            return [text]
+    else:
+        lengths = []
+        for item in _ITEM.split(masked):
+            number = match.end() if (match := _LIST.match(item)) else 0
+            first, *rest = [*map(len, segment(language, item[number:]))] or [0]
+            lengths += [number + first, *rest]
     sentences = [""]
-    for part in segment(language, text):
-        has_letter = any(map(str.isalpha, part))
+    end = 0
+    for length in lengths:
+        part, end = text[end : end + length], end + length
+        if opening := _OPENING.search(sentences[-1]):
+            sentences[-1], part = sentences[-1][: opening.start()], opening[0] + part
         if (
-            has_letter
-            and any(map(str.isalpha, sentences[-1]))
+            has_letter(part)
+            and has_letter(sentences[-1])
+            and not (part[0].islower() and _CLOSED_AND_ON.search(sentences[-1]))
             and not _INITIAL.search(sentences[-1])
             and not _is_abbreviated(sentences[-1], language)
         ):

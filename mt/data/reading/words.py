@@ -14,15 +14,51 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Categories of Unicode: spaces and line separators, control and format characters.
-INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}
+# Characters that show nothing: those of Unicode's Default_Ignorable_Code_Point, interlinear
+# annotations, and control characters but white space.
+INVISIBLE = (
+    "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Scripts whose words need joiners: from Arabic to Kannada and Sinhala, Tibetan, Khmer, Mongolian.
+_JOINED = (
+    "\u0600-\u061b\u061d-\u085f\u08a0-\u0dff\u0f00-\u109f\u1780-\u17b3\u17b6-\u180a\u1810-\u18af\u1a20-\u1c4f"
+    "\ua840-\ua8ff\ua980-\uabff\ufb50-\ufdff\ufe70-\ufefe\U00010a00-\U00011fff"
+)
+# Signs that variation selectors, tags and joiners make emoji of.
+_PICTURE = (
+    "#*0-9©®\u203c\u2049\u2100-\u27ff\u2801-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+)
+_NEEDED = (
+    rf"(?<=[{_JOINED}])[\u200c\u200d]|(?<=[\u1800-\u180a\u1810-\u18af])[\u180b-\u180f]"
+    rf"|(?<=[\u1100-\u115e])\u1160|\u115f(?=[\u1161-\u11a7])"
+    rf"|(?<=[{_PICTURE}])(?:[\ufe0e\ufe0f]?\u200d(?=[{_PICTURE}])|[\ufe0e\ufe0f])"
+    r"|\U0001f3f4[\U000e0020-\U000e007f]+"
+)
+_INVISIBLE_OR_NEEDED = re.compile(rf"({_NEEDED})|[{INVISIBLE}]")
+# Below it all invisible characters are unprintable, which is found in half the time.
+_HIGH = re.compile("[\u034f-\U0010ffff]")
 _CHARACTER = re.compile(f"[{UNSPACED}]")
 _UNIT = re.compile(f"[{UNSPACED}]|[^{UNSPACED}]+")
 
 
+def without_invisible(text: str) -> str:
+    """A text without `INVISIBLE` characters, but for those that its script or an emoji needs."""
+    if text.isprintable() and not _HIGH.search(text):
+        return text
+    return _INVISIBLE_OR_NEEDED.sub(r"\1", text)
+
+
 def has_visible(text: str) -> bool:
-    """Whether a text has a character that is no space, control or format character."""
-    return not all(unicodedata.category(char) in INVISIBLE for char in text)
+    """Whether a text has a character that shows: no space, and not `INVISIBLE`."""
+    # A Braille pattern without dots is a space, too.
+    return without_invisible(text).replace("\u2800", "").strip() != ""
+
+
+def has_letter(text: str) -> bool:
+    """Whether a text has a letter, of any script, that shows."""
+    return any(map(str.isalpha, without_invisible(text)))
 
 
 def is_unspaced(text: str) -> bool:

@@ -1,8 +1,8 @@
 """How the training text writes its lines, and other lines written so for the model, and back.
 
 A model learns little of lines in capitals: the pieces of `MANN` have nothing in common with those
-of `Mann`. The same is true, to a lesser degree, of Title Case, lower case, lines without a final
-stop, and emoji. So `mt translate` gives the model such a line as the training text would write it
+of `Mann`. The same is true, to a lesser degree, of Title Case, lower case, and lines without a
+final stop. So `mt translate` gives the model such a line as the training text would write it
 (truecasing, Lita et al., 2003), and writes the output as the line was. Other lines stay.
 """
 
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from typing_extensions import assert_never
 
+from mt.data.reading.words import UNSPACED
 from mt.data.tokens import noise
 from mt.errors import CheckpointError
 from mt.files import parse_json
@@ -36,20 +36,27 @@ STOPS = 0.9
 # Words of so many letters begin with a capital in any Title Case, and how many there must be.
 TITLE_LETTERS = 4
 TITLE_WORDS = 3
-# Tags, placeholders and addresses, whose case has a meaning.
+# Pairs with a form of numbers from which a change of it is learnt.
+LEAST_NUMBERS = 5
+# Web and e-mail addresses.
+_NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
+ADDRESS = (
+    rf"(?i:(?<![a-z\d])(?:[a-z][a-z\d+.-]{{0,30}}://|www\.))"
+    rf"[^{_NOT_IN_ADDRESS}]*[^{_NOT_IN_ADDRESS}.,;:!?'’”»)\]}}…]"
+    r"|(?a:(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
+)
+# Tags, placeholders, addresses and names with @, whose case has a meaning.
 _KEPT = (
     r"<[^<>\s]*>|\{[^{}\s]*\}|%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdif](?![^\W\d_])"
-    r"|[^\s@:/]{0,64}(?:@|://)\S*|(?i:www\.)\S*"
+    rf"|{ADDRESS}|[^\s@:/]{{0,64}}@\S*"
 )
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
 _KEPT_ONLY = re.compile(f"({_KEPT})")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _SENTENCE_END = re.compile(r"[.!?…]\W{0,9}\s")
-# Emoji anywhere; at the ends of a line also other signs that stand alone: bullets, arrows, notes.
-_EMOJI = "\u2600-\u2604\u2607-\u2668\u2670-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
-_JOINERS = "\u200d\ufe0f\u20e3\U000e0020-\U000e007f"
-_SIGN = rf"[{_EMOJI}{_JOINERS}\u2190-\u21ff\u2300-\u245f\u2500-\u266f•·~*#|_^`¬°†®™]"
-SYMBOLS = re.compile(rf"\A{_SIGN}+(?=\s)|(?<=\s){_SIGN}+\Z|[{_EMOJI}][{_EMOJI}{_JOINERS}]*")
+# In any digits: its parts, also after a space of thousands.
+_NUMBER = re.compile(r"\d+(?:[^\w\s]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
+_SAME = re.compile(r"(\d)\1*")
 
 
 class Case(Enum):
@@ -61,33 +68,55 @@ class Case(Enum):
 
 
 def case_of(text: str) -> Case | None:
-    """The case of a line; None for usual text, and where letters have no case."""
+    """The case of a line; None for usual text, and where letters have no case.
+
+    Words such as `iPhone` do not count if others are more. Of the capitals of Title Case most are
+    followed by small letters.
+    """
     capitals = title = lower = True
-    n_long = 0
+    n_words = n_mixed = n_long = n_capitals = n_titled = 0
     for match in _KEPT_OR_WORD.finditer(text):
         if match["kept"] is not None:
             continue
         word = match[0]
-        capital, titled, low = _fits_cases(word)
+        capital, titled, low, mixed = _fits_cases(word)
+        if mixed:
+            n_mixed += 1
+            continue
         capitals, title, lower = capitals and capital, title and titled, lower and low
         if not (capitals or title or lower):
             return None
+        n_words += 1
         n_long += len(word) >= TITLE_LETTERS
-    title = title and n_long >= TITLE_WORDS and not capitals
+        n_capitals += capital and len(word) > 1
+        n_titled += not (capital or low)
+    title = title and n_long >= TITLE_WORDS and n_titled > n_capitals
     cases = [case for case, fits in zip(Case, (capitals, title, lower), strict=True) if fits]
-    return cases[0] if len(cases) == 1 else None  # all where there is no word
+    return cases[0] if len(cases) == 1 and n_words > n_mixed else None
 
 
 @lru_cache(maxsize=1 << 16)  # half the time of lines in lower case
-def _fits_cases(word: str) -> tuple[bool, bool, bool]:
-    """Whether a line with this word may be in capitals, in Title Case and in lower case."""
-    letters = word if word.isalpha() else "".join(_LETTERS.findall(word))
+def _fits_cases(word: str) -> tuple[bool, bool, bool, bool]:
+    """Whether a line with this word may be in capitals, in Title Case and in lower case.
+
+    The last is whether it tells nothing of them, as a word like `McDonald` or `USA-Reise`.
+    """
+    parts = [word] if word.isalpha() else _LETTERS.findall(word)
+    letters = "".join(parts)
+    # A Chinese letter is neither; ß stays in capitals.
+    is_capitals = all(letter.isupper() or letter == "ß" for letter in letters)
     return (
-        # A Chinese letter is neither; ß stays in capitals.
-        all(letter.isupper() or letter == "ß" for letter in letters),
+        is_capitals,
         len(word) < TITLE_LETTERS or word[0].isupper() or word[0].istitle(),
         all(letter.islower() for letter in letters),
+        not is_capitals and any(letter.isupper() for part in parts for letter in part[1:]),
     )
+
+
+def _keeps_case(word: str, case: Case) -> bool:
+    """Whether a word of a line shows its usual case: `iPhone`, and in Title Case `NATO`."""
+    is_capitals, *_, is_mixed = _fits_cases(word)
+    return is_mixed or (case is Case.TITLE and is_capitals and len(word) > 1)
 
 
 def _words(text: str) -> Iterator[tuple[re.Match[str], bool]]:
@@ -107,6 +136,30 @@ def _lacks_stop(text: str) -> bool:
     return is_end and not _KEPT_ONLY.search(text.rsplit(maxsplit=1)[-1])
 
 
+def _value(number: str) -> str:
+    return "".join(str(int(char)) for char in number if char.isdecimal())
+
+
+def number_form(number: str) -> str:
+    """How a number is written: `1.234.500` as `0.000.000`, `12,5` as `0,0`, in its own digits."""
+    zeros = "".join(chr(ord(char) - int(char)) if char.isdecimal() else char for char in number)
+    return _SAME.sub(lambda run: run[1] * (3 if run.start() and len(run[0]) == 3 else 1), zeros)
+
+
+def _changed_numbers(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """The forms of numbers that the second text of pairs mostly writes in another way."""
+    changed, kept = Counter[str](), Counter[str]()
+    for src, tgt in pairs:
+        numbers = set(_NUMBER.findall(src))
+        others = set(_NUMBER.findall(tgt)) if numbers else set()
+        values = {*map(_value, others)}
+        kept.update(map(number_form, numbers & others))
+        changed.update(
+            number_form(number) for number in numbers - others if _value(number) in values
+        )
+    return sorted(form for form, n in changed.items() if n >= max(LEAST_NUMBERS, kept[form] + 1))
+
+
 # --- of a language ----------------------------------------------------------------------------
 
 
@@ -120,6 +173,8 @@ class LanguageStyle:
     begins_with_capital: bool  # whether sentences do
     known_cases: Sequence[str]  # in which it writes whole lines, too
     final_stop: str  # that of nearly all lines, else ""
+    # Forms of numbers that change in a translation, by its language.
+    changed_numbers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
@@ -183,10 +238,12 @@ class LanguageStyle:
         other = noise.title_case(part, self.language) if self.is_capital and part[1:] else part
         return self._forms.get(part, other)
 
-    def usual_case(self, text: str) -> tuple[str, int]:
+    def usual_case(self, text: str, case: Case) -> tuple[str, int]:
         """A line in the usual case, and how many words that begin no sentence lose a capital."""
         parts, end, n_lowered = [], 0, 0
         for match, is_first in _words(text):
+            if _keeps_case(match[0], case):
+                continue
             word = self.usual_word(match[0])
             n_lowered += not is_first and word[0].islower() and match[0][0].isupper()
             if is_first and self.begins_with_capital:
@@ -208,50 +265,12 @@ class LanguageStyle:
 # --- of a line --------------------------------------------------------------------------------
 
 
-class Symbol(NamedTuple):
-    """An emoji or another sign that was taken out of a line."""
-
-    text: str
-    place: float  # share of the line's words before it
-    space: str  # before it
-
-
 class Written(NamedTuple):
     """How a line was written where the model sees it otherwise."""
 
     case: Case | None
     has_stop: bool  # the final stop is not the line's own
-    symbols: tuple[Symbol, ...]
-
-
-def without_symbols(text: str) -> tuple[str, tuple[Symbol, ...]]:
-    """Take emoji and other symbols out of a line, unless nothing else is in it."""
-    words: list[str] = []
-    signs, end = [], 0
-    for match in SYMBOLS.finditer(text):
-        before = text[end : match.start()]
-        words += before.split()
-        signs.append((match[0], len(words), " " if before[-1:].isspace() else ""))
-        end = match.end()
-    words += text[end:].split()
-    if not signs or not words:
-        return text, ()
-    symbols = (Symbol(sign, place / len(words), space) for sign, place, space in signs)
-    return " ".join(words), tuple(symbols)
-
-
-def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
-    """Put symbols back at the same shares of the words."""
-    words = text.split(" ")
-    before, after = [""], [""] * len(words)
-    for symbol in symbols:
-        place = round(symbol.place * len(words))
-        if place:
-            after[place - 1] += symbol.space + symbol.text
-        else:
-            before.append(f"{symbol.text} ")
-    marked = "".join(before) + " ".join(map("".join, zip(words, after, strict=True)))
-    return " ".join(marked.split())  # an empty output is no word between two symbols
+    mixed: frozenset[str] = frozenset()  # words of the line that stay in any case, as `iPhone`
 
 
 class Styles(NamedTuple):
@@ -281,7 +300,23 @@ class Styles(NamedTuple):
                 lines.setdefault((language, is_second), []).append(line)
         if each_once:
             lines = {key: list(dict.fromkeys(repeated)) for key, repeated in lines.items()}
-        return cls([LanguageStyle.learn(some, language) for (language, _), some in lines.items()])
+        pairs: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for pair, text in list(zip(zip(src, tgt, strict=True), texts, strict=True))[
+            :: max(1, len(src) // LINES)
+        ]:
+            pairs.setdefault(languages[text], []).append(pair)
+        changed = defaultdict[str, dict[str, list[str]]](dict)
+        for (source, target), some in pairs.items():
+            for language, other, both in (
+                (source, target, some),
+                (target, source, [pair[::-1] for pair in some]),
+            ):
+                if forms := _changed_numbers(both):
+                    changed[language][other] = forms
+        styles = [LanguageStyle.learn(some, language) for (language, _), some in lines.items()]
+        return cls(
+            [replace(style, changed_numbers=changed.get(style.language, {})) for style in styles]
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Styles | None:
@@ -301,7 +336,11 @@ class Styles(NamedTuple):
 
     def to_json(self) -> str:
         """As the text of the file `WRITING`."""
-        return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
+        styles = [asdict(style) for style in self.styles]
+        for style in styles:
+            if not style["changed_numbers"]:  # as most, and as all were before there was the key
+                del style["changed_numbers"]
+        return json.dumps(styles, ensure_ascii=False)
 
     @property
     def unknown_cases(self) -> set[Case]:
@@ -325,46 +364,52 @@ class Writing(NamedTuple):
     src: LanguageStyle
     tgt: LanguageStyle
 
-    def usual(self, line: str, keep_words: bool = False) -> tuple[str, Written | None]:
-        """A source line as the model knows it, and how it was written; None if it stays.
+    def changes(self, line: str) -> bool:
+        """Whether the training text writes a number of a line otherwise in the translation."""
+        forms = self.src.changed_numbers.get(self.tgt.language, ())
+        return (
+            any(number_form(number) in forms for number in _NUMBER.findall(line))
+            if forms
+            else False
+        )
 
-        `keep_words`: take no symbols out, because words are counted.
-        """
-        text = line if line.isascii() else unicodedata.normalize("NFC", line)
-        text, symbols = (text, ()) if keep_words else without_symbols(text)
+    def usual(self, line: str) -> tuple[str, Written | None]:
+        """A source line in NFC as the model knows it, and how it was written; None if it stays."""
+        text, mixed = line, frozenset[str]()
         case = case_of(text)
         if case is not None and case.name not in self.src.known_cases:
-            usual, n_lowered = self.src.usual_case(text)
+            usual, n_lowered = self.src.usual_case(text, case)
             # `Drei Kinder mit Hund` is usual in German; one capital may be all of a name.
             if usual == text or (case is Case.TITLE and n_lowered < 2):
                 case = None
             else:
+                mixed = frozenset(match[0] for match, _ in _words(text) if _fits_cases(match[0])[3])
                 text = usual
         else:
             case = None
         if has_stop := self.src.final_stop != "" and _lacks_stop(text):
             text += self.src.final_stop
-        written = Written(case, has_stop, symbols)
-        return (text, written) if case or has_stop or symbols else (line, None)
+        return (text, Written(case, has_stop, mixed)) if case or has_stop else (line, None)
 
     def written(self, output: str, line: Written) -> str:
         """An output written as its source line was."""
         if line.has_stop:
             output = noise.without_final_stop(output)
-        return with_symbols(self._in_case(output, line.case), line.symbols)
-
-    def _in_case(self, text: str, case: Case | None) -> str:
-        match case:
+        match line.case:
             case None:
-                return text
+                return output
             case Case.CAPITALS:
                 change = noise.upper_case
             case Case.TITLE:
                 change = noise.title_case
             case Case.LOWER:
-                return self.tgt.without_first_capitals(text)
+                return self.tgt.without_first_capitals(output)
             case unknown:
                 assert_never(unknown)
-        parts = _KEPT_ONLY.split(text)
+        kept = _KEPT_ONLY
+        if line.mixed:
+            words = "|".join(map(re.escape, line.mixed))
+            kept = re.compile(rf"({_KEPT}|(?<!\w)(?:{words})(?!\w))")
+        parts = kept.split(output)
         parts[::2] = [change(part, self.tgt.language) for part in parts[::2]]
         return "".join(parts)
