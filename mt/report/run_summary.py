@@ -21,11 +21,11 @@ from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
 from mt.files import parse_json
 from mt.runs.manifest import MANIFEST, read_manifest
-from mt.runs.metrics import METRICS, metrics_lines, number, scored_step
+from mt.runs.metrics import METRICS, metrics_lines, number, rank, scored_step
 from mt.runs.model_folder import META
 from mt.runs.outputs import OUTPUTS, SAMPLE, SAMPLES, Sentence, valid_output_steps, valid_path
 from mt.runs.run_dir import CONFIG, LOG
-from mt.training.selection import lower_is_better
+from mt.training.selection import Criterion
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
@@ -250,11 +250,8 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     if kept:
         step = kept[-1]
     else:
-        metric = config.train.metric if config else "bleu"
-        sign = -1 if lower_is_better(metric) else 1
-        values = {step: sign * number(line, metric) for step, line in lines.items()}
-        known = {step: value for step, value in values.items() if math.isfinite(value)}
-        step = max(known, key=lambda step: (known[step], step)) if known else max(lines)
+        criterion = Criterion(config.train.metric if config else "bleu")
+        step = max(lines, key=lambda step: rank(criterion.scored(lines[step])))
     return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))
 
 

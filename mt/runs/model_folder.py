@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +23,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of
+from mt.runs.metrics import Scored, rank
 
 FORMAT = 2
 # Files of a model folder.
@@ -35,6 +36,7 @@ SHORTLIST = "vmap.txt"
 TUNED = "tuned"
 # The key of `meta.json` for the share of training lines that hold several sentences.
 SEVERAL_SENTENCES = "several_sentences"
+SCORED = "scored"  # the validation of a checkpoint, see `mt.runs.metrics.Scored`
 SCORED_ON = "scored_on"  # a fingerprint of the validation set, its metric and its tokenizer
 # Where a run directory keeps its model folders, and the links to two of them.
 CHECKPOINTS = "checkpoints"
@@ -164,6 +166,30 @@ def tuned_of(meta: dict[str, Any]) -> TunedDecoding | None:
             "removes it"
         ) from error
     return TunedDecoding(**{field.name: values.get(field.name) for field in fields(TunedDecoding)})
+
+
+def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
+    """Sort checkpoints with a score, the best first; `metas` has those of a run, oldest first.
+
+    Scores from before a change of metric or validation set do not count, as in training.
+    """
+    scored_on = [*metas.values()][-1].get(SCORED_ON)
+    scores = {
+        folder: scored
+        for folder, meta in metas.items()
+        if meta.get(SCORED_ON) == scored_on and (scored := _scored(meta)) is not None
+    }
+    return sorted(scores, key=lambda folder: rank(scores[folder]), reverse=True)
+
+
+def _scored(meta: Mapping[str, Any]) -> Scored | None:
+    """The validation of a checkpoint; None where it has none."""
+    match meta.get(SCORED), meta.get("score"):
+        case [int() | float() as score, int() | float() as nll, bool() as decides], _:
+            return score, nll, decides
+        case None, int() | float() as score:  # of an earlier mt
+            return score, 0.0, True
+    return None
 
 
 def tuned_shortlist(folder: Path) -> Path:

@@ -386,7 +386,7 @@ class Trainer:
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
         step = self.state.step
         criterion = self.validation.criterion
-        scored = criterion.scored(result)
+        scored = criterion.scored(result.figures())
         verdict = criterion.verdict(scored, self.state.best)
         new_best = {"new_best": True} if self.state.add_score(scored) else {}
         n_bad, patience = self.state.bad_validations, self.patience
