@@ -55,6 +55,7 @@ class RecordedScore:
     bleu: float
     signature: str
     sentences: list[Sentence] = field(default_factory=list)
+    remark: str = ""
 
 
 @dataclass
@@ -127,6 +128,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     valid = _best_validation(folder, metrics, config)
     if valid is None:
         remarks.append("There is no validation yet, or the run has no validation set.")
+    remarks += [score.remark for score in (*tests, valid) if score and score.remark]
     if not all(test.sentences for test in tests or ([valid] if valid else [])):
         remarks.append(NOT_KEPT)
     samples = read_samples(folder)
@@ -226,8 +228,17 @@ def _read_log(path: Path) -> list[str]:
 
 
 def _recorded(name: str, line: Mapping[str, Any], sentences: list[Sentence]) -> RecordedScore:
+    """The score of a line, with its sentences if they are all there."""
     signature = str(line.get("signature", ""))
-    return RecordedScore(name, scored_step(line), number(line, "bleu"), signature, sentences)
+    scored = RecordedScore(name, scored_step(line), number(line, "bleu"), signature, sentences)
+    n_lines = line.get("lines", len(sentences))
+    if sentences and n_lines != len(sentences):
+        scored.sentences = []
+        scored.remark = (
+            f"{name}: {len(sentences):,} of {n_lines:,} outputs can be read, so they are left out. "
+            "The score is the one that the training recorded."
+        )
+    return scored
 
 
 def _read_tests(folder: Path, metrics: Metrics) -> list[RecordedScore]:

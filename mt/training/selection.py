@@ -42,7 +42,7 @@ class ValidationResult:
         each = {"bleu_by_direction": dict(self.by_direction)} if self.by_direction else {}
         signature = self.scores["bleu"].signature
         loss = {"nll": self.nll, "perplexity": perplexity(self.nll)}
-        return {**loss, **values, **each, "signature": signature}
+        return {**loss, **values, **each, "signature": signature, "lines": len(self.outputs)}
 
 
 def lower_is_better(metric: str) -> bool:
