@@ -57,8 +57,7 @@ from mt.search.scoring import Pair
 # Added to the logit of a special token whose row another token has too, so that the probabilities
 # of all others stay what they were. Not -inf, because label smoothing multiplies it.
 NEVER = -100.0
-# Nats a token by which transformers may differ: rounding in weights that nobody has trained comes to
-# 0.0015, another matrix to more than 1.
+# Nats a token by which transformers may differ: rounding comes to 0.0015 in untrained weights.
 TOLERANCE = 0.01
 # The longest segment of a source to translate, as by default, where the positions suffice.
 MAX_TOKENS = 256
