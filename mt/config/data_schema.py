@@ -340,9 +340,10 @@ class DataConfig(Section):
     max_tokens: Length = key(
         256, "tokens of a training pair's longest side; longer pairs are dropped", "store"
     )
-    max_length_ratio: Ratio = key(
+    max_length_ratio: Ratio | None = key(
         3.0,
-        "largest ratio of a training pair's lengths in tokens; pairs above it are dropped",
+        "largest ratio of a training pair's lengths in tokens; pairs above it are dropped; null "
+        "means none is",
         "store",
     )
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "store")

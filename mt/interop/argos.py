@@ -83,7 +83,7 @@ def export_package(
     learnt = [[*map(base_code, direction)] for direction in data.directions or [data.usual]]
     known = {code for direction in learnt for code in direction} - UNKNOWN
     faults = list(_faults(loaded, output, metadata))
-    if {source, target} <= known and source != target and [source, target] not in learnt:
+    if [target, source] in learnt and [source, target] not in learnt:
         pairs = ", ".join(f"{source} to {target}" for source, target in learnt)
         faults.append(
             f"--from-code, --to-code: must be a direction of this model ({pairs}), found {source} "

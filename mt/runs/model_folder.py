@@ -82,7 +82,7 @@ class ModelFolder:
     @property
     def styles(self) -> Styles | None:
         """How the training text is written, where that was learnt with the vocabulary."""
-        return Styles.load(_tokenizer_folder(self.folder))
+        return Styles.load(tokenizer_folder(self.folder))
 
 
 def step_name(step: int) -> str:
@@ -261,7 +261,7 @@ def read_folder(path: Path) -> ModelFolder:
         chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
         values = values | {"decode": values.get("decode", {}) | chosen}
     config = config_from_mapping(values, str(folder / META))
-    tokenizer = Tokenizer.load(_tokenizer_folder(folder))
+    tokenizer = Tokenizer.load(tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
@@ -270,8 +270,8 @@ def read_folder(path: Path) -> ModelFolder:
     return ModelFolder(folder, meta, config, tokenizer)
 
 
-def _tokenizer_folder(folder: Path) -> Path:
-    """Where a model's tokenizer is: the checkpoints of a run share that of the run."""
+def tokenizer_folder(folder: Path) -> Path:
+    """Where the tokenizer of a model is: the checkpoints of a run share that of the run."""
     return folder if Tokenizer.exists_in(folder) else run_dir_of(folder) or folder
 
 

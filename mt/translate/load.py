@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import assert_never
@@ -17,6 +18,7 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
     META,
@@ -26,6 +28,7 @@ from mt.runs.model_folder import (
     read_config,
     read_folder,
     read_meta,
+    tokenizer_folder,
     tuned_of,
 )
 from mt.search.options import EngineOptions, SearchOptions
@@ -82,6 +85,7 @@ def load_translator(
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
     n_best = search.n_best
+    check_language(engine.models[0], search.to)
     if search.rerank_with is None:
         loaded = load_engine(search, engine, large)
     else:
@@ -91,6 +95,12 @@ def load_translator(
         loaded = load_engine(search, engine, large)
         wants["reranker"] = load_reranker(search, engine, loaded.tokenizer, n_best)
     return make_translator(loaded, search.to, search.from_, **wants)
+
+
+def check_language(model: Path, to: str | None) -> None:
+    """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
+    tokenizer = Tokenizer.load(tokenizer_folder(find_model(model)))
+    tokenizer.before_source(to, plan_data(read_config(model).data))
 
 
 def check_source_language(code: str | None, data: DataPlan) -> None:

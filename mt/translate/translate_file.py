@@ -73,7 +73,8 @@ def translate_file(
             lines = output.remaining(lines, translator.settings | line_format.settings)
 
             def text_of(line: str, number: int) -> str:
-                return line_format.extract(line, f"{files.name}, line {number:,}")
+                where = f"{files.name}, line {number:,}"
+                return line_format.extract(line, where, files.errors)
 
             for window, translations in translator.translate_stream(
                 lines, text_of, files.wait, output.lines
