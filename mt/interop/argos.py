@@ -83,7 +83,8 @@ def export_package(
     learnt = [[*map(base_code, direction)] for direction in data.directions or [data.usual]]
     known = {code for direction in learnt for code in direction} - UNKNOWN
     faults = list(_faults(loaded, output, metadata))
-    if [target, source] in learnt and [source, target] not in learnt:
+    # A model that is told the language translates into it, from whichever of them.
+    if not data.has_tokens and [target, source] in learnt and [source, target] not in learnt:
         pairs = ", ".join(f"{source} to {target}" for source, target in learnt)
         faults.append(
             f"--from-code, --to-code: must be a direction of this model ({pairs}), found {source} "
