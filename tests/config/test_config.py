@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -25,6 +26,7 @@ from mt.config.load import (
     shipped_configs,
     with_origins,
 )
+from mt.config.plan import plan_data
 from mt.config.schema import Augment, Config, DataConfig, TextEntry, json_schema
 from mt.errors import ConfigError
 
@@ -215,6 +217,12 @@ train: {max_steps: 100_000, valid_every: 500.0}
     assert (config.optim.clip_norm, config.optim.betas) == (2.0, (0.0, 0.98))
     assert type(config.train.valid_every) is int
     assert type(config.optim.clip_norm) is float
+
+
+def test_null_turns_the_largest_ratio_of_lengths_off(tmp_path: Path) -> None:
+    config = load(tmp_path, "data: {max_length_ratio: null}").config
+    assert config.data.max_length_ratio is None
+    assert plan_data(config.data).limits.max_length_ratio == math.inf
 
 
 def test_text_that_looks_like_a_time_an_octal_a_date_or_thousands_is_text(tmp_path: Path) -> None:
