@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -10,9 +11,15 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mt.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# Numbers of the system's errors about a disk, a quota or a limit that is full.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
@@ -34,8 +41,24 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:  # the system does not say which file
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array to a file of NumPy, which keeps to itself why a disk did not take all."""
+    import numpy as np
+
+    try:
+        np.save(path, array)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
 
 
 def keep_mode(file: BinaryIO, path: Path) -> None:

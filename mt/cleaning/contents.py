@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, product
+from decimal import Decimal
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +22,35 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 # A number with its separators for thousands and decimals.
-_NUMBER = re.compile(r"\d(?:[\d.,'’\u00a0\u202f\u066b\u066c]*\d)?")
+_SEPARATORS = ".,'’\u00a0\u202f\u066b\u066c"
+_NUMBER = re.compile(
+    rf"(?<!\d)\d{{1,3}}(?: \d{{3}})+(?:[.,]\d+)?(?!\d)|\d(?:[\d{_SEPARATORS}]*\d)?"
+)
 _NOT_DIGIT = re.compile(r"\D+")
+# A time with a dot is no decimal; what makes a number the hour of a clock with 12 hours.
+_TIME = r"[ap]\.?\s?m\b|uhr|o['’]clock|heures?|h\b|hod|godz|час|годин|ώρα|horas?|saat|[時时点點시]"
+_DOTTED_TIME = re.compile(rf"(?<![\d.,])(\d{{1,2}})\.(?=\d\d\s?(?:{_TIME}))", re.IGNORECASE)
+_CLOCK = re.compile(rf":\d\d(?!\d)|\s?(?:{_TIME})", re.IGNORECASE)
+# Words after a number for powers of ten, also of units; a billion is 9 or 12.
+_POWERS = (
+    ((-3,), r"millim|millig|milli?l|m[mgl]\b"),
+    ((-2,), r"[cz]entim|cm\b"),
+    ((2,), r"hund(?:red|ert)"),
+    (
+        (3,),
+        r"kilo|k[mg]?\b|thou|tau?s|tsd|mil(?:le|es|a)\b|tus|duiz|tis[ií]c|tys|т[ыи]с|хил|χιλ|[千천]",
+    ),
+    ((3, 6), r"mil\b"),
+    ((4,), r"[万萬만]"),
+    ((5,), r"lakh|लाख"),
+    ((6,), r"mill?i[oó]|mill[oó]n|milh|milj|milyon|mio\b|mln|m\b|мил+и?[оь]|мільй|млн|εκατ|百万"),
+    ((7,), r"crore|करोड़"),
+    ((8,), r"[億亿억]"),
+    ((9, 12), r"bil+i[oó]|mill?iard|mrd|mld|bn\b|мил+иард|мільярд|млрд|δισ"),
+)
+_SCALES = [(powers, re.compile(rf"\s?(?:{words})", re.IGNORECASE)) for powers, words in _POWERS]
+# Digits from which numbers that only differ in spaces or hyphens are a code, such as a telephone's.
+_CODE = 5
 # Characters of a text up to which links, tags and numbers are looked at: it takes time that grows
 # with the square of them, and a line may have ten million.
 COMPARED = 4_000
@@ -74,43 +103,83 @@ def repeated(texts: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
     return most
 
 
+class _Number(NamedTuple):
+    """A number of a text: the groups of its digits, and the values that it may have."""
+
+    groups: tuple[int, ...]
+    values: frozenset[Decimal]
+
+    def may_equal(self, other: _Number) -> bool:
+        """Whether both may have one value; '90 is 1990."""
+        if self.values & other.values or (not self.values and self.groups == other.groups):
+            return True  # a version and a long date have no value
+        short, long = sorted((self.groups, other.groups))
+        is_year = len(short) == len(long) == 1 and 10 <= short[0] <= 99 and 1000 <= long[0] < 2100
+        return is_year and long[0] % 100 == short[0]
+
+
 def conflicting_numbers(src: str, tgt: str) -> float:
     """Share of the numbers that the other side replaces by others, of the side with more of them.
 
-    1,000, 1.000 and 1 000 are equal, and so are digits of all scripts, 12 million and 12,000,000,
-    3 p.m. and 15:00, '90 and 1990. A number that is only missing may be written in words.
+    Values are compared. 1,000, 1.000 and 1 000 are equal, and so are 3,5 and 3.50, digits of all
+    scripts, 12 million and 12,000,000, 3 p.m. and 15:00, '90 and 1990, 4.11. and 11/4. A number
+    that is only missing may be written in words.
     """
-    src_digits, tgt_digits = _NOT_DIGIT.sub("", src), _NOT_DIGIT.sub("", tgt)
-    if src_digits == tgt_digits:
+    if _NUMBER.findall(src) == _NUMBER.findall(tgt):
         return 0.0
-    src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
-    if (digits := "".join(src_numbers)) and digits == "".join(tgt_numbers):
-        return 0.0
-    src_left = Counter(src_numbers) - Counter(tgt_numbers)
-    tgt_left = Counter(tgt_numbers) - Counter(src_numbers)
-    for number, other in product(src_left, tgt_left):
-        if _may_be_equal(number, other):
-            partners = min(src_left[number], tgt_left[other])
-            src_left[number] -= partners
-            tgt_left[other] -= partners
-    if sorted("".join(src_left.elements())) == sorted("".join(tgt_left.elements())):
-        return 0.0  # 4.11. and 11/4
-    return min(src_left.total(), tgt_left.total()) / max(len(src_numbers), len(tgt_numbers))
+    numbers, other_left = _numbers(src), _numbers(tgt)
+    most = max(len(numbers), len(other_left))
+    unmatched = []
+    for number in numbers:
+        partner = next((other for other in other_left if number.may_equal(other)), None)
+        if partner is None:
+            unmatched.append(number)
+        else:
+            other_left.remove(partner)
+    conflicts = min(len(unmatched), len(other_left))
+    if conflicts and len(unmatched) != len(other_left):  # a date, a time, a telephone number
+        sides = unmatched, other_left
+        groups, others = ([part for number in side for part in number.groups] for side in sides)
+        code = "".join(map(str, groups))
+        if len(code) >= _CODE and code == "".join(map(str, others)):
+            return 0.0
+        common = (Counter(groups) & Counter(others)).total()
+        conflicts = min(conflicts, len(groups) - common, len(others) - common)
+    return conflicts / most
 
 
-def _numbers(text: str) -> list[str]:
-    """The numbers of a text in ASCII digits, without separators and zeros in front."""
-    return [str(int(_NOT_DIGIT.sub("", number)[:400])) for number in _NUMBER.findall(text)]
+def _numbers(text: str) -> list[_Number]:
+    """The numbers of a text."""
+    text = _DOTTED_TIME.sub(r"\1:", text)
+    return [_number(match) for match in _NUMBER.finditer(text)]
 
 
-def _may_be_equal(number: str, other: str) -> bool:
-    """Whether two different numbers are the same in another unit or form."""
-    short, long = sorted((number, other), key=len)
-    return (
-        number.rstrip("0") == other.rstrip("0")  # 12 million, 12,000,000; 1.5, 1.50
-        or (len(short) == 2 and len(long) == 4 and long.endswith(short))  # '90, 1990
-        or (len(long) <= 2 and abs(int(number) - int(other)) == 12)  # 3 p.m., 15:00
-    )
+def _number(match: re.Match[str]) -> _Number:
+    """A number with each value that its separators, and the word after it, allow."""
+    groups = _NOT_DIGIT.split(match[0])
+    separators = _NOT_DIGIT.findall(match[0])
+    values = set()
+    last = separators[-1] if separators else " "
+    if _are_thousands(groups, separators):  # also where there is no separator
+        values.add(Decimal("".join(groups)))
+    is_decimal = last in ".,\u066b" and last not in separators[:-1]
+    is_decimal = is_decimal and not (values and groups[-1].endswith("0"))  # 1.5 is not 1.500
+    if is_decimal and _are_thousands(groups[:-1], separators[:-1]):
+        values.add(Decimal(f"{''.join(groups[:-1])}.{groups[-1]}"))
+    for powers, words in _SCALES:
+        if words.match(match.string, match.end()):
+            values |= {value.scaleb(power) for value in values for power in powers}
+    if len(groups) == 1 and len(groups[0]) <= 2 and _CLOCK.match(match.string, match.end()):
+        values |= {value + (12 if value <= 12 else -12) for value in values}
+    return _Number(tuple(map(int, groups)), frozenset(values))
+
+
+def _are_thousands(groups: Sequence[str], separators: Sequence[str]) -> bool:
+    """Whether digits are grouped as thousands, or in India as hundreds and a thousand."""
+    if len(groups) == 1:
+        return True
+    is_grouped = len(groups[0]) <= 3 and len(groups[-1]) == 3 and len(set(separators)) == 1
+    return is_grouped and {len(group) for group in groups[1:-1]} in (set(), {2}, {3})
 
 
 def missing_links(src: str, tgt: str) -> float:

@@ -31,6 +31,7 @@ from mt.cleaning.rejected import (
 from mt.cleaning.rules import PairScorer, decide
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
+from mt.files import save_array
 
 Pairs: TypeAlias = list[tuple[str, str]]
 Duplicates: TypeAlias = Literal["exact", "normalised"] | None
@@ -117,9 +118,9 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     (folder / "repaired.txt").write_bytes(lines.encode())
     bucket = (keys[:, 0] >> np.uint64(32)) * np.uint64(plan.buckets) >> np.uint64(32)
     order = np.argsort(bucket, kind="stable")
-    np.save(folder / "keys.npy", keys[order])
-    np.save(folder / "order.npy", order.astype(np.uint32))
-    np.save(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(plan.buckets + 1)))
+    save_array(folder / "keys.npy", keys[order])
+    save_array(folder / "order.npy", order.astype(np.uint32))
+    save_array(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(plan.buckets + 1)))
 
 
 def _columns(
@@ -173,7 +174,7 @@ def decide_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     decisions = decide(result["scores"], plan.clean)
     is_leak = leaks_go(result["flags"], plan.clean.leaks)
     decisions[(decisions < 0) & is_leak] = LEAK
-    np.save(folder / "decisions.npy", decisions)
+    save_array(folder / "decisions.npy", decisions)
 
 
 def leaks_go(
@@ -221,8 +222,8 @@ def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
         reasons[left[_number_in_group(key[left, 0]) >= plan.clean.max_targets]] = MANY_TARGETS
     dropped = np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
     dropped = dropped[np.lexsort((dropped[:, 1], dropped[:, 0]))]
-    np.save(folder / "starts.npy", np.searchsorted(dropped[:, 0], np.arange(len(shards) + 1)))
-    np.save(folder / "dropped.npy", dropped[:, 1:])
+    save_array(folder / "starts.npy", np.searchsorted(dropped[:, 0], np.arange(len(shards) + 1)))
+    save_array(folder / "dropped.npy", dropped[:, 1:])
 
 
 def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:

@@ -47,4 +47,5 @@ def average(
     if last and best:
         raise ConfigError("--last, --best: give one of them, not both")
     steps = average_run(run_dir, best or last, output, by_score=best is not None)
-    say(f"the mean of {len(steps)} checkpoints (updates {steps}) is in {output}")
+    checkpoints = f"{len(steps)} checkpoint{'s' * (len(steps) != 1)} (updates {steps})"
+    say(f"the mean of {checkpoints} is in {output}")

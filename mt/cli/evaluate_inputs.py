@@ -300,9 +300,11 @@ def translate_sets(
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.terminal import Progress, can_show_bar
     from mt.translate.assemble import make_translator
-    from mt.translate.load import load_engine
+    from mt.translate.load import check_language, load_engine
 
     outputs = []
+    for test_set in data:
+        check_language(model, test_set.direction.to)
     with load_engine(search, engine.value([model])) as loaded:
         for test_set in data:
             direction, sources = test_set.direction, test_set.sources or []

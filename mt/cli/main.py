@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mt import __version__
-from mt.cli.console import Commands, print_result, terminate
+from mt.cli.console import Commands, print_result, say, terminate
 from mt.cli.help import command_group
 from mt.runtime.machine import limit_spinning
 from mt.terminal import print_messages
@@ -91,6 +91,11 @@ def main() -> NoReturn:
     if sys.stderr is None:  # closed; messages must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     print_messages()
+    try:
+        os.getcwd()
+    except OSError:  # libraries would fail later, each in its own way
+        say("the working directory does not exist any more; cd to a folder that does")
+        sys.exit(2)
     signal.signal(signal.SIGTERM, terminate)
     limit_spinning()
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -339,9 +339,9 @@ class DataConfig(Section):
         for_editors=_list_or_one,
     )
     max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "store")
-    max_length_ratio: Ratio = key(
+    max_length_ratio: Ratio | None = key(
         3.0,
-        "drop training pairs whose lengths in tokens differ by a larger factor",
+        "drop training pairs whose lengths in tokens differ by a larger factor; null: none",
         "store",
     )
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "store")

@@ -6,6 +6,7 @@ All faults of a config are reported in one `ConfigError`, a line each.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -305,6 +306,10 @@ def find_config(name: str) -> Path:
         if candidate in shipped:
             return shipped_folder() / candidate
     there = "a folder" if path.is_dir() else "neither"
+    if path.is_symlink() and not os.path.exists(path):
+        there = "a link that leads nowhere"
+    elif not path.is_dir() and os.path.exists(path):  # a config is read several times
+        there = "a pipe or device; write it to a file first"
     near = _nearest_config(path, shipped)
     hint = f"; did you mean {near}?" if near else ""
     raise ConfigError(

@@ -28,10 +28,10 @@ _REQUIRED = {
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",
     "too_short": "must not be empty",
-    "greater_than": "must be above {gt:,.15g}",
-    "greater_than_equal": "must be at least {ge:,.15g}",
-    "less_than": "must be below {lt:,.15g}",
-    "less_than_equal": "must be at most {le:,.15g}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
 }
 # What other toolkits call our keys.
 _OTHER_NAMES = {
@@ -78,7 +78,13 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
         known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
         hint = f"; did you mean {near}?" if (near := nearest(str(value), known)) else ""
         return f"must be {options}, found {shown(value)}{hint}"
-    required = _REQUIRED.get(kind, "cannot be used").format(**context)
+    # A whole number in full; 9,223,372,036,854,775,807 has no other form.
+    bounds = {
+        key: f"{bound:,}" if isinstance(bound, int) else f"{bound:,.15g}"
+        for key, bound in context.items()
+        if isinstance(bound, int | float)
+    }
+    required = _REQUIRED.get(kind, "cannot be used").format(**context | bounds)
     others = get_args(field.annotation) if field is not None else ()
     if kind in ("int_type", "float_type", "bool_type") and Literal["auto"] in others:
         required += " or auto"

@@ -7,6 +7,7 @@ each direction in which training translates one becomes a flow. After this nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -186,7 +187,7 @@ def plan_data(data: DataConfig) -> DataPlan:
         stages=tuple(_stages(data, flows)),
         valid=tuple(texts_of(data, data.valid, "data.valid") if data.valid else ()),
         test=tuple(chain.from_iterable(tests)),
-        limits=Limits(data.max_tokens, data.max_length_ratio, data.dedupe),
+        limits=Limits(data.max_tokens, data.max_length_ratio or math.inf, data.dedupe),
         clean=data.clean,
         temperature=data.temperature,
         has_tokens=data.language_tokens,

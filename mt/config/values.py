@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
 
 
 def _integral(value: object) -> object:
-    """Read 4000.0 and 1e5 as integers; leave other values to validation."""
+    """Read 4000.0, 1e5 and 4_000, which YAML 1.2 takes for text, as integers.
+
+    Other values are left to validation.
+    """
+    if isinstance(value, str) and re.fullmatch(r"\d{1,3}(_\d{3})+", value):
+        return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -17,14 +17,14 @@ from yaml.representer import BaseRepresenter
 from mt.errors import ConfigError
 
 # Tag, pattern and first characters of unquoted scalars that are not text: YAML 1.2, section 10.3.2,
-# without octal and hexadecimal numbers, and with `_` between digits.
+# without octal and hexadecimal numbers.
 _SCALARS = [
     ("null", r"(?:~|null|Null|NULL|)$", [*"~nN", ""]),
     ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", [*"tTfF"]),
-    ("int", r"[-+]?(?:0|[1-9][0-9_]*)$", [*"-+0123456789"]),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)$", [*"-+0123456789"]),
     (
         "float",
-        r"[-+]?(?:(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$",
+        r"[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.nan)$",
         [*"-+.0123456789"],
     ),
 ]
@@ -84,8 +84,11 @@ def parse(text: str) -> Any:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ValueError(f"line {line}: not valid YAML: a control character; remove it") from None
-    except (ValueError, RecursionError):
-        raise ValueError("not valid YAML: a number too long or keys too deep") from None
+    except ValueError:
+        raise ValueError("not valid YAML: a number too long") from None
+    except RecursionError:
+        reason = "keys too deep, or an alias (*) inside what it stands for"
+        raise ValueError(f"not valid YAML: {reason}; write it out") from None
     except (AttributeError, IndexError, KeyError, TypeError):
         # PyYAML's constructors do not check what stands behind an explicit tag.
         raise ValueError("not valid YAML: a value that does not fit its !!tag; remove it") from None

@@ -30,7 +30,7 @@ def check_comet(folder: str | Path | None, option: str) -> Path:
     if find_spec("comet") is None:
         raise ConfigError(
             f"metric comet: needs the package unbabel-comet, which is not installed; pip install "
-            f"'{REQUIREMENT}', or leave comet out"
+            f"'{REQUIREMENT}' (with Python 3.12 or older), or leave comet out"
         )
     if folder is None:
         raise ConfigError(

@@ -18,6 +18,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from mt.config.plan import plan_data
 from mt.config.schema import DecodeConfig
+from mt.data.reading.language_codes import base_code
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.ctranslate2 import write_model
@@ -78,9 +79,24 @@ def export_package(
         "to_code": target,
         "to_name": NAMES.get(target, target),
     }
-    if faults := list(_faults(loaded, output, metadata)):
-        raise ConfigError("\n".join(faults))
     data = plan_data(loaded.config.data)
+    learnt = [[*map(base_code, direction)] for direction in data.directions or [data.usual]]
+    known = {code for direction in learnt for code in direction} - UNKNOWN
+    faults = list(_faults(loaded, output, metadata))
+    # A model that is told the language translates into it, from whichever of them.
+    if not data.has_tokens and [target, source] in learnt and [source, target] not in learnt:
+        pairs = ", ".join(f"{source} to {target}" for source, target in learnt)
+        faults.append(
+            f"--from-code, --to-code: must be a direction of this model ({pairs}), found {source} "
+            f"to {target}; leave the options out"
+        )
+    if faults:
+        raise ConfigError("\n".join(faults))
+    if known and (unknown := {source, target} - known):
+        say(
+            f"warning: {', '.join(sorted(unknown))}: the model's config does not name this "
+            f"language, only {', '.join(sorted(known))}; the package claims it all the same"
+        )
     to = target if data.has_tokens else None
     first_ids = loaded.tokenizer.before_source(to, data, "--to-code")
     folder = f"translate-{source}_{target}-{names.version.replace('.', '_')}"

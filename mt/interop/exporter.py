@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,22 @@ def import_package(name: str) -> Any:
             f"mt export: this export needs the package {name}, which cannot be imported ({error}); "
             f"run: pip install {name}"
         ) from error
+
+
+@contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """Keep progress bars and warnings of transformers off stderr."""
+    logging = library.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        logging.enable_progress_bar()
 
 
 @contextmanager

@@ -7,9 +7,7 @@ Marian's, which takes SentencePiece models and any ids. Shapes: T target tokens,
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,13 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import compare_translations, import_package, new_folder, validation_text
+from mt.interop.exporter import (
+    compare_translations,
+    import_package,
+    new_folder,
+    quiet,
+    validation_text,
+)
 from mt.interop.huggingface_layout import (
     CONFIG_KEYS,
     NO_TOKEN,
@@ -76,7 +80,7 @@ def export(
             "such class; its Marian computes sinusoids. Only sinusoidal positions, or norm pre, "
             "can be exported"
         )
-    with new_folder(output, loaded.model) as partial, _quiet(library):
+    with new_folder(output, loaded.model) as partial, quiet(library):
         build(library, loaded).save_pretrained(partial)
         for weights in partial.glob("*.safetensors"):  # which safetensors makes for nobody else
             weights.chmod(partial.stat().st_mode & 0o666)
@@ -100,22 +104,6 @@ def export(
         for note in notes:
             say(f"{output}: {note}")
     return parity
-
-
-@contextmanager
-def _quiet(library: Any) -> Iterator[None]:
-    """Without progress bars and the recommendation of another package on stderr."""
-    logging = library.utils.logging
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        logging.enable_progress_bar()
 
 
 class ExportedFolder:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -61,6 +61,11 @@ FOREIGN_KEYS = ("normalize_before", "normalize_embedding", "add_final_layer_norm
 # Positions of a file may differ from the formula by rounding.
 POSITION_TOLERANCE = 1e-4
 POSITIONS = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
+EMBEDDINGS = [
+    "model.shared.weight",
+    *(f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")),
+    "lm_head.weight",
+]
 # Faults of weights that are listed one by one.
 LISTED = 8
 # What to do with a model that Marian itself wrote.
@@ -69,6 +74,29 @@ MARIAN = (
     "-m transformers.models.marian.convert_marian_to_pytorch --src DIR --dest OUTPUT; then "
     "mt import huggingface OUTPUT"
 )
+
+
+class Search(NamedTuple):
+    """A key of `generation_config.json` that no config of mt has."""
+
+    neutral: Any  # the value that changes nothing
+    option: str = ""  # of mt translate, with the same meaning
+
+
+SEARCHES = {
+    "no_repeat_ngram_size": Search(0, "--no-repeat-ngram"),
+    "repetition_penalty": Search(1, "--repetition-penalty"),
+    "min_length": Search(0, "--min-length"),
+    "min_new_tokens": Search(1, "--min-length"),
+    "forced_bos_token_id": Search(None),
+    "begin_suppress_tokens": Search([]),
+    "encoder_no_repeat_ngram_size": Search(0),
+    "encoder_repetition_penalty": Search(1),
+    "exponential_decay_length_penalty": Search(None),
+    "sequence_bias": Search({}),
+    "diversity_penalty": Search(0),
+    "do_sample": Search(False),
+}
 
 
 # --- the folder -------------------------------------------------------------------------------
@@ -107,8 +135,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     generation = read_json(folder / GENERATION_CONFIG, faults, optional=True)
     if faults:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
+    settings["generation"] = content | generation  # old folders have all in config.json
     for key in ("num_beams", "length_penalty"):
-        settings[key] = generation.get(key, settings.get(key))
+        settings[key] = settings["generation"].get(key)
     return settings
 
 
@@ -166,14 +195,69 @@ def is_pre_norm(settings: Mapping[str, Any]) -> bool:
 def embeddings(
     tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
 ) -> dict[str, Tensor | None]:
-    """The matrices of source embedding, target embedding and output, by whatever name."""
-    shared = tensors.get("model.shared.weight")
-    encoder = tensors.get("model.encoder.embed_tokens.weight", shared)
-    decoder = tensors.get("model.decoder.embed_tokens.weight", shared)
-    if settings["share_encoder_decoder_embeddings"] and settings["tie_word_embeddings"]:
-        encoder = decoder = next(filter(torch.is_tensor, (shared, encoder, decoder)), None)
-    output = decoder if settings["tie_word_embeddings"] else tensors.get("lm_head.weight")
+    """The matrices of source embedding, target embedding and output, by whatever name.
+
+    A matrix of its own in the file counts, also where `config.json` ties it to another one, as in
+    the loader of transformers 5. What the file does not have is what it is tied to.
+    """
+    shared, *matrices = map(tensors.get, EMBEDDINGS)
+    encoder, decoder, output = matrices
+    if settings["tie_word_embeddings"]:
+        if settings["share_encoder_decoder_embeddings"]:
+            shared = next(filter(torch.is_tensor, (shared, *matrices)), None)
+            tied = shared
+        else:
+            tied = decoder = next(filter(torch.is_tensor, (decoder, shared, output)), None)
+        output = tied if output is None else output
+    encoder, decoder = (shared if matrix is None else matrix for matrix in (encoder, decoder))
     return {"encoder": encoder, "decoder": decoder, "output": output}
+
+
+def left_out(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Say what of a folder is not used, or not as `config.json` says."""
+    source, target, output = filter(torch.is_tensor, embeddings(tensors, settings).values())
+    tied = {"source": source, "output": output} if settings["tie_word_embeddings"] else {}
+    if not settings["share_encoder_decoder_embeddings"]:
+        tied.pop("source", None)
+    if apart := [name for name, matrix in tied.items() if not torch.equal(matrix, target)]:
+        yield (
+            f"config.json ties the embeddings, but those of the {' and the '.join(apart)} differ "
+            "from those of the target in the file: each is used as it is there"
+        )
+    layers = settings["encoder_layers"], settings["decoder_layers"]
+    used = {*EMBEDDINGS, *POSITIONS, "final_logits_bias"}
+    for part in correspondences(is_pre_norm(settings), *layers):
+        used |= {*part.theirs}
+    if unused := sorted({*tensors} - used):
+        shown = ", ".join(unused[:LISTED]) + ", ..." * (len(unused) > LISTED)
+        yield f"weights left out, as transformers leaves them out: {shown}"
+    for key, value in settings["generation"].items():
+        if key not in SEARCHES or value in (None, SEARCHES[key].neutral):
+            continue
+        option = SEARCHES[key].option
+        remedy = f"; give {option} {value} to mt translate" if option else ""
+        yield f"{GENERATION_CONFIG}: {key} {reprlib.repr(value)} is left out{remedy}"
+    _, sequences = forbidden(settings)
+    if sequences:
+        yield (
+            f"{GENERATION_CONFIG}: bad_words_ids of several tokens are left out: "
+            f"{reprlib.repr(sequences)}; give --forbid WORDS to mt translate"
+        )
+    longest = settings["generation"].get("max_length")
+    if type(longest) is int and longest < settings["max_position_embeddings"]:
+        yield (
+            f"{GENERATION_CONFIG}: max_length {longest} is left out: decode.max_len_factor and "
+            "max_len_extra limit the output by the length of its source"
+        )
+
+
+def forbidden(settings: Mapping[str, Any]) -> tuple[set[int], list[list[int]]]:
+    """The rows that `generate` never chooses, and the sequences of several that it does not."""
+    words = settings["generation"].get("bad_words_ids")
+    words = [word for word in words if isinstance(word, list)] if isinstance(words, list) else []
+    singles = settings["generation"].get("suppress_tokens")
+    rows = {*(singles if isinstance(singles, list) else []), *(w[0] for w in words if len(w) == 1)}
+    return {row for row in rows if type(row) is int}, [word for word in words if len(word) > 1]
 
 
 # --- what mt cannot represent -----------------------------------------------------------------

@@ -7,8 +7,9 @@ too, also pre-norm models, which it makes Pegasus models. Shapes: V vocabulary, 
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +20,45 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config, ModelConfig
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.errors import ConfigError
+from mt.errors import CheckpointError, ConfigError
 from mt.files import require_new, sha256_of
+from mt.interop.exporter import quiet
 from mt.interop.huggingface_folder import (
     ACTIVATIONS,
     POSITIONS,
     are_sinusoids,
     config_faults,
     embeddings,
+    forbidden,
     is_pre_norm,
+    left_out,
     read_config,
     read_weights,
     weight_faults,
 )
 from mt.interop.huggingface_layout import (
     CONFIG_KEYS,
+    GENERATION_CONFIG,
     NO_TOKEN,
     OWN_KEYS,
     correspondences,
     to_interleaved,
 )
-from mt.interop.huggingface_tokenizer import MarianTokenizer, read_tokenizer
-from mt.model.checkpoint import save_model_folder
+from mt.interop.huggingface_tokenizer import (
+    MarianTokenizer,
+    Vocabulary,
+    filler_piece,
+    read_tokenizer,
+)
+from mt.model.checkpoint import LoadedModel, build_model, put_weights, save_model_folder
+from mt.search.parity import prove
+from mt.search.scoring import Pair
 
 # Added to the logit of a special token whose row another token has too, so that the probabilities
 # of all others stay what they were. Not -inf, because label smoothing multiplies it.
 NEVER = -100.0
+# Nats a token by which transformers may differ: rounding comes to 0.0015 in untrained weights.
+TOLERANCE = 0.01
 # The longest segment of a source to translate, as by default, where the positions suffice.
 MAX_TOKENS = 256
 
@@ -66,6 +80,12 @@ def import_model(folder: Path, output: Path) -> str:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     config = model_config(settings, tensors, tokenizer)
     weights = convert(tensors, settings, tokenizer, config.model)
+    notes = [*left_out(tensors, settings)]
+    model = build_model(config, tokenizer.tokenizer).eval()
+    put_weights(model, weights, str(path))
+    loaded = LoadedModel(folder, {}, config, tokenizer.tokenizer, model)
+    notes.append(compare(folder, loaded, tokenizer, settings))
+    notes += _forbid(weights["output.bias"], tokenizer.target, forbidden(settings)[0])
     init_from = {"train": config.train.model_copy(update={"init_from": str(output)})}
     save_model_folder(
         output,
@@ -81,7 +101,64 @@ def import_model(folder: Path, output: Path) -> str:
         tokenizer=tokenizer.tokenizer,
         texts={"config.yaml": config.model_copy(update=init_from).to_yaml()},
     )
-    return _report(config, sum(each.numel() for each in weights.values()), settings)
+    parameters = sum(each.numel() for each in weights.values())
+    return "\n".join([_report(config, parameters, settings), *notes])
+
+
+def compare(
+    folder: Path, loaded: LoadedModel, tokenizer: MarianTokenizer, settings: Mapping[str, Any]
+) -> str:
+    """Compare probabilities with those of transformers, where it is installed; returns the result.
+
+    Raises CheckpointError where they differ.
+    """
+    try:
+        library = importlib.import_module("transformers")
+        is_pegasus = is_pre_norm(settings)
+        kind = library.PegasusForConditionalGeneration if is_pegasus else library.MarianMTModel
+        with quiet(library):
+            only = {"local_files_only": True, "output_loading_info": True}
+            theirs, info = kind.from_pretrained(folder, **only)
+    except ImportError:
+        return "transformers is not installed, so no probabilities were compared"
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
+        return f"transformers cannot open it, so no probabilities were compared ({error})"
+    if missing := sorted({*info["missing_keys"]} - {*POSITIONS, "final_logits_bias"}):
+        return (
+            f"transformers {library.__version__} finds no {', '.join(missing)} in it, so no "
+            "probabilities were compared"
+        )
+    theirs.eval().float()
+
+    @torch.no_grad()
+    def log_probs(pairs: Sequence[Pair]) -> Iterator[list[float]]:
+        sides = tokenizer.source.rows, tokenizer.target.rows
+        for pair in pairs:
+            src, tgt = (
+                [rows[i] for i in [*ids, EOS]] for rows, ids in zip(sides, pair, strict=True)
+            )
+            tgt_in = torch.tensor([[settings["decoder_start_token_id"], *tgt[:-1]]])
+            logits = theirs(input_ids=torch.tensor([src]), decoder_input_ids=tgt_in).logits[0]
+            yield logits.log_softmax(-1).gather(1, torch.tensor(tgt)[:, None])[:, 0].tolist()
+
+    try:
+        return f"compared with transformers: {prove(loaded, 'huggingface', log_probs, TOLERANCE)}"
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{folder}: transformers computes other probabilities with these weights than mt, so "
+            "nothing was written; please report it with config.json and the names of the weights"
+        ) from error
+
+
+def _forbid(bias: Tensor, target: Vocabulary, rows: set[int]) -> Iterator[str]:
+    """Let the search never choose rows without a piece, and those that `generate` never chooses."""
+    unnamed = [i for i, row in enumerate(target.rows) if target.pieces[i] == filler_piece(row)]
+    others = [i for i, row in enumerate(target.rows) if row in rows and i > EOS]
+    bias[[*{*unnamed, *others}]] += NEVER
+    if unnamed:
+        yield f"rows of the embeddings without a piece, which are never chosen: {len(unnamed):,}"
+    if others:
+        yield f"tokens that are never chosen, as {GENERATION_CONFIG} says: {len(others):,}"
 
 
 def _never_output(tensors: Mapping[str, Tensor]) -> set[int]:

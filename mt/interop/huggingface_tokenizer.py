@@ -112,6 +112,11 @@ def read_json(path: Path, faults: list[str], optional: bool = False) -> dict[str
     return {}
 
 
+def filler_piece(row: int) -> str:
+    """The piece of a row that no piece of the folder names."""
+    return f"<row {row}>"
+
+
 def _vocabulary(
     path: Path,
     size: int,
@@ -146,7 +151,7 @@ def _vocabulary(
         )
     if faults:  # `size` may be any number then
         return Vocabulary([], [])
-    ids |= {f"<row {row}>": row for row in set(range(size)) - taken if row not in fillers}
+    ids |= {filler_piece(row): row for row in set(range(size)) - taken if row not in fillers}
     rows = [pad, ids[unk], start, eos]
     pieces = list(SPECIAL_PIECES)
     for piece, row in sorted(ids.items(), key=lambda item: item[1]):

@@ -31,12 +31,12 @@ from mt.runs.model_folder import (
     FORMAT,
     META,
     REMEDY,
-    SCORED_ON,
     SEVERAL_SENTENCES,
     STATE,
     WEIGHTS,
     ModelFolder,
     checkpoints,
+    ranked_checkpoints,
     read_folder,
     read_meta,
     step_of,
@@ -237,15 +237,7 @@ def average_run(
     by_default = " (the default)" if count is None else ""
     count = 5 if count is None else count
     if by_score:
-        # Scores from before a change of metric or validation set do not count, as in training.
-        scored_on = metas[folders[-1]].get(SCORED_ON)
-        scored = [
-            folder
-            for folder, meta in metas.items()
-            if isinstance(meta.get("score"), int | float) and meta.get(SCORED_ON) == scored_on
-        ]
-        # The sort is stable: of equal scores the earlier checkpoint comes first.
-        chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]
+        chosen = ranked_checkpoints(metas)[:count]
         kind = "best"
         kept = "with a score"
     else:

@@ -21,11 +21,11 @@ from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
 from mt.files import parse_json
 from mt.runs.manifest import MANIFEST, read_manifest
-from mt.runs.metrics import METRICS, metrics_lines, number, scored_step
+from mt.runs.metrics import METRICS, metrics_lines, number, rank, scored_step
 from mt.runs.model_folder import META
 from mt.runs.outputs import OUTPUTS, SAMPLE, SAMPLES, Sentence, valid_output_steps, valid_path
 from mt.runs.run_dir import CONFIG, LOG
-from mt.training.selection import lower_is_better
+from mt.training.selection import Criterion
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
@@ -55,6 +55,7 @@ class RecordedScore:
     bleu: float
     signature: str
     sentences: list[Sentence] = field(default_factory=list)
+    remark: str = ""
 
 
 @dataclass
@@ -127,6 +128,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     valid = _best_validation(folder, metrics, config)
     if valid is None:
         remarks.append("There is no validation yet, or the run has no validation set.")
+    remarks += [score.remark for score in (*tests, valid) if score and score.remark]
     if not all(test.sentences for test in tests or ([valid] if valid else [])):
         remarks.append(NOT_KEPT)
     samples = read_samples(folder)
@@ -226,8 +228,17 @@ def _read_log(path: Path) -> list[str]:
 
 
 def _recorded(name: str, line: Mapping[str, Any], sentences: list[Sentence]) -> RecordedScore:
+    """The score of a line, with its sentences if they are all there."""
     signature = str(line.get("signature", ""))
-    return RecordedScore(name, scored_step(line), number(line, "bleu"), signature, sentences)
+    scored = RecordedScore(name, scored_step(line), number(line, "bleu"), signature, sentences)
+    n_lines = line.get("lines", len(sentences))
+    if sentences and n_lines != len(sentences):
+        scored.sentences = []
+        scored.remark = (
+            f"{name}: {len(sentences):,} of {n_lines:,} outputs can be read, so they are left out. "
+            "The score is the one that the training recorded."
+        )
+    return scored
 
 
 def _read_tests(folder: Path, metrics: Metrics) -> list[RecordedScore]:
@@ -250,11 +261,8 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     if kept:
         step = kept[-1]
     else:
-        metric = config.train.metric if config else "bleu"
-        sign = -1 if lower_is_better(metric) else 1
-        values = {step: sign * number(line, metric) for step, line in lines.items()}
-        known = {step: value for step, value in values.items() if math.isfinite(value)}
-        step = max(known, key=lambda step: (known[step], step)) if known else max(lines)
+        criterion = Criterion(config.train.metric if config else "bleu")
+        step = max(lines, key=lambda step: rank(criterion.scored(lines[step])))
     return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))
 
 

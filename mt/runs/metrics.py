@@ -6,11 +6,23 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mt.files import parse_json, write_whole
 
 METRICS = "metrics.jsonl"
+# Of a validation: the score, higher being better, its nll, and whether the score decides yet.
+Scored: TypeAlias = tuple[float, float, bool]
+
+
+def rank(scored: Scored) -> tuple[bool, float, float]:
+    """A key to sort validations by, of which the greatest is the best.
+
+    The higher score is better, of equal scores the lower nll. As long as the score does not decide,
+    the lower nll is better, and any validation whose score decides is better than those.
+    """
+    score, nll, decides = scored
+    return (True, score, -nll) if decides else (False, -nll, score)
 
 
 def append_metrics(run_dir: Path, kind: str, step: int, figures: Mapping[str, Any]) -> None:

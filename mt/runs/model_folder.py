@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +23,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of
+from mt.runs.metrics import Scored, rank
 
 FORMAT = 2
 # Files of a model folder.
@@ -35,6 +36,7 @@ SHORTLIST = "vmap.txt"
 TUNED = "tuned"
 # The key of `meta.json` for the share of training lines that hold several sentences.
 SEVERAL_SENTENCES = "several_sentences"
+SCORED = "scored"  # the validation of a checkpoint, see `mt.runs.metrics.Scored`
 SCORED_ON = "scored_on"  # a fingerprint of the validation set, its metric and its tokenizer
 # Where a run directory keeps its model folders, and the links to two of them.
 CHECKPOINTS = "checkpoints"
@@ -80,7 +82,7 @@ class ModelFolder:
     @property
     def styles(self) -> Styles | None:
         """How the training text is written, where that was learnt with the vocabulary."""
-        return Styles.load(_tokenizer_folder(self.folder))
+        return Styles.load(tokenizer_folder(self.folder))
 
 
 def step_name(step: int) -> str:
@@ -166,6 +168,30 @@ def tuned_of(meta: dict[str, Any]) -> TunedDecoding | None:
     return TunedDecoding(**{field.name: values.get(field.name) for field in fields(TunedDecoding)})
 
 
+def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
+    """Sort checkpoints with a score, the best first; `metas` has those of a run, oldest first.
+
+    Scores from before a change of metric or validation set do not count, as in training.
+    """
+    scored_on = [*metas.values()][-1].get(SCORED_ON)
+    scores = {
+        folder: scored
+        for folder, meta in metas.items()
+        if meta.get(SCORED_ON) == scored_on and (scored := _scored(meta)) is not None
+    }
+    return sorted(scores, key=lambda folder: rank(scores[folder]), reverse=True)
+
+
+def _scored(meta: Mapping[str, Any]) -> Scored | None:
+    """The validation of a checkpoint; None where it has none."""
+    match meta.get(SCORED), meta.get("score"):
+        case [int() | float() as score, int() | float() as nll, bool() as decides], _:
+            return score, nll, decides
+        case None, int() | float() as score:  # of an earlier mt
+            return score, 0.0, True
+    return None
+
+
 def tuned_shortlist(folder: Path) -> Path:
     """Return the shortlist that `mt tune` has chosen. Raises DamagedError."""
     try:
@@ -235,7 +261,7 @@ def read_folder(path: Path) -> ModelFolder:
         chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
         values = values | {"decode": values.get("decode", {}) | chosen}
     config = config_from_mapping(values, str(folder / META))
-    tokenizer = Tokenizer.load(_tokenizer_folder(folder))
+    tokenizer = Tokenizer.load(tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
@@ -244,8 +270,8 @@ def read_folder(path: Path) -> ModelFolder:
     return ModelFolder(folder, meta, config, tokenizer)
 
 
-def _tokenizer_folder(folder: Path) -> Path:
-    """Where a model's tokenizer is: the checkpoints of a run share that of the run."""
+def tokenizer_folder(folder: Path) -> Path:
+    """Where the tokenizer of a model is: the checkpoints of a run share that of the run."""
     return folder if Tokenizer.exists_in(folder) else run_dir_of(folder) or folder
 
 

@@ -7,6 +7,7 @@ LOCAL_RANK, MASTER_ADDR and MASTER_PORT. With one process every collective retur
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -235,7 +236,7 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
         if not _is_connection_error(error):
             raise
         raise RankLostError(
-            f"rank {world.rank}: lost the connection to another rank ({first_line(error)}). "
+            f"rank {world.rank}: lost the connection to another rank ({_reason(error)}). "
             "Everything saved earlier is intact: run the same command again, or let torchrun do it "
             "with --max-restarts"
         ) from error
@@ -277,11 +278,16 @@ def _connect(world: World, on_gpu: bool) -> World:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ConfigError(
             f"rank {world.rank}: the rendezvous of {world.size} processes at {address} failed "
-            f"({first_line(error)}). MASTER_ADDR must be the machine of rank 0, and MASTER_PORT a "
+            f"({_reason(error)}). MASTER_ADDR must be the machine of rank 0, and MASTER_PORT a "
             "free port there that all machines can reach; torchrun sets both (--standalone; on "
             "several machines --rdzv-endpoint)"
         ) from error
     return replace(world, patient_group=patient_group)
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first line of an error of gloo or NCCL, without places in their sources, or signs."""
+    return " ".join(re.sub(r"\[\S*/\S*:\d+\]|[^\x20-\x7e]", " ", first_line(error)).split())
 
 
 def _is_connection_error(error: RuntimeError) -> bool:

@@ -170,6 +170,7 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     values = teacher.model_dump(mode="json")
     values["run"]["dir"] = None
     values["data"] |= {"train": [entry], "stages": None}  # stages are those of the teacher's texts
+    values["data"]["root"] = str(data.root.absolute())  # data.valid is found from any folder, too
     values["model"] |= shape
     values["train"] |= {"init_from": None, "new_vocabulary": False, "freeze": []}
     shown = config_from_mapping(values, "the config").model_dump(mode="json", exclude_defaults=True)

@@ -20,10 +20,12 @@ from mt.model.checkpoint import (
     save_model_folder,
     weights_of,
 )
+from mt.runs.metrics import Scored, rank
 from mt.runs.model_folder import (
     BEST,
     CHECKPOINTS,
     LAST,
+    SCORED,
     SCORED_ON,
     STATE,
     WEIGHTS,
@@ -34,7 +36,6 @@ from mt.runs.model_folder import (
     step_of,
 )
 from mt.runs.outputs import OUTPUTS, SAMPLES
-from mt.training.selection import Scored, rank
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, Until
@@ -138,8 +139,9 @@ def save_checkpoint(
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    score = state.scores[name][0] if name in state.scores else None
-    whole_meta = {**meta, "step": state.step, "score": score, SCORED_ON: state.valid_fingerprint}
+    scored = state.scores.get(name)
+    about = {"score": scored and scored[0], SCORED: scored, SCORED_ON: state.valid_fingerprint}
+    whole_meta = {**meta, "step": state.step, **about}
     tensors = {**updater.state_dict(), "train": asdict(state)}
     weights = weights_of(updater.eval_model)
     save_model_folder(folder, weights, whole_meta, tensors, replace=True)

@@ -18,7 +18,7 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.files import write_whole
-from mt.model.checkpoint import build_model, load_weights, put_weights
+from mt.model.checkpoint import load_model
 from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints, step_of
@@ -387,13 +387,13 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     done = world.on_main(scored)
     if done.issuperset(names_of(tests)):
         return
-    model = build_model(config, prepared.tokenizer).to(device.device).eval()
-    put_weights(model, load_weights(folder), str(folder))
-    scores = score_tests(scoring, model, prepared.tokenizer, device, world, done, log.run_dir, step)
-    for name, by_metric, outputs in scores:
+    model = load_model(folder)
+    model.model.to(device.device)
+    scores = score_tests(scoring, model, device, world, done, log.run_dir, step)
+    for name, by_metric, n, outputs in scores:
         values = {metric: score.value for metric, score in by_metric.items()}
         signature = by_metric["bleu"].signature
-        said = {"name": name, **values, "signature": signature, "outputs": outputs}
+        said = {"name": name, **values, "signature": signature, "lines": n, "outputs": outputs}
         log.record("test", step, model_step=model_step, **said)
         shown = " | ".join(f"{score.name} {score.value:.2f}" for score in by_metric.values())
         log.say(f"test | {name} | {shown} | {signature}")

@@ -19,6 +19,7 @@ import torch
 from mt.data.tokens.batches import collate, shard_of
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import NonFiniteError
+from mt.model.checkpoint import LoadedModel
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.training.runlog import format_duration
@@ -103,10 +104,15 @@ def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
     if prepared.validation is None:
         return
     device = prepared.updater.device
-    lines = sorted(prepared.validation.src, key=len)[-N_TRANSLATED[device.device.type] :]
+    valid = prepared.validation
+    pairs = sorted(zip(valid.src, valid.directions, strict=True), key=lambda pair: len(pair[0]))
+    lines, directions = zip(*pairs[-N_TRANSLATED[device.device.type] :], strict=True)
     say(f"preflight: translating {len(lines):,} sentences")
+    model = LoadedModel(
+        valid.run_dir, {}, prepared.config, prepared.tokenizer, prepared.updater.eval_model
+    )
     with suppress(NonFiniteError):  # training skips such updates, or returns to a checkpoint
-        translate(prepared.config, prepared.updater.eval_model, prepared.tokenizer, device, lines)
+        translate(model, device, lines, directions)
 
 
 def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) -> float:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from mt.evaluation.metrics import METRICS, Score
+from mt.runs.metrics import Scored, number, rank
 from mt.training.runlog import perplexity, shown_perplexity
 from mt.translate.lines import Translation
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
 LEAST_BLEU = 1.0
-# Of a validation: the score, higher being better, its nll, and whether the score decides yet.
-Scored: TypeAlias = tuple[float, float, bool]
 
 
 @dataclass(frozen=True)
@@ -43,22 +42,12 @@ class ValidationResult:
         each = {"bleu_by_direction": dict(self.by_direction)} if self.by_direction else {}
         signature = self.scores["bleu"].signature
         loss = {"nll": self.nll, "perplexity": perplexity(self.nll)}
-        return {**loss, **values, **each, "signature": signature}
+        return {**loss, **values, **each, "signature": signature, "lines": len(self.outputs)}
 
 
 def lower_is_better(metric: str) -> bool:
     """Whether the lower of two values of `train.metric` is the better one."""
     return metric == "nll" or METRICS[metric].lower_is_better
-
-
-def rank(scored: Scored) -> tuple[bool, float, float]:
-    """A key to sort validations by, of which the greatest is the best.
-
-    The higher score is better, of equal scores the lower nll. Below `LEAST_BLEU` the lower nll is
-    better, whatever the metric, and any validation above it is better than those below.
-    """
-    score, nll, decides = scored
-    return (True, score, -nll) if decides else (False, -nll, score)
 
 
 @dataclass(frozen=True)
@@ -67,16 +56,17 @@ class Criterion:
 
     metric: str  # nll, or one of METRICS
 
-    def scored(self, result: ValidationResult) -> Scored:
-        """The score of a validation: the metric's value, negated for nll and error rates.
+    def scored(self, figures: Mapping[str, Any]) -> Scored:
+        """The score of a validation with these `figures`: the metric's value, negated for errors.
 
-        NaN, which compares as neither better nor worse, becomes the worst score.
+        Below `LEAST_BLEU` it does not decide, unless the metric is nll. NaN, which compares as
+        neither better nor worse, becomes the worst score.
         """
-        value = result.nll if self.metric == "nll" else result.scores[self.metric].value
+        value, nll, bleu = (number(figures, name) for name in (self.metric, "nll", "bleu"))
         score = -value if lower_is_better(self.metric) else value
         score = -math.inf if math.isnan(score) else score
-        nll = math.inf if math.isnan(result.nll) else result.nll
-        return score, nll, self.metric == "nll" or result.scores["bleu"].value >= LEAST_BLEU
+        nll = math.inf if math.isnan(nll) else nll
+        return score, nll, self.metric == "nll" or bleu >= LEAST_BLEU
 
     def describe(self, score: float) -> str:
         """`BLEU 31.20` or `nll 1.234`, for messages."""

@@ -17,6 +17,7 @@ from mt.config.schema import OptimConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import CheckpointError, TooLittleMemoryError
+from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import checkpoints, step_name, step_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from mt.config.schema import Until
     from mt.data.tokens.loader import Update
     from mt.data.tokens.plan import Plan
-    from mt.model.checkpoint import LoadedModel
     from mt.training.runlog import RunLog
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
@@ -382,11 +382,12 @@ class Trainer:
         if self.validation is None:
             return
         start = time.perf_counter()
-        model = self.updater.eval_model
+        about = self.run_dir, self.meta, self.config, self.tokenizer
+        model = LoadedModel(*about, self.updater.eval_model)
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
         step = self.state.step
         criterion = self.validation.criterion
-        scored = criterion.scored(result)
+        scored = criterion.scored(result.figures())
         verdict = criterion.verdict(scored, self.state.best)
         new_best = {"new_best": True} if self.state.add_score(scored) else {}
         n_bad, patience = self.state.bad_validations, self.patience

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from mt.config.plan import Corpus, DataPlan, Flow, Limits, plan_data
+from mt.config.plan import Corpus, DataPlan, Direction, Flow, Limits, plan_data
 from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
@@ -50,11 +50,13 @@ from mt.training.selection import Criterion, ValidationResult
 from mt.training.signals import StopRequestedError
 from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
-from mt.translate.loaded_engine import NO_DATA, LoadedEngine
+from mt.translate.load import cuts_into_sentences
+from mt.translate.loaded_engine import LoadedEngine
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.tokens.tokenizer import Tokenizer
+    from mt.model.checkpoint import LoadedModel
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
     from mt.runtime.distributed import World
@@ -77,29 +79,20 @@ def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
 
 
 def translate(
-    config: Config,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    device: Device,
-    lines: list[str],
-    into: Sequence[str] | None = None,
+    model: LoadedModel, device: Device, lines: Sequence[str], directions: Sequence[Direction]
 ) -> list[Translation]:
-    """Translate lines with the config's decode settings; ConfigError if memory runs out.
+    """Translate lines, each in its direction, as `mt translate` does by default, with torch.
 
-    `into`: the target language of each line, where the model is told it.
+    Raises ConfigError if memory runs out.
     """
+    translations: list[Translation] = []
     try:
-        loaded = LoadedEngine(
-            engine=TorchEngine(Inference(model, device), config.decode),  # a copy of the model
-            tokenizer=tokenizer,
-            max_source=config.data.max_tokens,
-            data=NO_DATA if into is None else plan_data(config.data),
-        )
-        if into is None or not loaded.data.has_tokens:
-            return list(make_translator(loaded).translate(lines))
-        translations: list[Translation] = []
-        for to, group in groupby(zip(into, lines, strict=True), key=itemgetter(0)):
-            translations += make_translator(loaded, to).translate([line for _, line in group])
+        engine = TorchEngine(Inference(model.model, device), model.config.decode)  # a copy of it
+        cuts_sentences = cuts_into_sentences("auto", model.meta)
+        loaded = LoadedEngine.of_model(model, engine, cuts_sentences=cuts_sentences)
+        for (source, to), group in groupby(zip(directions, lines, strict=True), key=itemgetter(0)):
+            translator = make_translator(loaded, to if loaded.data.has_tokens else None, source)
+            translations += translator.translate([line for _, line in group])
         return translations
     except (MemoryError, RuntimeError) as error:
         raise_unless_out_of_memory(error)
@@ -233,7 +226,7 @@ class Validation:
         world.require_same(run_dir, validation_store=store.fingerprint)
 
     def evaluate(
-        self, model: Transformer, device: Device, world: World, signals: Signals
+        self, model: LoadedModel, device: Device, world: World, signals: Signals
     ) -> ValidationResult:
         """Compute nll and scores of a model; each rank translates a shard of the sentences.
 
@@ -241,11 +234,11 @@ class Validation:
         """
         shard: tuple[list[float], list[Translation]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
-            losses = self.losses(model, device, world)
+            losses = self.losses(model.model, device, world)
             lines = self.src[world.rank :: world.size]
-            into = [to for _, to in self.directions[world.rank :: world.size]]
+            directions = self.directions[world.rank :: world.size]
             try:
-                shard = losses, translate(self.config, model, self.tokenizer, device, lines, into)
+                shard = losses, translate(model, device, lines, directions)
             except NonFiniteError as error:  # training itself recovers, or rolls back
                 self.log.say(f"valid | not translated: the model's output is non-finite | {error}")
                 shard = losses, [Translation(("",), (math.nan,))] * len(lines)
@@ -350,33 +343,30 @@ def names_of(tests: Sequence[Corpus]) -> list[str]:
 
 def score_tests(
     scoring: Scoring,
-    model: Transformer,
-    tokenizer: Tokenizer,
+    model: LoadedModel,
     device: Device,
     world: World,
     done: set[str],
     run_dir: Path,
     step: int,
-) -> Iterator[tuple[str, dict[str, Score], str]]:
-    """Scores on each text of `data.test` whose name is not in `done`, and the file of its outputs.
+) -> Iterator[tuple[str, dict[str, Score], int, str]]:
+    """Scores on each text of `data.test` whose name is not in `done`, lines, file of its outputs.
 
     Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
-    config = scoring.config
-    data = plan_data(config.data)
+    data = plan_data(scoring.config.data)
     for name, test in zip(names_of(data.test), data.test, strict=True):
         if name in done:
             continue
         src, ref = world.on_main(partial(read_text, test, data.root))
         lines = src[world.rank :: world.size]
-        into = test.direction.tgt
-        shard = translate(config, model, tokenizer, device, lines, [into] * len(lines))
+        shard = translate(model, device, lines, [test.direction] * len(lines))
         translations = interleaved(world.all_gather(shard))
         outputs = [translation.texts[0] for translation in translations]
-        scores = world.on_main(partial(scoring.scores, outputs, src, ref, into))
+        scores = world.on_main(partial(scoring.scores, outputs, src, ref, test.direction.tgt))
         sentences = as_sentences(src, ref, translations)
         write = partial(write_test_outputs, run_dir, step, sentences)
-        yield name, scores, world.on_main(write)
+        yield name, scores, len(src), world.on_main(write)
 
 
 def as_sentences(

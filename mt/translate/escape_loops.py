@@ -54,8 +54,8 @@ class EscapeLoops:
         if not self.n_looped:
             return []
         return [
-            f"{self.n_looped:,} repeated themselves up to the limit and were searched again, "
-            f"better for {self.n_escaped:,}"
+            f"{self.n_looped:,} repeating up to the limit and searched again, better for "
+            f"{self.n_escaped:,}"
         ]
 
 

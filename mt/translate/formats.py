@@ -89,10 +89,11 @@ class LineFormat:
         values |= {"scores": self.scores, "quoting": self.quoting}
         return {f"--{name}": str(value) for name, value in values.items()}
 
-    def extract(self, line: str, where: str) -> str:
+    def extract(self, line: str, where: str, errors: str = "strict") -> str:
         """Return the text to translate in a line; a blank line is returned as is.
 
-        Raises DataError, which begins with `where`, if the line lacks the column or field.
+        Raises DataError, which begins with `where`, if the line lacks the column or field, and for
+        half of a surrogate pair, which is no text; with errors "replace" that becomes U+FFFD.
         """
         if self.name == "text" or not line.strip():
             return line
@@ -122,6 +123,12 @@ class LineFormat:
             known = f"its fields are {', '.join(row) or 'none'}"
             problem = f"found {text!r}" if text is not None or field in row else known
             raise DataError(f"{where}: --field {field} must hold a text, {problem}")
+        if errors == "strict" and (half := SURROGATES.search(text)):
+            raise DataError(
+                f"{where}: character {half.start() + 1:,} of --field {field} is half of a "
+                "surrogate pair, not a character. Correct the line, or give --errors replace, "
+                "which turns it into U+FFFD"
+            )
         return SURROGATES.sub("\ufffd", text)
 
     def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:

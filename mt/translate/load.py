@@ -6,6 +6,7 @@ Loads no torch where CTranslate2 decodes.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,17 +14,21 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
+    META,
     SEVERAL_SENTENCES,
     DamagedError,
     find_model,
     read_config,
     read_folder,
     read_meta,
+    tokenizer_folder,
     tuned_of,
 )
 from mt.search.options import EngineOptions, SearchOptions
@@ -70,7 +75,8 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     }
     if note := _tuned_note(loaded, search, engine):
         say(note)
-    cuts_sentences = cuts_into_sentences(search.split_sentences, engine.models[0])
+    meta = read_meta(find_model(engine.models[0]), [])
+    cuts_sentences = cuts_into_sentences(search.split_sentences, meta)
     settings = {**loaded.settings, **settings}
     return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
 
@@ -79,6 +85,7 @@ def load_models(
     search: SearchOptions, engine: EngineOptions, large: bool = False
 ) -> tuple[LoadedEngine, Step | None]:
     """Load an engine, and the reverse model that `search` reranks with."""
+    check_language(engine.models[0], search.to)
     if search.rerank_with is None:
         return load_engine(search, engine, large), None
     from mt.translate.rerank import load_reranker, with_all_hypotheses
@@ -94,6 +101,12 @@ def load_translator(
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
     loaded, reranker = load_models(search, engine, large)
     return make_translator(loaded, search.to, search.from_, reranker=reranker, **wants)
+
+
+def check_language(model: Path, to: str | None) -> None:
+    """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
+    tokenizer = Tokenizer.load(tokenizer_folder(find_model(model)))
+    tokenizer.before_source(to, plan_data(read_config(model).data))
 
 
 def check_source_language(code: str | None, data: DataPlan) -> None:
@@ -126,16 +139,16 @@ def _tuned_note(loaded: LoadedEngine, search: SearchOptions, engine: EngineOptio
     return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen{on}" if chosen else ""
 
 
-def cuts_into_sentences(choice: str, model: Path) -> bool:
-    """Whether the sentences of a line are translated one by one.
+def cuts_into_sentences(choice: str, meta: Mapping[str, Any]) -> bool:
+    """Whether the sentences of a line are translated one by one, by the model with this `meta`.
 
     `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
     """
-    share = read_meta(find_model(model), []).get(SEVERAL_SENTENCES, 1.0)
+    share = meta.get(SEVERAL_SENTENCES, 1.0)
     if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
         return False
     try:
-        split_sentences("", base_code(read_config(model).data.src_lang))
+        split_sentences("", base_code(config_from_mapping(meta["config"], META).data.src_lang))
     except ConfigError as error:
         if choice == "always":
             raise

@@ -80,7 +80,8 @@ def translate_file(
             def text_of(line: str, number: int) -> str:
                 if hint is not None:
                     hint.see(line)
-                return line_format.extract(line, f"{files.name}, line {number:,}")
+                where = f"{files.name}, line {number:,}"
+                return line_format.extract(line, where, files.errors)
 
             for window, translations in translator.translate_stream(
                 lines, text_of, files.wait, output.lines

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
 
+from mt.cleaning.contents import conflicting_numbers
 from mt.cleaning.languages import Language, scripts_of
 from mt.cleaning.rules import RULES, PairScorer, decide, reason
 from mt.config.load import load_config
@@ -95,7 +96,7 @@ SENTENCE = "Der schnelle braune Fuchs springt über den faulen Hund."
         ("numbers", "um 15 Uhr am 4.11.", "at 3 p.m. on 11/4", 0),
         ("numbers", "die 1950er", "the fifties", 0),
         ("numbers", "a 12", "b 13", 1),
-        ("numbers", "2 2 2 1990", "20 20 90 x", 0),
+        ("numbers", "2 2 2 1990", "20 20 90 x", 1 / 2),
         ("numbers", f"3 {'x' * 4000} 4", "3 5", 0),  # too long to be compared
         ("links", f"{'x' * 4000} www.x.de", "y", 0),
     ],
@@ -109,6 +110,30 @@ def test_names_in_latin_letters_are_spared_where_another_script_is_expected() ->
     assert scored("script", "a", "This is no Japanese sentence.", "en ja") == round(24 / 34, 4)
     assert scored("script", "a", "Привет", "en ja") == round(6 / 7, 4)
     assert scored("script", "a", "これは日本語です", "en ja") == 0
+
+
+EQUAL_NUMBERS = """
+12 Millionen = 12,000,000 | 1,5 Mio. = 1.5 million | 1,5 Mio. = 1,500,000 | 12万 = 120,000
+2,5 Mrd. = 2.5 billion | 1,6 Kilometer = 1,600 meters | 1,50 m = 150 centimetres
+um 15.30 Uhr = at 3:30 p.m. | 17.00 Uhr = 5 p.m. | 15:30 = 15.30 | 3 heures = 15:00
+04.11.2020 = 11/04/2020 | 2019-2020 = 2019/20 | '90 = 1990 | Version 1.2.3 = version 1.2.3
+3,50 = 3.5 | 2.0 = 2 | 1 234,5 = 1,234.5 | 1.234.567,89 = 1,234,567.89 | 12,34,567 = 1234567
+1.500 = 1500 | 3,141 = 3.141 | 3,141 = 3141 | 555-1234 = 5551234 | 007 = 7 | 1.234 = 1,234
+"""
+OTHER_NUMBERS = """
+2019 = 2091 | 1.234 = 4,321 | 15 = 51 | 3,5 = 35 | 3.5 = 5.3 | 1,000 = 1 | 1,500 = 1.5
+100 = 1000 | 20 % = 2 % | 20 Millionen = 2 million | 12 Hunde = 12,000,000 dogs | 3 = 15
+18 Hunde = 2218 dogs | 1.2.3 = 1.3.2 | 3 Uhr = 2 o'clock
+"""
+
+
+@pytest.mark.parametrize(("table", "expected"), [(EQUAL_NUMBERS, 0), (OTHER_NUMBERS, 1)])
+def test_numbers_are_compared_by_their_values(table: str, expected: float) -> None:
+    """With the separators of both languages; units only where a word for them stands."""
+    for pair in table.replace("\n", "|").split("|"):
+        if pair:
+            src, tgt = pair.strip().split(" = ")
+            assert conflicting_numbers(src, tgt) == conflicting_numbers(tgt, src) == expected, pair
 
 
 @pytest.mark.parametrize("langs", ["da nb", "deu_Latn de-AT"])

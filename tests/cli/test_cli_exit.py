@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from conftest import Ended, Mt, mt_command, refused, write_lines
+from faults import raising
 from messages import says
 
 from mt.cli.main import main
 from mt.errors import DataError, MtError, add_note
+from mt.files import save_array, whole_file
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "message"), [(signal.SIGINT, "mt: interrupted\n"), (signal.SIGTERM, "")]
@@ -249,3 +253,28 @@ def test_a_name_that_is_too_long_is_one_message(
     arguments = [names.get(word, word.format(TOO_LONG)) for word in command.split()]
     assert says(refused(mt(*arguments)), TOO_LONG)
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
+
+
+def test_a_working_directory_that_was_removed(tmp_path: Path) -> None:
+    """Libraries would fail later, each in its own way."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command, environment = mt_command("doctor")
+    shell = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command]
+    ended = subprocess.run(shell, cwd=gone, env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert says(ended.stderr.decode(), "mt: the working directory does not exist any more; cd")
+
+
+def test_a_full_disk_is_named_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the system nor NumPy says which file was not written, NumPy not even why."""
+    full = "No space left on device"
+    with pytest.raises(OSError, match=full) as caught, whole_file(tmp_path / "out"):
+        raise OSError(errno.ENOSPC, full)
+    assert caught.value.filename == str(tmp_path / "out")
+    monkeypatch.setattr(np, "save", raising(OSError("6000 requested and 5616 written")))
+    with pytest.raises(OSError, match=full) as caught:
+        save_array(tmp_path / "a.npy", np.zeros(3))
+    assert caught.value.filename == str(tmp_path / "a.npy")

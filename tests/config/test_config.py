@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from mt.config.load import (
     shipped_configs,
     with_origins,
 )
+from mt.config.plan import plan_data
 from mt.config.schema import Augment, Config, DataConfig, TextEntry, json_schema
 from mt.errors import ConfigError
 
@@ -216,9 +219,16 @@ train: {max_steps: 100_000, valid_every: 500.0}
     assert type(config.optim.clip_norm) is float
 
 
-def test_text_that_looks_like_a_time_an_octal_or_a_date_is_text(tmp_path: Path) -> None:
-    text = "data: {src_lang: 12:30, tgt_lang: 010}\nrun: {dir: 2026-11-20}"
+def test_null_turns_the_largest_ratio_of_lengths_off(tmp_path: Path) -> None:
+    config = load(tmp_path, "data: {max_length_ratio: null}").config
+    assert config.data.max_length_ratio is None
+    assert plan_data(config.data).limits.max_length_ratio == math.inf
+
+
+def test_text_that_looks_like_a_time_an_octal_a_date_or_thousands_is_text(tmp_path: Path) -> None:
+    text = "data: {src_lang: 12:30, tgt_lang: 010, test: 2024_01}\nrun: {dir: 2026-11-20}"
     config = load(tmp_path, text).config
+    assert config.data.test[0].path == "2024_01"
     assert (config.data.src_lang, config.data.tgt_lang) == ("12:30", "010")
     assert config.run.dir == "2026-11-20"
 
@@ -295,6 +305,8 @@ def test_a_file_goes_before_a_shipped_config(
         ("zzz", "found neither"),
         ("run", "found a folder; did you mean run/config.yaml?"),
         ("empty", "found a folder"),
+        ("loop", "found a link that leads nowhere"),
+        ("pipe", "found a pipe or device; write it to a file first"),
     ],
 )
 def test_missing_config(
@@ -305,6 +317,8 @@ def test_missing_config(
         Path(folder).mkdir()
     for file in ("mine.yaml", "run/config.yaml"):
         Path(file).touch()
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
     with pytest.raises(ConfigError) as caught:
         load_config(name)
     shipped = ", ".join(shipped_configs())

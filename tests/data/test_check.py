@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Mt
-from corpora import write
+from corpora import multi30k, write
 from messages import says
 
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading import check
 from mt.data.reading.check import check_data
+from mt.data.reading.misaligned import AlignmentCheck
 from mt.training.validation import read_text
 
 
@@ -286,3 +291,96 @@ def test_what_is_left_out_or_replaced_is_counted(tmp_path: Path) -> None:
     write(tmp_path / "a.en", b"one\n")
     (fault,) = checked(tmp_path, train=[source]).faults
     assert says(fault, "data.train[0]", "no pair", "UTF-8", "1, the first in", "a.de, line 1")
+
+
+# --- misaligned runs --------------------------------------------------------------------------
+
+
+def sentences(n: int, seed: int) -> tuple[list[str], list[str]]:
+    """Both sides of pairs whose lengths vary, and agree as those of translations do."""
+    draw = random.Random(seed)
+    lengths = [draw.randint(3, 16) for _ in range(n)]
+    src, tgt = (
+        [" ".join(draw.choices(words, k=length + draw.randint(-1, 1))) for length in lengths]
+        for words in (["Haus", "Baum", "ein", "Straße"], ["house", "tree", "a", "street"])
+    )
+    return src, tgt
+
+
+def moved(lines: Sequence[str], first: int, last: int, by: int = 1) -> list[str]:
+    """The lines with `by` fewer before line `first`, and as many more after line `last`."""
+    block = lines[first - 1 : last]
+    return [*lines[: first - 1], *block[by:], *block[:by], *lines[last:]]
+
+
+@pytest.mark.parametrize("key", ["train", "valid", "test"])
+def test_two_shifts_that_cancel_are_found(key: str, tmp_path: Path) -> None:
+    """Lines 101 to 150 stand beside the translation of the line before; no line is missing."""
+    src, tgt = sentences(600, 1)
+    for name, lines in (("good", tgt), ("bad", moved(tgt, 101, 151))):
+        write(tmp_path / f"{name}.de", "\n".join(src) + "\n")
+        write(tmp_path / f"{name}.en", "\n".join(lines) + "\n")
+    source = {"src": "good.de", "tgt": "good.en"}
+    assert checked(tmp_path, **{key: [source] if key != "valid" else source}).warnings == []
+    source = {"src": "bad.de", "tgt": "bad.en"}
+    (warning,) = checked(tmp_path, **{key: [source] if key != "valid" else source}).warnings
+    assert says(
+        warning, f"data.{key}", "about lines ", "(the targets are 1 line further up)", "missing"
+    )
+    first, last = map(int, re.findall(r"lines (\d+) to (\d+)", warning)[0])
+    assert abs(first - 101) <= 10
+    assert abs(last - 150) <= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "last", "shift"),
+    [
+        (lambda lines: lines, 0, 0, 0),
+        (lambda lines: moved(lines, 200, 400, 3), 200, 397, -3),
+        (lambda lines: [*lines[1:], lines[0]], 1, 600, -1),
+        (lambda lines: [lines[-1], *lines[:-1]], 1, 600, 1),
+        (lambda lines: [*lines[:300], *lines[:300]], 301, 600, 0),
+        # Another ratio of lengths in a part is none, as in a corpus of two.
+        (lambda lines: [line + line[:20] * (i > 200) for i, line in enumerate(lines)], 0, 0, 0),
+        (
+            lambda lines: [" ".join([line] * (1 + (i > 200))) for i, line in enumerate(lines)],
+            0,
+            0,
+            0,
+        ),
+    ],
+)
+def test_runs_and_their_shift(
+    change: Callable[[Sequence[str]], Sequence[str]], first: int, last: int, shift: int
+) -> None:
+    src, tgt = sentences(600, 2)
+    check = AlignmentCheck()
+    for line, pair in enumerate(zip(src, change(tgt), strict=True), 1):
+        check.add(line, *pair)
+    runs = check.finish()
+    assert len(runs) == bool(last)
+    for run in runs:
+        assert abs(run.first - first) <= 10
+        assert abs(run.last - last) <= 10
+        assert run.shift == shift
+
+
+def test_numbers_tell_of_lines_of_equal_length() -> None:
+    check = AlignmentCheck()
+    for line in range(1, 301):
+        moves = 101 <= line <= 120
+        check.add(line, f"Zimmer {line + 300}", f"room {line + 300 + moves}")
+    assert [(run.first, run.last) for run in check.finish()] == [(101, 120)]
+
+
+@pytest.mark.multi30k
+def test_multi30k_has_no_such_run() -> None:
+    sides = [
+        gzip.decompress((multi30k() / f"train.{code}.gz").read_bytes()).decode().split("\n")[:-1]
+        for code in ("de", "en")
+    ]
+    for tgt, n_runs in ((sides[1], 0), (moved(sides[1], 101, 151), 1)):
+        check = AlignmentCheck()
+        for line, pair in enumerate(zip(sides[0], tgt, strict=True), 1):
+            check.add(line, *pair)
+        assert len(check.finish()) == n_runs

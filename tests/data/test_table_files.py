@@ -98,13 +98,30 @@ def test_dots_lead_into_nested_columns(tmp_path: Path, kind: str) -> None:
     assert message_of(tmp_path, "translation.de", "translation.fr", path=path) == (
         f"data.train[0].tgt: {place}: there is no column 'translation.fr'; did you mean "
         "'translation.en'? Set tgt to one of its columns: 'translation.de', 'translation.en', "
-        "'x.y'."
+        f"'x.y'{'; if only some rows lack it, set errors: skip' * (kind == '.jsonl')}."
     )
     if kind == ".jsonl":  # a column that is not text is there all the same, also by its short name
         write(tmp_path / path, json.dumps({"translation": {"de": 5, "en": "yes"}}))
         for column in ("de", "translation.de"):
             message = message_of(tmp_path, column, "en", path=path)
             assert says(message, f"column {column!r} holds int '5', text is required")
+
+
+@pytest.mark.parametrize("columns", ["de en", "translation.de translation.en"])
+def test_a_null_object_is_null_and_a_row_may_lack_a_key(tmp_path: Path, columns: str) -> None:
+    """Of other rows than the first one; the advice is not the column of the other side."""
+    names = columns.split()
+    whole, lacking = '{"translation": {"de": "ja", "en": "yes"}}', '{"translation": {"en": "no"}}'
+    path = write(tmp_path / "a.jsonl", f'{whole}\n{{"translation": null}}\n').name
+    assert pairs_of(tmp_path, *names, path=path) == [("ja", "yes"), ("", "")]
+    write(tmp_path / path, f"{whole}\n{lacking}\n")
+    message = message_of(tmp_path, *names, path=path)
+    assert says(message, "[0].src", "line 2: this row has no", "or set errors: skip to leave such")
+    assert pairs_of(tmp_path, *names, path=path, errors="skip") == [("ja", "yes")]
+    write(tmp_path / path, f"{lacking}\n")
+    message = message_of(tmp_path, *names, path=path)
+    assert says(message, "line 1: there is no column", "only some rows lack it, set errors: skip")
+    assert "did you mean" not in message
 
 
 def test_missing_columns_are_all_named(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from mt.config.schema import Source
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import (
     FileRecords,
+    count_lines,
     decode_lines,
     file_record,
     first_shifted_line,
@@ -289,3 +290,18 @@ def test_a_line_missing_from_multi30k_is_found(tmp_path: Path, line: int) -> Non
     found = first_shifted_line(a, b, 1)
     assert found is not None
     assert abs(found - line) <= 3
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_damage_in_the_middle_of_a_packed_file_is_no_encoding(tmp_path: Path, counts: bool) -> None:
+    """Bytes that come out wrong are not UTF-8, long before the checksum shows why."""
+    draw = random.Random(1)
+    text = "".join(f"{draw.random()} grüße\n" for _ in range(20_000)).encode()
+    path = tmp_path / "a.de.gz"
+    packed = bytearray(gzip.compress(text))
+    middle = len(packed) // 2
+    packed[middle : middle + 4] = bytes(255 - byte for byte in packed[middle : middle + 4])
+    path.write_bytes(packed)
+    with pytest.raises(DataError) as caught:
+        count_lines(path, "data.train[0].src") if counts else list(read_lines(path))
+    assert says(str(caught.value), path, "is a .gz file that is truncated or damaged", "gzip -t")

@@ -183,7 +183,7 @@ def test_validation_tests_and_evaluate_follow_the_config(
         write_lines(tmp_path / f"{split}.tgt", lines)
 
     def copied(*arguments: Any) -> list[Translation]:
-        return [Translation((line,), (0.0,)) for line in arguments[4]]
+        return [Translation((line,), (0.0,)) for line in arguments[2]]
 
     monkeypatch.setattr(validation, "translate", copied)
     config = config_of(
@@ -286,10 +286,8 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     world = WithAnswers(answers=iter(([text], ({"bleu": score}, {}))))
     with RunLog(tmp_path, 1) as log:
         valid = validation.Validation(config, loaded.tokenizer, log, world, scoring)
-        assert valid.evaluate(loaded.model, device, world, Signals()).scores == {"bleu": score}
+        assert valid.evaluate(loaded, device, world, Signals()).scores == {"bleu": score}
     world = WithAnswers(answers=iter((text, {"bleu": score}, "outputs/a.jsonl")))
-    scored = validation.score_tests(
-        scoring, loaded.model, loaded.tokenizer, device, world, set(), tmp_path, 1
-    )
-    assert list(scored) == [("valid.src", {"bleu": score}, "outputs/a.jsonl")]
+    scored = validation.score_tests(scoring, loaded, device, world, set(), tmp_path, 1)
+    assert list(scored) == [("valid.src", {"bleu": score}, 40, "outputs/a.jsonl")]
     assert not (tmp_path / "outputs").exists()

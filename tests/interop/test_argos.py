@@ -191,6 +191,19 @@ def test_all_reasons_at_once(
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_codes_that_contradict_the_model(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reverse of its direction is refused; a code that it does not know may be meant."""
+    command = ("export", "argos", "-m", tiny_run, "-o", tmp_path / "a.argosmodel", "--from-code")
+    message = refused(mt(*command, "en", "--to-code", "de"))
+    assert says(message, "--from-code, --to-code", "(de to en)", "en to de", "leave the options")
+    monkeypatch.setattr(argos, "write_model", raising(OSError(28, "No space left on device")))
+    assert "warning" not in refused(mt(*command, "de", "--to-code", "en"))
+    said = refused(mt(*command, "de", "--to-code", "fr"))
+    assert says(said, "warning: fr: the model's config", "only de, en")
+
+
 def test_a_full_temporary_folder_and_a_package_that_exists(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

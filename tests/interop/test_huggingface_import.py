@@ -160,6 +160,85 @@ def test_matrices_that_differ_stay_apart(marian: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(difference, torch.ones_like(difference))
 
 
+@pytest.mark.parametrize(
+    ("names", "differing"),
+    [
+        ([], ""),
+        (["lm_head"], "the output differ"),
+        (["model.encoder.embed_tokens"], "the source differ"),
+        (["model.decoder.embed_tokens"], "the source and the output differ"),
+        (["model.decoder.embed_tokens", "lm_head"], "the source and the output differ"),
+    ],
+)
+def test_a_matrix_of_its_own_is_used_where_config_ties_it(
+    names: list[str], differing: str, marian: Path, tmp_path: Path
+) -> None:
+    """As transformers does, with which the import compares probabilities."""
+    pytest.importorskip("transformers", minversion="5")
+    weights = load_file(marian / "model.safetensors")
+    shared = weights["model.shared.weight"]
+    weights |= {f"{name}.weight": shared + torch.randn_like(shared) for name in names}
+    weights["model.odd"] = shared.clone()
+    save_file(weights, marian / "model.safetensors", {"format": "pt"})
+    report = import_model(marian, tmp_path / "model")
+    assert says(report, f"those of {differing} from those of the target" if names else "\n")
+    assert says(report, "weights left out, as transformers leaves them out: model.odd")
+    assert says(report, "compared with transformers", "have the same log-probability")
+
+
+def test_where_transformers_computes_otherwise_nothing_is_written(
+    marian: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    table = {"encoder": "lm_head.weight", "decoder": "lm_head.weight", "output": "lm_head.weight"}
+    weights = load_file(marian / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.shared.weight"] + 1.0
+    weights["lm_head.weight"][5] *= 3
+    save_file(weights, marian / "model.safetensors", {"format": "pt"})
+
+    def wrong(tensors: dict[str, Tensor], _: object) -> dict[str, Tensor]:
+        return {side: tensors[name] for side, name in table.items()}
+
+    monkeypatch.setattr(huggingface_import, "embeddings", wrong)
+    said = refused(mt("import", "huggingface", marian, "-o", tmp_path / "out"))
+    assert says(said, marian, "transformers computes other probabilities", "nothing was written")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_search_that_generation_config_asks_for_is_kept_or_named(
+    marian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single tokens that are never chosen are; rows without a piece, too."""
+    monkeypatch.setattr(huggingface_import, "compare", lambda *_: "")
+    vocabulary = json.loads((marian / "vocab.json").read_text(encoding="utf-8"))
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    del vocabulary[pieces[20]]
+    (marian / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    bad = [[176], [30], [31, 32]]  # 176: pad
+    search = {"bad_words_ids": bad, "no_repeat_ngram_size": 3, "length_penalty": 0.5}
+    search |= {"max_length": 40, "forced_bos_token_id": 7}
+    neutral = {"repetition_penalty": 1.0, "do_sample": False}
+    change(marian / "generation_config.json", **search, **neutral)
+    report = import_model(marian, tmp_path / "model")
+    for parts in (
+        ("rows of the embeddings without a piece, which are never chosen: 1",),
+        ("tokens that are never chosen, as generation_config.json says: 1",),
+        ("no_repeat_ngram_size 3 is left out; give --no-repeat-ngram 3 to mt translate",),
+        ("forced_bos_token_id 7 is left out",),
+        ("bad_words_ids of several tokens are left out: [[31, 32]]", "--forbid"),
+        ("max_length 40 is left out", "decode.max_len_factor"),
+    ):
+        assert says(report, *parts)
+    assert "repetition_penalty" not in report
+    assert "do_sample" not in report
+    loaded = load_model(tmp_path / "model")
+    never = [i for i, bias in enumerate(loaded.model.output.bias.tolist()) if bias < -50]
+    assert [loaded.tokenizer.tgt.all_pieces()[i] for i in never if i > EOS] == [
+        "<row 20>", pieces[30],
+    ]  # fmt: skip
+    assert loaded.config.decode.length_penalty == 0.5
+
+
 def test_an_imported_model_translates_and_scores(imported: Path, tmp_path: Path, mt: Mt) -> None:
     source, target = tmp_path / "src", tmp_path / "tgt"
     source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
@@ -256,6 +335,7 @@ ODD = ["64", None, True, -1, float("nan"), 10**400, [[1]], {"a": 1}, 2**31, floa
 @pytest.fixture
 def no_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_import, "save_model_folder", lambda *_, **__: None)
+    monkeypatch.setattr(huggingface_import, "compare", lambda *_: "")  # takes half a second
 
 
 def import_or_refuse(folder: Path) -> str:

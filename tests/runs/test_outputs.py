@@ -8,15 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, lines_of, metrics_of
+from conftest import Mt, config_of, lines_of, metrics_of, write_lines
 from scores import score_corpus
 
 from mt.config.schema import Config
 from mt.interop.model_card import model_card
 from mt.model import checkpoint
 from mt.report.run_summary import read_run, read_samples, read_test_sentences
+from mt.report.scores import score_run
 from mt.runs import model_folder
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs
+from mt.runs.run_dir import saved_config
 from mt.training.launch import train
 from mt.training.optim import learning_rate
 from mt.translate.quality_flags import FLAGS
@@ -107,6 +109,34 @@ def test_scores_of_training_are_what_the_commands_find(
     text = f"source     {first.source}\nreference  {first.reference}\noutput     {first.output}\n\n"
     path = tiny_run / "samples" / "step-00000200.txt"
     assert path.read_text(encoding="utf-8").startswith(text)
+
+
+def test_a_test_text_is_scored_as_users_translate_it_and_so_in_report_and_card(
+    copied_run: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """Lines in capitals, which the training text does not have; a file that was cut short."""
+    capitals = {side: tmp_path / f"capitals.{side}" for side in ("src", "tgt")}
+    for side, path in capitals.items():
+        write_lines(path, [line.upper() for line in lines_of(tiny_corpus / f"test.{side}")])
+    test = [{side: str(path) for side, path in capitals.items()}]
+    config = config_of(saved_config(copied_run).model_dump(), data={"test": test})
+    train(config, copied_run, "cpu")
+    recorded = metrics_of(copied_run, "test")[-1]
+    options = ("--device", "cpu", "--precision", "fp32", "--metrics", "bleu", "--json")
+    files = ("--src", capitals["src"], "--ref", capitals["tgt"])
+    scores = {}
+    for how in ((), ("--as-written",)):
+        ended = mt("evaluate", "--model", copied_run, *files, *options, *how)
+        scores[how] = json.loads(ended.out).popitem()[1][0]["value"]
+    assert scores["--as-written",] < 5 < 30 < scores[()] == recorded["bleu"]
+    assert f"{scores[()]:.2f}" in model_card(checkpoint.load_model(copied_run), "")
+    outputs = copied_run / recorded["outputs"]
+    for cut in (False, True):
+        if cut:
+            write_lines(outputs, lines_of(outputs)[:-3])
+        run = read_run(copied_run, "")
+        assert score_run(run)[-2].bleu.score.value == scores[()]
+        assert any("37 of 40 outputs can be read" in text for text in run.remarks) == cut
 
 
 def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(

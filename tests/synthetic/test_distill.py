@@ -67,7 +67,7 @@ def test_the_teacher_translates_its_training_data(
     assert "n_encoder_layers: 3" in student.read_text(encoding="utf-8")
     assert "n_decoder_layers: 1" in student.read_text(encoding="utf-8")
     assert config.data.valid == teacher.data.valid
-    assert config.data.root == teacher.data.root
+    assert config.data.root == str(Path(teacher.data.root or ".").absolute())
     assert (config.optim, config.batch) == (teacher.optim, teacher.batch)
 
 

@@ -119,8 +119,7 @@ def validate_sharded(run: Path) -> None:
             assert config.data.valid is not None
             validation = Validation(config, tokenizer, log, world, scoring)
             results = (
-                validation.evaluate(loaded.model, device, one, Signals())
-                for one in (World(), world)
+                validation.evaluate(loaded, device, one, Signals()) for one in (World(), world)
             )
             whole, sharded = ((one.nll, one.scores, one.outputs) for one in results)
             assert whole == sharded, (world.rank, whole, sharded)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mt.config.schema import Config
 from mt.model import checkpoint
+from mt.report.run_summary import read_run
 from mt.runs import model_folder
 from mt.training import launch
 from mt.training.launch import train
@@ -50,13 +51,37 @@ def test_keep_last_newest_and_keep_best_best_are_kept(
     assert kept_steps(tmp_path) == [2, 4, 5, 6]
 
 
-def test_of_equal_scores_keep_best_keeps_the_lower_nll(
-    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path
+@pytest.mark.parametrize(
+    ("validations", "best"),
+    [
+        # BLEU and nll; the last one is kept for being the last.
+        ([(9.0, 3.0), (9.0, 2.0), (9.0, 2.5), (1.0, 1.0)], [2, 3]),
+        # Below 1 BLEU the nll decides, and such a model is never better than one above.
+        ([(0.4, 3.0), (0.1, 2.0), (0.2, 2.5), (0.9, 4.0)], [2, 3]),
+        ([(0.9, 2.5), (0.4, 2.0), (1.1, 5.0), (0.8, 4.0)], [2, 3]),
+    ],
+)
+def test_one_ranking_keeps_checkpoints_names_the_best_and_averages(
+    validations: list[tuple[float, float]],
+    best: list[int],
+    quick_config: QuickConfig,
+    scripted_validations: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
-    scripted_validations((9.0, 3.0), (9.0, 2.0), (9.0, 2.5), (1.0, 1.0))
+    scripted_validations(*validations)
     settings = {"max_steps": 4, "valid_every": 1, "keep_last": 1, "keep_best": 2}
-    train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
-    assert kept_steps(tmp_path) == [2, 3, 4]
+    run = tmp_path / "run"
+    run.mkdir()
+    train(quick_config(NO_TEST, train=settings), run, "cpu")
+    assert kept_steps(run) == [*best, 4]
+    assert checkpoint.average_run(run, 2, tmp_path / "mean", by_score=True) == best
+    first = checkpoint.average_run(run, 1, tmp_path / "first", by_score=True)
+    assert [model_folder.step_name(step) for step in first] == [
+        (run / "checkpoints" / "best").resolve().name
+    ]
+    valid = read_run(run, "run").valid
+    assert valid is not None
+    assert valid.step == first[0]
 
 
 def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerOf) -> None:

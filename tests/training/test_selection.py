@@ -11,17 +11,18 @@ import pytest
 from conftest import config_of, log_of, metrics_of
 
 from mt.evaluation.metrics import Score
+from mt.runs.metrics import Scored
 from mt.runs.model_folder import find_model, read_meta
 from mt.runs.outputs import drop_other_outputs, valid_output_steps, write_valid_outputs
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.selection import Criterion, Scored, ValidationResult
+from mt.training.selection import Criterion, ValidationResult
 
 
 def scored(metric: str, value: float, nll: float, bleu: float) -> Scored:
     """What a validation with this BLEU, nll and value of the metric counts."""
     scores = {"bleu": Score("BLEU", bleu, ""), metric: Score(metric, value, "")}
-    return Criterion(metric).scored(ValidationResult(nll, scores, []))
+    return Criterion(metric).scored(ValidationResult(nll, scores, []).figures())
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
             looping = [n for n in single if runs_away(lines[n], before[n])]
             alone = next(translator.translate([lines[looping[0]]]))
         assert len(looping) >= 3
-        assert says(summary, " repeated themselves", "searched again", "better for")
+        assert says(summary, " repeating up to the limit", "searched again", "better for")
         for n in single:
             # The second search may find nothing better.
             if n not in looping or runs_away(lines[n], after[n]):
@@ -83,4 +83,4 @@ def test_no_log_probability_decides(
     options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
     translator = load_translator(SearchOptions(beam_size=1, as_written=True), options)
     assert [one.texts for one in translator.translate(["x"])] == [("a " * 9,)]
-    assert says(translator.summary(), "1 repeated themselves", "better for 0")
+    assert says(translator.summary(), "1 repeating up to the limit", "better for 0")

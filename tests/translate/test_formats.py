@@ -138,11 +138,16 @@ def test_no_other_format() -> None:
         LineFormat(quoting="csv")
 
 
-def test_half_a_character_comes_back_as_it_came() -> None:
-    """JSON can spell half of a surrogate pair, as a text that was cut has it; UTF-8 cannot."""
+def test_half_a_character_is_refused_or_comes_back_as_it_came() -> None:
+    """JSON can spell half of a surrogate pair, as a text that was cut has it; UTF-8 cannot.
+
+    It is refused, as in a corpus, unless --errors replace is given.
+    """
     line = json.dumps({"text": "grün \ud83d", "note": "\ude00", "whole": "\U0001f600"})
     form = LineFormat("jsonl")
-    assert form.extract(line, "x") == "grün \ufffd"
+    assert form.extract(line, "x", "replace") == "grün \ufffd"
+    with pytest.raises(DataError, match=r"x: character 6 of --field text .* --errors replace"):
+        form.extract(line, "x")
     (found,) = rendered(form, line, TWO)
     assert json.loads(found.encode("utf-8")) == {**json.loads(line), "translation": "one"}
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import Mt, mt_command, write_lines
+from conftest import Mt, mt_command, refused, write_lines
 from faults import raising
 from messages import says
 from model_files import copy_model, drop, empty, flip, truncate
@@ -23,7 +23,7 @@ from mt.errors import CheckpointError
 from mt.files import sha256_of
 from mt.runs.model_folder import ModelFolder, checkpoints, read_folder
 from mt.search import ctranslate2_model
-from mt.translate import load_ctranslate2
+from mt.translate import load, load_ctranslate2
 from mt.translate.load_ctranslate2 import is_mine, load_converted, user_cache
 
 Convert = Callable[[ModelFolder, Path], None]
@@ -267,3 +267,14 @@ def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
     with pytest.raises(CheckpointError, match="other probabilities"):
         load_converted(described, content, quiet)
     assert cached() == []
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+def test_an_unknown_language_is_refused_before_the_model_is_converted(
+    command: str, mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_load", raising(AssertionError("it was loaded")))
+    files = {"translate": [tiny_corpus / "test.src"]}
+    files["evaluate"] = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
+    said = refused(mt(command, "--model", tiny_run, *files[command], "--to", "fr"))
+    assert says(said, "--to: must be a language that this model translates into", "found fr")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mt.data.reading.corpus import aligned_files_faults, read_pairs
 from mt.data.reading.formats import aligned_files, format_of, local_files
+from mt.data.reading.misaligned import AlignmentCheck
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.errors import DataError
 
@@ -38,6 +39,8 @@ NAMES = frozenset(
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 # Share of cells with doubled quotation marks above which they are taken for quoting.
 MAX_DOUBLED = 0.001
+# Runs of misaligned lines that a warning names.
+SHOWN_RUNS = 3
 
 
 @dataclass
@@ -143,6 +146,7 @@ class _Sample:
     first: Pair = ("", "")
     with_text: int = 0  # on both sides
     odd: Damage = field(default_factory=Damage)
+    alignment: AlignmentCheck = field(default_factory=AlignmentCheck)
 
     def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Pass the pairs on and count them."""
@@ -154,6 +158,7 @@ class _Sample:
                 self.odd.add("no reference", f"{self.pairs:,}")
             elif src.strip():
                 self.with_text += 1
+                self.alignment.add(self.pairs, src, tgt)
             if src == tgt and src.strip():
                 self.odd.add("identical", src)
             for cell in (src, tgt):
@@ -193,6 +198,14 @@ class _Sample:
             yield (
                 f"{where}: {lines:,} of {self.pairs:,} lines have no reference, the first is line "
                 f"{first}; they are not scored"
+            )
+        if runs := self.alignment.finish():
+            shown = ", ".join(map(str, runs[:SHOWN_RUNS]))
+            more = f", and {len(runs) - SHOWN_RUNS:,} more runs" if len(runs) > SHOWN_RUNS else ""
+            yield (
+                f"{where}: about lines {shown}{more} look misaligned: lengths and numbers do not "
+                "go together there as in the other lines. Look at the first ones: a line may be "
+                "missing on one side"
             )
         is_same_text = source.src == source.tgt or (
             format_of(source, root) == "text"

@@ -47,7 +47,7 @@ def select_pairs(
         tgt = lookup(row, source.tgt)
         try:
             if not (isinstance(src, str) and isinstance(tgt, str)):
-                raise DataError("\n".join(_column_faults(source, place, row, where)))
+                raise DataError("\n".join(_column_faults(source, place, row, where, n_pairs > 0)))
             src = _text(src, f"{where}.src", place, source.errors, damage)
             tgt = _text(tgt, f"{where}.tgt", place, source.errors, damage)
         except DataError as error:
@@ -69,15 +69,16 @@ def select_pairs(
 def lookup(row: Mapping[str, Any], column: str) -> Any:
     """The cell of a column, whose dots may lead into nested columns; None if there is none.
 
-    A null is an empty text, as an empty line is: nobody has translated it.
+    A null, also on the way, is an empty text, as an empty line is: nobody has translated it.
     """
+    parts = [column] if column in row else column.split(".")
+    nested = row.get("translation", ())  # the type that the datasets library has for translations
+    if parts[0] not in row and (nested is None or isinstance(nested, Mapping)):
+        parts = ["translation", column]
     value: Any = row
-    if column in row:
-        return "" if row[column] is None else row[column]
-    parts = column.split(".")
-    if parts[0] not in row and isinstance(row.get("translation"), Mapping):
-        parts = ["translation", column]  # the type that the datasets library has for translations
     for part in parts:
+        if value is None:
+            break
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = value[part]
@@ -103,13 +104,18 @@ def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str
     return " ".join([first.rstrip(), *between, rest[-1].lstrip()])
 
 
-def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: str) -> list[str]:
-    """Messages about the cells of a row that is not two texts."""
+def _column_faults(
+    source: Source, place: str, row: Mapping[str, Any], where: str, is_known: bool
+) -> list[str]:
+    """Messages about the cells of a row that is not two texts.
+
+    `is_known`: an earlier row has both columns, so this one lacks a key.
+    """
     names: list[str] = []
     for name, value in row.items():
         names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
     faults = []
-    for side, column in (("src", source.src), ("tgt", source.tgt)):
+    for side, column, other in (("src", source.src, source.tgt), ("tgt", source.tgt, source.src)):
         cell = lookup(row, column)
         if cell is not None and not isinstance(cell, str):
             shown = f"{type(cell).__name__} {str(cell)[:40]!r}"
@@ -117,15 +123,23 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
                 f"{where}.{side}: {place}: column {column!r} holds {shown}, text is required. "
                 "Correct the row or remove it."
             )
-        elif not isinstance(cell, str):
-            near = difflib.get_close_matches(column, names, n=1)
+        elif cell is None and is_known:
+            faults.append(
+                f"{where}.{side}: {place}: this row has no {column!r}, as the rows before it have. "
+                "Correct the row or remove it, or set errors: skip to leave such rows out."
+            )
+        elif cell is None:
+            others = [name for name in names if name != other]  # the other side's is no advice
+            near = difflib.get_close_matches(column, others, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             kind = source.format or SUFFIXES.get(suffix_of(Path(str(source.path))))
-            has_first_line = kind in ("tsv", "csv")
-            number = has_first_line and not names[0].isdecimal()
+            remedy = ""
+            if kind in ("tsv", "csv") and not names[0].isdecimal():
+                remedy = ", or to its number, from 1, if these are no names"
+            elif kind in ("json", "jsonl"):
+                remedy = "; if only some rows lack it, set errors: skip"
             faults.append(
                 f"{where}.{side}: {place}: there is no column {column!r}{hint} Set {side} to one "
-                f"of its columns: {', '.join(map(repr, names))}"
-                f"{', or to its number, from 1, if these are no names' if number else ''}."
+                f"of its columns: {', '.join(map(repr, names))}{remedy}."
             )
     return faults

@@ -106,6 +106,13 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
             pass
 
 
+def require_whole(file: BinaryIO) -> None:
+    """Read the rest of a compressed file of `open_text`, which raises if it is damaged."""
+    if not isinstance(getattr(file, "raw", None), io.FileIO):
+        while file.read(1 << 20):
+            pass
+
+
 def packed_suffix(head: bytes) -> str:
     """The usual suffix of a compressed file that begins with these bytes; empty for others."""
     if head.startswith(b"\x1f\x8b"):

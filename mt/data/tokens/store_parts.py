@@ -25,7 +25,7 @@ from mt.data.reading.formats import format_of
 from mt.data.tokens.duplicates import DuplicateFinder, pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault, with_text
 from mt.errors import DataError
-from mt.files import read_json
+from mt.files import read_json, save_array
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def _encode_part(
             lengths.extend(chain.from_iterable((len(src), len(tgt)) for src, tgt in kept))
             ids = chain.from_iterable(chain.from_iterable(kept))
             file.write(np.fromiter(ids, texts.id_type).tobytes())
-        np.save(partial / "lengths.npy", np.array(lengths, texts.length_type).reshape(-1, 2).T)
-        np.save(partial / "keys.npy", np.concatenate(keys))
-        np.save(partial / "faults.npy", np.frombuffer(faults, np.uint8))
+        save_array(partial / "lengths.npy", np.array(lengths, texts.length_type).reshape(-1, 2).T)
+        save_array(partial / "keys.npy", np.concatenate(keys))
+        save_array(partial / "faults.npy", np.frombuffer(faults, np.uint8))
         meta = {"corpus": corpus, "counts": asdict(counts)}
         (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
@@ -188,7 +188,7 @@ def _merged(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> l
             lengths.append(part_lengths[:, stays])
             ids = np.fromfile(part / TOKENS, texts.id_type)
             file.write(ids[np.repeat(stays, part_lengths.sum(0, dtype=np.int64))].tobytes())
-    np.save(folder / "lengths.npy", np.concatenate(lengths, axis=1))
+    save_array(folder / "lengths.npy", np.concatenate(lengths, axis=1))
     return corpora
 
 
