@@ -19,78 +19,29 @@ if TYPE_CHECKING:
     from mt.data.reading.text_files import FileRecords
 
 
-Prefix = Annotated[
-    str,
-    output_option(
-        "--output",
-        "-o",
-        metavar="OUT",
-        help="OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst",
-    ),
-]
-Against = Annotated[
-    list[Path] | None,
-    input_option(
-        "--against",
-        metavar="FILE",
-        help="text that must not be in the corpora, such as a test set: a pair with one of its "
-        "lines, or cells, goes; repeatable",
-    ),
-]
-Limits = Annotated[
-    list[str] | None,
-    input_option(
-        "--limit",
-        metavar="KEY=VALUE",
-        help="key of data.clean, such as max_words=100; null is off; repeatable",
-    ),
-]
-Rejected = Annotated[
-    Path | None,
-    output_option(
-        "--rejected",
-        metavar="FILE",
-        help="rejected pairs with rule, score and place: TSV, plain, .gz or .zst",
-    ),
-]
+# fmt: off
+Prefix = Annotated[str, output_option("--output", "-o", metavar="OUT", help=
+    "OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst")]
+Against = Annotated[list[Path] | None, input_option("--against", metavar="FILE", help=
+    "text that must not be in the corpora, such as a test set: a pair with one of its lines, or "
+    "cells, goes; repeatable")]
+Limits = Annotated[list[str] | None, input_option("--limit", metavar="KEY=VALUE", help=
+    "key of data.clean, such as max_words=100; null is off; repeatable")]
+Rejected = Annotated[Path | None, output_option("--rejected", metavar="FILE", help=
+    "rejected pairs with rule, score and place: TSV, plain, .gz or .zst")]
 AsJson = Annotated[bool, output_option("--json", help="print the report as JSON")]
-Overwrite = Annotated[
-    bool, output_option("--overwrite", help="replace files that are there already")
-]
-Workers = Annotated[
-    int | None,
-    execution_option(
-        "--workers",
-        metavar="N",
-        min=1,
-        help="processes (default: one per core); with --executor slurm, ranks of a stage",
-    ),
-]
-Executor = Annotated[
-    Literal["local", "slurm"],
-    execution_option(
-        "--executor",
-        metavar="NAME",
-        help="local, or slurm: job arrays, started by datatrove (extra cluster) from here",
-    ),
-]
-Sbatch = Annotated[
-    list[str] | None,
-    execution_option(
-        "--sbatch",
-        metavar="KEY=VALUE",
-        help="with --executor slurm, option of sbatch, such as partition=cpu; repeatable",
-    ),
-]
-Work = Annotated[
-    Path | None,
-    execution_option(
-        "--work",
-        metavar="FOLDER",
-        help="folder for scores, which stay there: another --limit scores nothing again "
-        "(default: OUT.work, removed at the end)",
-    ),
-]
+Overwrite = Annotated[bool, output_option("--overwrite", help=
+    "replace files that are there already")]
+Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
+    "processes (default: one per core); with --executor slurm, ranks of a stage")]
+Executor = Annotated[Literal["local", "slurm"], execution_option("--executor", metavar="NAME", help=
+    "local, or slurm: job arrays, started by datatrove (extra cluster) from here")]
+Sbatch = Annotated[list[str] | None, execution_option("--sbatch", metavar="KEY=VALUE", help=
+    "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")]
+Work = Annotated[Path | None, execution_option("--work", metavar="FOLDER", help=
+    "folder for scores, which stay there: another --limit scores nothing again (default: OUT.work, "
+    "removed at the end)")]
+# fmt: on
 
 
 @with_groups

@@ -12,28 +12,22 @@ from mt.cli.options import (
 )
 from mt.errors import ConfigError
 
+# fmt: off
+RunDir = Annotated[Path, argument("run directory", "RUN")]
+Output = Annotated[Path, plain_option("--output", "-o", metavar="FOLDER", help=
+    "new model folder to write")]
+Last = Annotated[int | None, plain_option("--last", metavar="N", min=1, help=
+    "average the newest N checkpoints; 5 if not given")]
+Best = Annotated[int | None, plain_option("--best", metavar="N", min=1, help=
+    "average the N checkpoints with the best validation score")]
+# fmt: on
+
 
 def average(
-    run_dir: Annotated[Path, argument("run directory", "RUN")],
-    output: Annotated[
-        Path,
-        plain_option("--output", "-o", metavar="FOLDER", help="new model folder to write"),
-    ],
-    last: Annotated[
-        int | None,
-        plain_option(
-            "--last", metavar="N", min=1, help="average the newest N checkpoints; 5 if not given"
-        ),
-    ] = None,
-    best: Annotated[
-        int | None,
-        plain_option(
-            "--best",
-            metavar="N",
-            min=1,
-            help="average the N checkpoints with the best validation score",
-        ),
-    ] = None,
+    run_dir: RunDir,
+    output: Output,
+    last: Last = None,
+    best: Best = None,
 ) -> None:
     """Average the weights of a run's checkpoints. See Vaswani et al., 2017, section 6.1.
 

@@ -69,14 +69,15 @@ def show(config: ConfigName, settings: Settings = None) -> None:
     print_result(with_origins(load_config(config, settings or [])))
 
 
+# fmt: off
+Markdown = Annotated[bool, output_option("--markdown", help=
+    "print a table of all keys instead: the page configs/keys.md")]
+# fmt: on
+
+
 @app.command("schema", cls=PanelCommand)
 def schema(
-    markdown: Annotated[
-        bool,
-        output_option(
-            "--markdown", help="print a table of all keys instead: the page configs/keys.md"
-        ),
-    ] = False,
+    markdown: Markdown = False,
 ) -> None:
     """Print the JSON Schema of configs: what each key means and takes. Editors can use it.
 

@@ -14,19 +14,17 @@ from mt.cli.options import (
 )
 from mt.errors import ConfigError
 
+# fmt: off
+Shard = Annotated[str, execution_option("--shard", metavar="K/N", help=
+    "encode part K of N, as job K of an array; the last job joins the parts")]
+# fmt: on
+
 
 def prepare(
     config: ConfigName,
     settings: Settings = None,
     run_dir: RunDir = None,
-    shard: Annotated[
-        str,
-        execution_option(
-            "--shard",
-            metavar="K/N",
-            help="encode part K of N, as job K of an array; the last job joins the parts",
-        ),
-    ] = "1/1",
+    shard: Shard = "1/1",
 ) -> None:
     """Train the tokenizer and encode text ahead of mt train.
 

@@ -85,275 +85,98 @@ _CONFIG = config_option(
     autocompletion=_config_names,
     help="config file, or the name of a shipped config",
 )
+# fmt: off
 ConfigName = Annotated[str, _CONFIG]
 OptionalConfig = Annotated[str | None, _CONFIG]
-Settings = Annotated[
-    list[str] | None,
-    config_option(
-        "--set", metavar="KEY=VALUE", help="override one value, such as model.d_ff=1024; repeatable"
-    ),
-]
-Model = Annotated[
-    Path,
-    input_option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="run directory, checkpoint, averaged or imported model",
-    ),
-]
-TokenizerPath = Annotated[
-    Path,
-    input_option(
-        "--model",
-        "-m",
-        metavar="PATH",
-        help="SentencePiece .model file, run directory, checkpoint, averaged or imported model",
-    ),
-]
-Models = Annotated[
-    list[Path],
-    input_option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="run directory, checkpoint, averaged or imported model; several make an ensemble",
-    ),
-]
-OnErrors = Annotated[
-    ErrorsName,
-    input_option(
-        "--errors",
-        metavar="HOW",
-        help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
-    ),
-]
-OptionalModel = Annotated[
-    Path | None,
-    input_option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="trained model: run directory, checkpoint, averaged or imported model",
-    ),
-]
+Settings = Annotated[list[str] | None, config_option("--set", metavar="KEY=VALUE", help=
+    "override one value, such as model.d_ff=1024; repeatable")]
+Model = Annotated[Path, input_option("--model", "-m", metavar="FOLDER", help=
+    "run directory, checkpoint, averaged or imported model")]
+TokenizerPath = Annotated[Path, input_option("--model", "-m", metavar="PATH", help=
+    "SentencePiece .model file, run directory, checkpoint, averaged or imported model")]
+Models = Annotated[list[Path], input_option("--model", "-m", metavar="FOLDER", help=
+    "run directory, checkpoint, averaged or imported model; several make an ensemble")]
+OnErrors = Annotated[ErrorsName, input_option("--errors", metavar="HOW", help=
+    "bytes that are not UTF-8: strict stops, replace puts U+FFFD")]
+OptionalModel = Annotated[Path | None, input_option("--model", "-m", metavar="FOLDER", help=
+    "trained model: run directory, checkpoint, averaged or imported model")]
 Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN", "Input")]
-Side = Annotated[
-    SideName | None,
-    input_option(
-        "--side",
-        metavar="NAME",
-        help="src or tgt: which vocabulary, where source and target have their own",
-    ),
-]
+Side = Annotated[SideName | None, input_option("--side", metavar="NAME", help=
+    "src or tgt: which vocabulary, where source and target have their own")]
 _SENTENCE = argument("source sentence", "SENTENCE", "Input")
 Sentence = Annotated[str, _SENTENCE]
 OptionalSentence = Annotated[str | None, _SENTENCE]
-ToLanguage = Annotated[
-    str | None,
-    input_option(
-        "--to",
-        autocompletion=_target_languages,
-        metavar="CODE",
-        help="language to translate into, such as fr, of a model that knows several",
-    ),
-]
-FromLanguage = Annotated[
-    str | None,
-    input_option(
-        "--from",
-        metavar="CODE",
-        help="language of the source, such as de, of a model that knows several: to write lines in "
-        "capitals or without a final stop as its training text would, and to find sentences",
-    ),
-]
-CorpusNames = Annotated[
-    list[str] | None,
-    argument(
-        "corpora: two text files in a row are source and target; others are files of pairs, "
-        "folders, what two text files have in common (corpus/train), hub names, or a source as in "
-        "a config ({path: a.jsonl, src: translation.de, tgt: translation.en})",
-        "IN",
-        "Input",
-    ),
-]
-Languages = Annotated[
-    str | None,
-    input_option(
-        "--langs",
-        metavar="SRC-TGT",
-        help="languages of the corpora, such as de-en (default: the endings of text files)",
-    ),
-]
-RunDir = Annotated[
-    Path | None,
-    output_option(
-        "--run-dir",
-        metavar="FOLDER",
-        help="run directory (default: runs/NAME, by the config's name)",
-    ),
-]
+ToLanguage = Annotated[str | None, input_option(
+    "--to", autocompletion=_target_languages, metavar="CODE", help=
+    "language to translate into, such as fr, of a model that knows several")]
+FromLanguage = Annotated[str | None, input_option("--from", metavar="CODE", help=
+    "language of the source, such as de, of a model that knows several: to write lines in capitals "
+    "or without a final stop as its training text would, and to find sentences")]
+CorpusNames = Annotated[list[str] | None, argument(
+    "corpora: two text files in a row are source and target; others are files of pairs, folders, "
+    "what two text files have in common (corpus/train), hub names, or a source as in a config "
+    "({path: a.jsonl, src: translation.de, tgt: translation.en})", "IN", "Input")]
+Languages = Annotated[str | None, input_option("--langs", metavar="SRC-TGT", help=
+    "languages of the corpora, such as de-en (default: the endings of text files)")]
+RunDir = Annotated[Path | None, output_option("--run-dir", metavar="FOLDER", help=
+    "run directory (default: runs/NAME, by the config's name)")]
 AsJson = Annotated[bool, output_option("--json", help="print JSON")]
-OutputFile = Annotated[
-    str,
-    output_option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="output file, written completely or not at all; - is stdout",
-    ),
-]
-CorpusFile = Annotated[
-    str,
-    output_option(
-        "--output",
-        "-o",
-        metavar="FILE.tsv",
-        help="corpus of two columns, source and target; written completely or not at all",
-    ),
-]
-Alignments = Annotated[
-    bool,
-    output_option(
-        "--alignments",
-        help="add a word alignment to each output: i-j pairs, counted from 0; without spaces "
-        "between words, characters start:end",
-    ),
-]
-AlignmentHeads = Annotated[
-    str | None,
-    output_option(
-        "--alignment-heads",
-        metavar="L:H,...",
-        help="align by the mean of these cross-attention layers (L) or heads (L:H) (default: the "
-        "last layer but one)",
-    ),
-]
-NewFolder = Annotated[
-    Path, output_option("--output", "-o", metavar="FOLDER", help="new folder to write")
-]
-Resume = Annotated[
-    bool, output_option("--resume", help="continue the output file of an interrupted job")
-]
-Overwrite = Annotated[
-    bool, output_option("--overwrite", help="replace a corpus that is at --output already")
-]
-Quantization = Annotated[
-    PrecisionOfWeights,
-    output_option(
-        "--quantization", metavar="NAME", help="precision of the weights: fp32, fp16, bf16 or int8"
-    ),
-]
-Picture = Annotated[
-    Path | None,
-    output_option("--output", "-o", metavar="FILE", help="picture to write, .svg or .png"),
-]
-BeamSize = Annotated[
-    int | None,
-    search_option(
-        "--beam-size",
-        metavar="N",
-        min=1,
-        help="hypotheses kept per sentence; 1 is greedy search (default: the model's config, or mt "
-        "tune)",
-    ),
-]
-LengthPenalty = Annotated[
-    float | None,
-    search_option(
-        "--length-penalty",
-        metavar="A",
-        min=0,
-        max=100,
-        help="divide log-probabilities by length^A; higher favours longer outputs (default: the "
-        "model's config, or mt tune)",
-    ),
-]
-SplitSentences = Annotated[
-    WhenToSplit,
-    search_option(
-        "--split-sentences",
-        metavar="WHEN",
-        help="translate the sentences of a line one by one and join them: always, never, or auto: "
-        "if the model learnt from lines of one sentence",
-    ),
-]
-AsWritten = Annotated[
-    bool,
-    search_option(
-        "--as-written",
-        help="give the model lines in capitals, Title Case or lower case, without a final stop or "
-        "with emoji as they are, instead of as its training text would write them",
-    ),
-]
-Sample = Annotated[
-    bool,
-    sampling_option("--sample", help="draw outputs at random instead of searching for the best"),
-]
-Temperature = Annotated[
-    float | None,
-    sampling_option(
-        "--temperature",
-        metavar="T",
-        help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
-    ),
-]
-TopK = Annotated[
-    int | None,
-    sampling_option("--top-k", metavar="K", help="draw from the K most probable tokens; 0 is off"),
-]
-TopP = Annotated[
-    float | None,
-    sampling_option(
-        "--top-p",
-        metavar="P",
-        help="draw from the most probable tokens that together reach P; 1 is off",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    sampling_option("--seed", metavar="N", help="seed of the random draws; 1 if not given"),
-]
-BatchTokens = Annotated[
-    int | None,
-    execution_option(
-        "--batch-tokens",
-        metavar="N",
-        min=1,
-        help="batch size: source tokens, padding included, times beam size (default: chosen for "
-        "the device)",
-    ),
-]
-Precision = Annotated[
-    PrecisionName,
-    execution_option(
-        "--precision",
-        metavar="NAME",
-        help="auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)",
-    ),
-]
-EngineChoice = Annotated[
-    EngineName,
-    execution_option(
-        "--engine",
-        metavar="NAME",
-        help="torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed "
-        "and supports all options",
-    ),
-]
-DeviceName = Annotated[
-    str, execution_option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
-]
-Workers = Annotated[
-    int | None,
-    execution_option(
-        "--workers",
-        metavar="N",
-        min=1,
-        help="processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, "
-        "or all for a large file)",
-    ),
-]
+OutputFile = Annotated[str, output_option("--output", "-o", metavar="FILE", help=
+    "output file, written completely or not at all; - is stdout")]
+CorpusFile = Annotated[str, output_option("--output", "-o", metavar="FILE.tsv", help=
+    "corpus of two columns, source and target; written completely or not at all")]
+Alignments = Annotated[bool, output_option("--alignments", help=
+    "add a word alignment to each output: i-j pairs, counted from 0; without spaces between words, "
+    "characters start:end")]
+AlignmentHeads = Annotated[str | None, output_option("--alignment-heads", metavar="L:H,...", help=
+    "align by the mean of these cross-attention layers (L) or heads (L:H) (default: the last layer "
+    "but one)")]
+NewFolder = Annotated[Path, output_option("--output", "-o", metavar="FOLDER", help=
+    "new folder to write")]
+Resume = Annotated[bool, output_option("--resume", help=
+    "continue the output file of an interrupted job")]
+Overwrite = Annotated[bool, output_option("--overwrite", help=
+    "replace a corpus that is at --output already")]
+Quantization = Annotated[PrecisionOfWeights, output_option("--quantization", metavar="NAME", help=
+    "precision of the weights: fp32, fp16, bf16 or int8")]
+Picture = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
+    "picture to write, .svg or .png")]
+BeamSize = Annotated[int | None, search_option("--beam-size", metavar="N", min=1, help=
+    "hypotheses kept per sentence; 1 is greedy search (default: the model's config, or mt tune)")]
+LengthPenalty = Annotated[float | None, search_option(
+    "--length-penalty", metavar="A", min=0, max=100, help=
+    "divide log-probabilities by length^A; higher favours longer outputs (default: the model's "
+    "config, or mt tune)")]
+SplitSentences = Annotated[WhenToSplit, search_option("--split-sentences", metavar="WHEN", help=
+    "translate the sentences of a line one by one and join them: always, never, or auto: if the "
+    "model learnt from lines of one sentence")]
+AsWritten = Annotated[bool, search_option("--as-written", help=
+    "give the model lines in capitals, Title Case or lower case, without a final stop or with "
+    "emoji as they are, instead of as its training text would write them")]
+Sample = Annotated[bool, sampling_option("--sample", help=
+    "draw outputs at random instead of searching for the best")]
+Temperature = Annotated[float | None, sampling_option("--temperature", metavar="T", help=
+    "divide logits by T: below 1 is less random, above 1 more; 1 is off")]
+TopK = Annotated[int | None, sampling_option("--top-k", metavar="K", help=
+    "draw from the K most probable tokens; 0 is off")]
+TopP = Annotated[float | None, sampling_option("--top-p", metavar="P", help=
+    "draw from the most probable tokens that together reach P; 1 is off")]
+Seed = Annotated[int | None, sampling_option("--seed", metavar="N", help=
+    "seed of the random draws; 1 if not given")]
+BatchTokens = Annotated[int | None, execution_option("--batch-tokens", metavar="N", min=1, help=
+    "batch size: source tokens, padding included, times beam size (default: chosen for the "
+    "device)")]
+Precision = Annotated[PrecisionName, execution_option("--precision", metavar="NAME", help=
+    "auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)")]
+EngineChoice = Annotated[EngineName, execution_option("--engine", metavar="NAME", help=
+    "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
+    "supports all options")]
+DeviceName = Annotated[str, execution_option("--device", metavar="NAME", help=
+    "auto, cpu, cuda or cuda:N")]
+Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
+    "processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, or all "
+    "for a large file)")]
+# fmt: on
 
 
 @dataclass(frozen=True)

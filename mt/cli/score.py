@@ -20,23 +20,25 @@ from mt.cli.options import (
 )
 from mt.errors import ConfigError
 
+# fmt: off
+Src = Annotated[str, input_option("--src", metavar="FILE", help=
+    "source text, also compressed; - is stdin")]
+Tgt = Annotated[str, input_option("--tgt", metavar="FILE", help=
+    "its translation, line by line; - is stdin")]
+AsJson = Annotated[bool, output_option("--json", help=
+    "write a JSON object per line, with the score of every token")]
+# fmt: on
+
 
 def score(
     model: Model,
-    src: Annotated[
-        str, input_option("--src", metavar="FILE", help="source text, also compressed; - is stdin")
-    ],
-    tgt: Annotated[
-        str, input_option("--tgt", metavar="FILE", help="its translation, line by line; - is stdin")
-    ],
+    src: Src,
+    tgt: Tgt,
     to: ToLanguage = None,
     output: OutputFile = "-",
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
-    as_json: Annotated[
-        bool,
-        output_option("--json", help="write a JSON object per line, with the score of every token"),
-    ] = False,
+    as_json: AsJson = False,
     length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",

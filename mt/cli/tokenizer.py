@@ -27,66 +27,30 @@ vocabulary_option = options_in("Vocabulary (of the config if not given)")
 app = command_group("tokenizer", "Learn a vocabulary; encode and decode text.")
 
 
-Output = Annotated[
-    Path,
-    output_option("--output", "-o", metavar="FILE", help="new .model file to write"),
-]
-Files = Annotated[
-    list[str] | None,
-    argument(
-        "text files, also compressed; - is stdin; data.train of --config if not given",
-        "FILE",
-        "Input",
-    ),
-]
-VocabSize = Annotated[
-    int | None,
-    vocabulary_option(
-        "--vocab-size", metavar="N", help="tokens, 4 special ones included (default: 32000)"
-    ),
-]
-Kind = Annotated[
-    Literal["bpe", "unigram"] | None,
-    vocabulary_option("--type", metavar="NAME", help="algorithm: bpe or unigram (default: bpe)"),
-]
-CharacterCoverage = Annotated[
-    float | None,
-    vocabulary_option(
-        "--character-coverage",
-        metavar="SHARE",
-        help="share of the text whose characters get a token, 0.98 to 1 (default: 0.99999, or "
-        "1 without byte fallback)",
-    ),
-]
-UserDefinedSymbols = Annotated[
-    list[str] | None,
-    vocabulary_option(
-        "--user-defined-symbols",
-        metavar="TEXT,...",
-        help="texts that are always one token; repeatable",
-    ),
-]
-SplitDigits = Annotated[
-    bool | None,
-    vocabulary_option(
-        "--split-digits/--no-split-digits", help="make each digit a token (default: on)"
-    ),
-]
-ByteFallback = Annotated[
-    bool | None,
-    vocabulary_option(
-        "--byte-fallback/--no-byte-fallback",
-        help="encode unknown characters as bytes (default: on)",
-    ),
-]
-SampleLines = Annotated[
-    int | None,
-    vocabulary_option(
-        "--sample-lines",
-        metavar="N",
-        help="learn from N lines drawn at random (default: 2000000)",
-    ),
-]
+# fmt: off
+Output = Annotated[Path, output_option("--output", "-o", metavar="FILE", help=
+    "new .model file to write")]
+Files = Annotated[list[str] | None, argument(
+    "text files, also compressed; - is stdin; data.train of --config if not given",
+    "FILE", "Input")]
+VocabSize = Annotated[int | None, vocabulary_option("--vocab-size", metavar="N", help=
+    "tokens, 4 special ones included (default: 32000)")]
+Kind = Annotated[Literal["bpe", "unigram"] | None, vocabulary_option("--type", metavar="NAME", help=
+    "algorithm: bpe or unigram (default: bpe)")]
+CharacterCoverage = Annotated[float | None, vocabulary_option(
+    "--character-coverage", metavar="SHARE", help=
+    "share of the text whose characters get a token, 0.98 to 1 (default: 0.99999, or 1 without "
+    "byte fallback)")]
+UserDefinedSymbols = Annotated[list[str] | None, vocabulary_option(
+    "--user-defined-symbols", metavar="TEXT,...", help=
+    "texts that are always one token; repeatable")]
+SplitDigits = Annotated[bool | None, vocabulary_option("--split-digits/--no-split-digits", help=
+    "make each digit a token (default: on)")]
+ByteFallback = Annotated[bool | None, vocabulary_option("--byte-fallback/--no-byte-fallback", help=
+    "encode unknown characters as bytes (default: on)")]
+SampleLines = Annotated[int | None, vocabulary_option("--sample-lines", metavar="N", help=
+    "learn from N lines drawn at random (default: 2000000)")]
+# fmt: on
 
 
 @app.command("train", cls=PanelCommand)
@@ -137,6 +101,9 @@ def train(
     train_file(values, files or [], output)
 
 
+Ids = Annotated[bool, output_option("--ids", help="write ids, not pieces")]
+
+
 @dataclass(frozen=True)
 class TokenizeGroup:
     """The options of `encode` and `decode`."""
@@ -145,7 +112,7 @@ class TokenizeGroup:
     source: Source = "-"
     side: Side = None
     errors: OnErrors = "strict"
-    ids: Annotated[bool, output_option("--ids", help="write ids, not pieces")] = False
+    ids: Ids = False
     output: OutputFile = "-"
 
     def run(self, decode: bool = False) -> None:

@@ -13,35 +13,25 @@ from mt.cli.options import (
 )
 from mt.errors import ConfigError
 
+# fmt: off
+Langs = Annotated[str, input_option("--langs", metavar="SRC-TGT", help=
+    "source and target language, such as de-en")]
+Corpus = Annotated[str | None, argument("mtdata:GROUP-NAME-VERSION-LANGS", "NAME", "Input")]
+Folder = Annotated[Path | None, output_option("--output", "-o", metavar="FOLDER", help=
+    "folder for this corpus alone; existing files are not replaced")]
+Query = Annotated[str | None, input_option("--list", metavar="TEXT", help=
+    "list the corpora whose names contain TEXT; '' lists all")]
+Overwrite = Annotated[bool, output_option("--overwrite", help=
+    "replace files that are in the folder already")]
+# fmt: on
+
 
 def get(
-    langs: Annotated[
-        str,
-        input_option(
-            "--langs", metavar="SRC-TGT", help="source and target language, such as de-en"
-        ),
-    ],
-    corpus: Annotated[
-        str | None, argument("mtdata:GROUP-NAME-VERSION-LANGS", "NAME", "Input")
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        output_option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="folder for this corpus alone; existing files are not replaced",
-        ),
-    ] = None,
-    query: Annotated[
-        str | None,
-        input_option(
-            "--list", metavar="TEXT", help="list the corpora whose names contain TEXT; '' lists all"
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, output_option("--overwrite", help="replace files that are in the folder already")
-    ] = False,
+    langs: Langs,
+    corpus: Corpus = None,
+    folder: Folder = None,
+    query: Query = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Fetch a corpus; keep its citation and checksums.
 

@@ -30,15 +30,10 @@ from mt.errors import ConfigError
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
 
-Length = Annotated[
-    int,
-    input_option(
-        "--length",
-        metavar="N",
-        min=1,
-        help="tokens of a sentence on both sides, eos included, for FLOPs",
-    ),
-]
+# fmt: off
+Length = Annotated[int, input_option("--length", metavar="N", min=1, help=
+    "tokens of a sentence on both sides, eos included, for FLOPs")]
+# fmt: on
 
 
 @app.command("model", cls=PanelCommand)
@@ -97,57 +92,28 @@ def model(
         print_result(f"{format_summary(summary)}\n{format_flops(flops)}")
 
 
-Target = Annotated[
-    str | None,
-    input_option(
-        "--target",
-        metavar="TEXT",
-        help="its translation (default: the model's own; a sentence in capitals or without a "
-        "final stop is then written as for mt translate)",
-    ),
-]
-Kind = Annotated[
-    Literal["cross", "encoder", "decoder"],
-    output_option("--kind", metavar="NAME", help="attention to show: cross, encoder or decoder"),
-]
-Layer = Annotated[
-    int | None,
-    output_option(
-        "--layer", metavar="L", help="layer to show, counted from 1 (default: the last but one)"
-    ),
-]
-Head = Annotated[
-    str | None,
-    output_option(
-        "--head",
-        metavar="H,...",
-        help="head to show, counted from 1; of several, lines have a colour for each "
-        "(default: the mean of all)",
-    ),
-]
-Word = Annotated[
-    int | None,
-    output_option("--word", metavar="N", min=1, help="show where one word looks, from 1"),
-]
+# fmt: off
+Target = Annotated[str | None, input_option("--target", metavar="TEXT", help=
+    "its translation (default: the model's own; a sentence in capitals or without a final stop is "
+    "then written as for mt translate)")]
+Kind = Annotated[Literal["cross", "encoder", "decoder"], output_option(
+    "--kind", metavar="NAME", help=
+    "attention to show: cross, encoder or decoder")]
+Layer = Annotated[int | None, output_option("--layer", metavar="L", help=
+    "layer to show, counted from 1 (default: the last but one)")]
+Head = Annotated[str | None, output_option("--head", metavar="H,...", help=
+    "head to show, counted from 1; of several, lines have a colour for each (default: the mean of "
+    "all)")]
+Word = Annotated[int | None, output_option("--word", metavar="N", min=1, help=
+    "show where one word looks, from 1")]
 Pieces = Annotated[bool, output_option("--pieces", help="show subword pieces, not words")]
-View = Annotated[
-    Literal["map", "lines", "grid"] | None,
-    output_option(
-        "--view",
-        metavar="NAME",
-        help="picture to draw: map, lines, or grid of all layers and heads (default: map; of "
-        "several heads lines)",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    output_option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="picture to write: .svg, .png, or .html to explore; text if not given",
-    ),
-]
+View = Annotated[Literal["map", "lines", "grid"] | None, output_option(
+    "--view", metavar="NAME", help=
+    "picture to draw: map, lines, or grid of all layers and heads (default: map; of several heads "
+    "lines)")]
+Output = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
+    "picture to write: .svg, .png, or .html to explore; text if not given")]
+# fmt: on
 
 
 @app.command("attention", cls=PanelCommand)
@@ -208,22 +174,15 @@ def attention(
         say(f"{output}: {warning or 'written'}")
 
 
-StepsTarget = Annotated[
-    str | None,
-    input_option(
-        "--target", metavar="TEXT", help="its translation (default: what the search finds)"
-    ),
-]
-ShownLayer = Annotated[
-    int, output_option("--layer", metavar="L", min=1, help="layer to show in full, from 1")
-]
+# fmt: off
+StepsTarget = Annotated[str | None, input_option("--target", metavar="TEXT", help=
+    "its translation (default: what the search finds)")]
+ShownLayer = Annotated[int, output_option("--layer", metavar="L", min=1, help=
+    "layer to show in full, from 1")]
 ShownHead = Annotated[int, output_option("--head", metavar="H", min=1, help="head to show, from 1")]
-StepsPage = Annotated[
-    Path | None,
-    output_option(
-        "--html", metavar="FILE", help="write a page with heat maps, .html, instead of text"
-    ),
-]
+StepsPage = Annotated[Path | None, output_option("--html", metavar="FILE", help=
+    "write a page with heat maps, .html, instead of text")]
+# fmt: on
 
 
 @app.command("steps", cls=PanelCommand)
@@ -281,21 +240,21 @@ def steps(
         print_result(f"\n{steps_view.search_as_text(prefixes, text)}")
 
 
+# fmt: off
+Side = Annotated[SideName, input_option("--side", metavar="NAME", help=
+    "src or tgt, where the positions are learned")]
+Count = Annotated[int, output_option("--positions", metavar="N", min=2, help=
+    "how many positions to show, from the first on")]
+# fmt: on
+
+
 @app.command("positions", cls=PanelCommand)
 def positions(
     config: OptionalConfig = None,
     trained: OptionalModel = None,
     settings: Settings = None,
-    side: Annotated[
-        SideName,
-        input_option("--side", metavar="NAME", help="src or tgt, where the positions are learned"),
-    ] = "src",
-    count: Annotated[
-        int,
-        output_option(
-            "--positions", metavar="N", min=2, help="how many positions to show, from the first on"
-        ),
-    ] = 100,
+    side: Side = "src",
+    count: Count = 100,
     picture: Picture = None,
 ) -> None:
     """Show position embeddings and how similar they are.
@@ -333,24 +292,25 @@ def positions(
     say(f"{picture}: {save_picture(picture, table, title) or 'written'}")
 
 
+# fmt: off
+TokensTarget = Annotated[str | None, input_option("--target", metavar="TEXT", help=
+    "target sentence")]
+Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
+    "source lines, also compressed; - is stdin")]
+Tgt = Annotated[str | None, input_option("--tgt", metavar="FILE", help="target lines")]
+Lines = Annotated[int, output_option("--lines", metavar="N", min=0, help=
+    "lines to show token by token; counts are of all")]
+# fmt: on
+
+
 @app.command("tokens", cls=PanelCommand)
 def tokens(
     tokenizer: TokenizerPath,
     sentence: OptionalSentence = None,
-    target: Annotated[
-        str | None, input_option("--target", metavar="TEXT", help="target sentence")
-    ] = None,
-    src: Annotated[
-        str | None,
-        input_option("--src", metavar="FILE", help="source lines, also compressed; - is stdin"),
-    ] = None,
-    tgt: Annotated[str | None, input_option("--tgt", metavar="FILE", help="target lines")] = None,
-    lines: Annotated[
-        int,
-        output_option(
-            "--lines", metavar="N", min=0, help="lines to show token by token; counts are of all"
-        ),
-    ] = 5,
+    target: TokensTarget = None,
+    src: Src = None,
+    tgt: Tgt = None,
+    lines: Lines = 5,
 ) -> None:
     """Show how lines are split: tokens with ids, then counts.
 
@@ -382,14 +342,20 @@ def tokens(
         print_result(line)
 
 
+# fmt: off
+MasksSrc = Annotated[str, input_option("--src", metavar="FILE", help="source lines")]
+MasksTgt = Annotated[str, input_option("--tgt", metavar="FILE", help="target lines")]
+MasksLines = Annotated[int, output_option("--lines", metavar="N", min=1, help=
+    "pairs of the batch, the first ones")]
+# fmt: on
+
+
 @app.command("masks", cls=PanelCommand)
 def masks(
     tokenizer: TokenizerPath,
-    src: Annotated[str, input_option("--src", metavar="FILE", help="source lines")],
-    tgt: Annotated[str, input_option("--tgt", metavar="FILE", help="target lines")],
-    lines: Annotated[
-        int, output_option("--lines", metavar="N", min=1, help="pairs of the batch, the first ones")
-    ] = 2,
+    src: MasksSrc,
+    tgt: MasksTgt,
+    lines: MasksLines = 2,
     picture: Picture = None,
 ) -> None:
     """Show a padded batch and its masks.
@@ -418,17 +384,15 @@ def masks(
     say(f"{picture}: {save_picture(picture, masked) or 'written'}")
 
 
+# fmt: off
+Config = Annotated[list[str], config_option("--config", "-c", metavar="NAME", help=
+    "config file, or the name of a shipped config; several are compared")]
+# fmt: on
+
+
 @app.command("lr", cls=PanelCommand)
 def lr(
-    config: Annotated[
-        list[str],
-        config_option(
-            "--config",
-            "-c",
-            metavar="NAME",
-            help="config file, or the name of a shipped config; several are compared",
-        ),
-    ],
+    config: Config,
     settings: Settings = None,
     picture: Picture = None,
 ) -> None:

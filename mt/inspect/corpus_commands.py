@@ -15,48 +15,21 @@ from mt.cli.options import (
 )
 from mt.errors import ConfigError
 
-Against = Annotated[
-    list[Path] | None,
-    input_option(
-        "--against",
-        metavar="FILE",
-        help="text that should not be in the corpora, such as a test set; repeatable",
-    ),
-]
-Tokenizer = Annotated[
-    Path | None,
-    input_option(
-        "--tokenizer",
-        metavar="PATH",
-        help="count its tokens: SentencePiece .model file, run directory or model folder",
-    ),
-]
-EveryLine = Annotated[
-    bool,
-    input_option("--all", help="identify the language of all lines, not of 1,000 in 10,000"),
-]
+# fmt: off
+Against = Annotated[list[Path] | None, input_option("--against", metavar="FILE", help=
+    "text that should not be in the corpora, such as a test set; repeatable")]
+Tokenizer = Annotated[Path | None, input_option("--tokenizer", metavar="PATH", help=
+    "count its tokens: SentencePiece .model file, run directory or model folder")]
+EveryLine = Annotated[bool, input_option("--all", help=
+    "identify the language of all lines, not of 1,000 in 10,000")]
 StatsAsJson = Annotated[bool, output_option("--json", help="print the statistics as JSON")]
-Html = Annotated[
-    Path | None,
-    output_option(
-        "--html",
-        metavar="FILE",
-        help="also write them as a page, with histograms; completely or not at all",
-    ),
-]
-Cleaning = Annotated[
-    Path | None,
-    output_option(
-        "--cleaning",
-        metavar="REPORT",
-        help="what mt data clean --json printed: the page shows what each rule rejected, with "
-        "examples",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    execution_option("--workers", metavar="N", min=1, help="processes (default: one per core)"),
-]
+Html = Annotated[Path | None, output_option("--html", metavar="FILE", help=
+    "also write them as a page, with histograms; completely or not at all")]
+Cleaning = Annotated[Path | None, output_option("--cleaning", metavar="REPORT", help=
+    "what mt data clean --json printed: the page shows what each rule rejected, with examples")]
+Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
+    "processes (default: one per core)")]
+# fmt: on
 
 
 @with_groups

@@ -23,11 +23,15 @@ import_app = command_group("import", "Make a model of one of another program.")
 export_app = command_group("export", "Convert a model for another program.")
 
 
+# fmt: off
+Folder = Annotated[Path, argument(
+    "folder with config.json, weights, source.spm, target.spm", "DIR")]
+# fmt: on
+
+
 @import_app.command("huggingface", cls=PanelCommand)
 def import_huggingface(
-    folder: Annotated[
-        Path, argument("folder with config.json, weights, source.spm, target.spm", "DIR")
-    ],
+    folder: Folder,
     new_folder: NewFolder,
 ) -> None:
     """Import a Marian model (OPUS-MT) of transformers.
@@ -62,36 +66,27 @@ def marian(
     raise ConfigError(f"import marian {folder}: {MARIAN} -o {output or 'FOLDER'}")
 
 
+# fmt: off
+Ctranslate2Quantization = Annotated[PrecisionOfWeights | None, output_option(
+    "--quantization", metavar="NAME", help=
+    "precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune has chosen, else "
+    "fp32)")]
+Shortlist = Annotated[bool, output_option("--shortlist", help=
+    "also write vmap.txt: likely target pieces of each source piece, learned from the run's "
+    "training data, for mt translate --shortlist; that of mt tune is written anyway")]
+To = Annotated[str | None, output_option("--to", metavar="CODE", help=
+    "the one language to translate into, such as fr, of a model that knows several (default: any; "
+    "the first token of a source names it)")]
+# fmt: on
+
+
 @export_app.command("ctranslate2", cls=PanelCommand)
 def ctranslate2(
     model: Model,
     new_folder: NewFolder,
-    quantization: Annotated[
-        PrecisionOfWeights | None,
-        output_option(
-            "--quantization",
-            metavar="NAME",
-            help="precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune has "
-            "chosen, else fp32)",
-        ),
-    ] = None,
-    shortlist: Annotated[
-        bool,
-        output_option(
-            "--shortlist",
-            help="also write vmap.txt: likely target pieces of each source piece, learned from the "
-            "run's training data, for mt translate --shortlist; that of mt tune is written anyway",
-        ),
-    ] = False,
-    to: Annotated[
-        str | None,
-        output_option(
-            "--to",
-            metavar="CODE",
-            help="the one language to translate into, such as fr, of a model that knows several "
-            "(default: any; the first token of a source names it)",
-        ),
-    ] = None,
+    quantization: Ctranslate2Quantization = None,
+    shortlist: Shortlist = False,
+    to: To = None,
 ) -> None:
     """Convert a model for CTranslate2.
 
@@ -114,36 +109,26 @@ def ctranslate2(
     )
 
 
+# fmt: off
+Output = Annotated[Path, output_option("--output", "-o", metavar="FILE.argosmodel", help=
+    "new package to write")]
+FromCode = Annotated[str | None, output_option("--from-code", metavar="CODE", help=
+    "language to translate from, such as de (default: data.src_lang)")]
+ToCode = Annotated[str | None, output_option("--to-code", metavar="CODE", help=
+    "language to translate to (default: data.tgt_lang)")]
+PackageVersion = Annotated[str, output_option("--package-version", metavar="N.N", help=
+    "version of the package; a higher one replaces a lower one")]
+# fmt: on
+
+
 @export_app.command("argos", cls=PanelCommand)
 def argos(
     model: Model,
-    output: Annotated[
-        Path,
-        output_option("--output", "-o", metavar="FILE.argosmodel", help="new package to write"),
-    ],
+    output: Output,
     quantization: Quantization = "int8",
-    from_code: Annotated[
-        str | None,
-        output_option(
-            "--from-code",
-            metavar="CODE",
-            help="language to translate from, such as de (default: data.src_lang)",
-        ),
-    ] = None,
-    to_code: Annotated[
-        str | None,
-        output_option(
-            "--to-code", metavar="CODE", help="language to translate to (default: data.tgt_lang)"
-        ),
-    ] = None,
-    package_version: Annotated[
-        str,
-        output_option(
-            "--package-version",
-            metavar="N.N",
-            help="version of the package; a higher one replaces a lower one",
-        ),
-    ] = "1.0",
+    from_code: FromCode = None,
+    to_code: ToCode = None,
+    package_version: PackageVersion = "1.0",
 ) -> None:
     """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
 
@@ -165,18 +150,17 @@ def argos(
     )
 
 
+# fmt: off
+LicenseName = Annotated[str | None, output_option("--license", metavar="ID", help=
+    "licence for the model card, such as apache-2.0; none is stated if not given")]
+# fmt: on
+
+
 @export_app.command("huggingface", cls=PanelCommand)
 def export_huggingface(
     model: Model,
     new_folder: NewFolder,
-    license_name: Annotated[
-        str | None,
-        output_option(
-            "--license",
-            metavar="ID",
-            help="licence for the model card, such as apache-2.0; none is stated if not given",
-        ),
-    ] = None,
+    license_name: LicenseName = None,
 ) -> None:
     """Convert a model for Hugging Face transformers.
 

@@ -11,42 +11,18 @@ from mt.cli.options import (
     output_option,
 )
 
+# fmt: off
 Runs = Annotated[list[Path], argument("run directories", "RUN", "Input")]
-Output = Annotated[
-    str | None,
-    output_option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="page to write, completely or not at all; - is stdout (default: report.html in "
-        "the run; of several runs, in this folder)",
-    ),
-]
-Sentences = Annotated[
-    int,
-    output_option(
-        "--sentences",
-        metavar="N",
-        min=0,
-        max=20,
-        help="best, worst and flagged sentences to show, of each",
-    ),
-]
-Translate = Annotated[
-    bool,
-    output_option(
-        "--translate",
-        help="translate again what was scored, in runs that have not kept the outputs",
-    ),
-]
-Perturbed = Annotated[
-    Path | None,
-    output_option(
-        "--perturbed",
-        metavar="FILE",
-        help="what mt evaluate --perturb --json has printed about the first run, to chart",
-    ),
-]
+Output = Annotated[str | None, output_option("--output", "-o", metavar="FILE", help=
+    "page to write, completely or not at all; - is stdout (default: report.html in the run; of "
+    "several runs, in this folder)")]
+Sentences = Annotated[int, output_option("--sentences", metavar="N", min=0, max=20, help=
+    "best, worst and flagged sentences to show, of each")]
+Translate = Annotated[bool, output_option("--translate", help=
+    "translate again what was scored, in runs that have not kept the outputs")]
+Perturbed = Annotated[Path | None, output_option("--perturbed", metavar="FILE", help=
+    "what mt evaluate --perturb --json has printed about the first run, to chart")]
+# fmt: on
 
 
 def report(

@@ -27,28 +27,23 @@ from mt.cli.options import (
     with_groups,
 )
 
+# fmt: off
+Source = Annotated[str, argument(
+    "text in the language to translate into, also compressed; - is stdin", "IN", "Input")]
+Tag = Annotated[str | None, output_option("--tag", metavar="WORD", help=
+    "word before each synthetic source, such as <BT>")]
+# fmt: on
+
 
 @with_groups
 def backtranslate(
     models: Models,
-    source: Annotated[
-        str,
-        argument(
-            "text in the language to translate into, also compressed; - is stdin",
-            "IN",
-            "Input",
-        ),
-    ],
+    source: Source,
     corpus: CorpusFile,
     to: ToLanguage = None,
     from_: FromLanguage = None,
     errors: OnErrors = "strict",
-    tag: Annotated[
-        str | None,
-        output_option(
-            "--tag", metavar="WORD", help="word before each synthetic source, such as <BT>"
-        ),
-    ] = None,
+    tag: Tag = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     beam_size: BeamSize = None,
@@ -86,41 +81,18 @@ def backtranslate(
     print_result(entry)
 
 
-Src = Annotated[
-    Path | None,
-    input_option(
-        "--src",
-        metavar="FILE",
-        help="text for the teacher to translate (default: its training data)",
-    ),
-]
-Ref = Annotated[
-    Path | None,
-    input_option(
-        "--ref", metavar="FILE", help="translations of --src, to choose among the --n-best"
-    ),
-]
-Student = Annotated[
-    str,
-    output_option("--student", metavar="N-M", help="layers of the student's encoder and decoder"),
-]
-NBest = Annotated[
-    int,
-    search_option(
-        "--n-best",
-        metavar="N",
-        min=1,
-        help="of N outputs, keep the most similar to the reference; 1 keeps the best by score",
-    ),
-]
-Metric = Annotated[
-    Literal["bleu", "chrf"] | None,
-    search_option(
-        "--metric",
-        metavar="NAME",
-        help="similarity to the reference: bleu or chrf of the sentence; bleu if not given",
-    ),
-]
+# fmt: off
+Src = Annotated[Path | None, input_option("--src", metavar="FILE", help=
+    "text for the teacher to translate (default: its training data)")]
+Ref = Annotated[Path | None, input_option("--ref", metavar="FILE", help=
+    "translations of --src, to choose among the --n-best")]
+Student = Annotated[str, output_option("--student", metavar="N-M", help=
+    "layers of the student's encoder and decoder")]
+NBest = Annotated[int, search_option("--n-best", metavar="N", min=1, help=
+    "of N outputs, keep the most similar to the reference; 1 keeps the best by score")]
+Metric = Annotated[Literal["bleu", "chrf"] | None, search_option("--metric", metavar="NAME", help=
+    "similarity to the reference: bleu or chrf of the sentence; bleu if not given")]
+# fmt: on
 
 
 @with_groups

@@ -19,55 +19,22 @@ from mt.cli.options import (
 )
 from mt.errors import DataError
 
-Src = Annotated[
-    str | None,
-    input_option(
-        "--src",
-        metavar="FILE",
-        help="source text to translate, with --ref (default: data.valid of the model's config)",
-    ),
-]
-Ref = Annotated[
-    str | None, input_option("--ref", metavar="FILE", help="its reference, detokenised")
-]
-Shortlist = Annotated[
-    Path | None,
-    input_option(
-        "--shortlist",
-        metavar="FILE",
-        help="vmap.txt to try (default: one is learned from the run's training data; none: no "
-        "shortlist)",
-    ),
-]
-Reset = Annotated[
-    bool, output_option("--reset", help="remove what mt tune has chosen, and try nothing")
-]
-MaxLoss = Annotated[
-    float,
-    search_option(
-        "--max-loss",
-        metavar="BLEU",
-        min=0,
-        help="a faster setting may lose so much, if that may be chance",
-    ),
-]
-Device = Annotated[
-    str,
-    execution_option(
-        "--device",
-        metavar="NAME",
-        help="auto, cpu, cuda or cuda:N; the settings are those that are fast there",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    execution_option(
-        "--workers",
-        metavar="N",
-        min=1,
-        help="threads on a CPU, or processes on GPUs (default: one per core; a GPU)",
-    ),
-]
+# fmt: off
+Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
+    "source text to translate, with --ref (default: data.valid of the model's config)")]
+Ref = Annotated[str | None, input_option("--ref", metavar="FILE", help=
+    "its reference, detokenised")]
+Shortlist = Annotated[Path | None, input_option("--shortlist", metavar="FILE", help=
+    "vmap.txt to try (default: one is learned from the run's training data; none: no shortlist)")]
+Reset = Annotated[bool, output_option("--reset", help=
+    "remove what mt tune has chosen, and try nothing")]
+MaxLoss = Annotated[float, search_option("--max-loss", metavar="BLEU", min=0, help=
+    "a faster setting may lose so much, if that may be chance")]
+Device = Annotated[str, execution_option("--device", metavar="NAME", help=
+    "auto, cpu, cuda or cuda:N; the settings are those that are fast there")]
+Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
+    "threads on a CPU, or processes on GPUs (default: one per core; a GPU)")]
+# fmt: on
 
 
 def tune(
