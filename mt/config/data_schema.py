@@ -342,8 +342,7 @@ class DataConfig(Section):
     )
     max_length_ratio: Ratio | None = key(
         3.0,
-        "largest ratio of a training pair's lengths in tokens; pairs above it are dropped; null "
-        "means none is",
+        "largest ratio of a training pair's lengths in tokens; pairs above it are dropped",
         "store",
     )
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "store")
