@@ -274,7 +274,7 @@ def test_an_unknown_language_is_refused_before_the_model_is_converted(
     command: str, mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "_load", raising(AssertionError("it was loaded")))
-    files = {"translate": [tiny_corpus / "test.src"]}
+    files: dict[str, list[object]] = {"translate": [tiny_corpus / "test.src"]}
     files["evaluate"] = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
     said = refused(mt(command, "--model", tiny_run, *files[command], "--to", "fr"))
     assert says(said, "--to: must be a language that this model translates into", "found fr")
