@@ -139,15 +139,7 @@ def read_texts(
                 f"and --ref, or leave {given} out"
             )
     if test_sets or ref:
-        direction = TextDirection(source or None, to or None)
-        if given:  # a model of both directions tells the other language
-            from mt.config.plan import plan_data
-            from mt.runs.model_folder import read_config
-
-            plan = plan_data(read_config(models[0]).data)
-            known = plan.direction(source, to) or (None, None)
-            direction = TextDirection(source or known[0], to or known[1])
-        directions = [direction] * len(sets)
+        directions = [_direction_of(models, source, to)] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
@@ -179,6 +171,18 @@ def read_texts(
             Texts(data, {system: named[hyp] for system, hyp in hyps.items()}, named.get(label))
         )
     return texts
+
+
+def _direction_of(models: Sequence[Path], source: str | None, to: str | None) -> TextDirection:
+    """The languages of --from and --to; a model of both directions tells the other language."""
+    if not source and not to:
+        return ANY_DIRECTION
+    from mt.config.plan import plan_data
+    from mt.runs.model_folder import read_config
+
+    plan = plan_data(read_config(models[0]).data)
+    known = plan.direction(source, to) or (None, None)
+    return TextDirection(source or known[0], to or known[1])
 
 
 def _with_references(

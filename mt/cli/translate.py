@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mt.cli.options import (
     AlignmentHeads,
@@ -24,6 +24,9 @@ from mt.cli.options import (
     search_option,
     with_groups,
 )
+
+if TYPE_CHECKING:
+    from mt.translate.formats import LineFormat
 
 constraint_option = options_in("Constraints on outputs")
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
@@ -54,6 +57,13 @@ class FormatGroup:
     field: Field = None
     quoting: Quoting = None
     errors: OnErrors = "strict"
+
+    def value(self, n_best: int, scores: bool) -> LineFormat:
+        """Return the format of lines with so many outputs."""
+        from mt.translate.formats import LineFormat, format_of
+
+        form = self.form or format_of(self.source)
+        return LineFormat(form, self.column, self.field, n_best, scores, self.quoting)
 
 
 # fmt: off
@@ -163,7 +173,6 @@ def translate(
     mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
-    from mt.translate.formats import LineFormat, format_of
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
@@ -184,8 +193,6 @@ def translate(
         sample=sampling.value(),
         alignments=alignment_heads or ("auto" if alignments else None),
     )
-    form = text.form or format_of(text.source)
-    n = 1 if choice.mbr else n_best
-    line_format = LineFormat(form, text.column, text.field, n, scores, text.quoting)
+    line_format = text.value(1 if choice.mbr else n_best, scores)
     chosen_engine = engine.value(models, ensemble=ensemble, shortlist=shortlist)
     translate_file(files, line_format, options, chosen_engine, protect or (), glossary)

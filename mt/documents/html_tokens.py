@@ -163,7 +163,7 @@ def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
 
 @dataclass
 class _Cutter:
-    """What is open: an element that is not translated, those around one that is, a `pre`."""
+    """The open elements: one that is not translated, those around one that is, a `pre`."""
 
     skipped: _Skipped | None = None
     # Elements that are not translated around one that is, and names of elements open in that.

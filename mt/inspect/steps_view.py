@@ -23,6 +23,8 @@ from mt.terminal import printable
 CORNER = (3, 5)
 TABLE = (12, 10)
 PIXELS = (64, 192)
+# A heat map of fewer pixels is drawn with larger cells.
+NARROW = 120
 # Columns of the text form: name and formula, shape, and file and line.
 WIDTHS = (52, 16)
 BLUE, RED, GREY = (31, 78, 140), (179, 58, 30), (128, 128, 128)
@@ -122,5 +124,7 @@ def _shown(matrix: MatrixStep) -> dict[str, Any]:
     }
     if matrix.values is not None:
         rows, columns = matrix.values[: PIXELS[0], : PIXELS[1]].shape
-        fields |= {"picture": heat_map(matrix.values), "width": 3 * columns, "height": 6 * rows}
+        cell = max(3, min(12, NARROW // columns))  # pixels; a narrow matrix has wider cells
+        size = {"width": cell * columns, "height": max(6, cell) * rows}
+        fields |= {"picture": heat_map(matrix.values), **size}
     return fields

@@ -14,7 +14,7 @@ from mt.translate.lines import Line, Step
 
 
 class _Changed(NamedTuple):
-    """What of a line the model does not see."""
+    """The parts of a line that the model does not see."""
 
     symbols: Symbols
     written: Written | None

@@ -65,15 +65,13 @@ def tune(
     from mt.cli.evaluate_inputs import System, read_texts, scoring_of
     from mt.config.plan import plan_data
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
-    from mt.runs.model_folder import WEIGHTS, find_model, read_folder, read_meta
+    from mt.runs.model_folder import read_folder
     from mt.search.options import EngineOptions
     from mt.translate.load import check_source_language
     from mt.tuning import tune as tuning
 
     if reset:
-        folder = find_model(trained)
-        tuning.write_tuned(folder, read_meta(folder, [])["sha256"].get(WEIGHTS), None, None)
-        say(f"{folder}: decodes as its config says")
+        say(f"{tuning.forget_tuned(trained)}: decodes as its config says")
         return
     if (src is None) != (ref is None):
         raise DataError("tune: --src and --ref go together; give both, or neither")
@@ -82,15 +80,14 @@ def tune(
     described = read_folder(trained)
     check_source_language(from_, plan_data(described.config.data))
     systems = [System(str(trained), str(trained), trained)]
-    refs = [ref] if ref else []
-    texts, *others = read_texts(systems, [], src, refs, None, section="valid", source=from_, to=to)
+    files = (src, [ref] if ref else [])
+    texts, *others = read_texts(systems, [], *files, None, section="valid", source=from_, to=to)
     if others:
         raise DataError(
             f"tune: data.valid has {1 + len(others)} directions; give --src, --ref and --to"
         )
     language, choice = scoring_of([trained], None, "auto", texts.data.direction.to)
-    tokenize = choose_tokenizer(language, choice, say)
-    scoring = tuning.scoring_settings(tokenize, language)
+    scoring = tuning.scoring_settings(choose_tokenizer(language, choice, say), language)
     engine = EngineOptions(models=[trained], device=device, workers=workers, shortlist=shortlist)
     trials, chosen = tuning.tune(described, texts.data, scoring, engine, max_loss)
     if as_json:

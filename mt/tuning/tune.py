@@ -25,7 +25,7 @@ from mt.evaluation.metrics import METRICS
 from mt.evaluation.significance import RESAMPLES
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.files import sha256_of, write_whole
-from mt.runs.model_folder import META, SHORTLIST, TUNED, WEIGHTS, ModelFolder, read_meta
+from mt.runs.model_folder import META, SHORTLIST, TUNED, WEIGHTS, ModelFolder, find_model, read_meta
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
 from mt.terminal import say
 from mt.translate.assemble import make_translator
@@ -309,6 +309,13 @@ def require_writable(folder: Path) -> None:
     """Raise CheckpointError where decoding defaults cannot be written."""
     if not os.access(folder, os.W_OK):
         raise _cannot_be_written(folder, "no permission")
+
+
+def forget_tuned(model: Path) -> Path:
+    """Remove decoding defaults from a model; returns its folder."""
+    folder = find_model(model)
+    write_tuned(folder, read_meta(folder, [])["sha256"].get(WEIGHTS), None, None)
+    return folder
 
 
 def write_tuned(
