@@ -66,7 +66,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def room_of(module: str) -> str:
     """The folder of a module, such as `data/reading`; the commands of a leaf are in `cli`."""
     parts = module.split(".")[1:]
-    if parts[-1].endswith("commands") and parts[0] != "cli":
+    if parts[1:] and parts[1].endswith("commands"):
         return "cli"
     return "/".join(parts[:2]) if parts[0] == "data" else parts[0]
 
