@@ -97,7 +97,7 @@ NoRepeatNgram = Annotated[int, constraint_option("--no-repeat-ngram", metavar="N
 RepetitionPenalty = Annotated[float, constraint_option("--repetition-penalty", metavar="P", help=
     "multiply log-probabilities of tokens already in the output by P")]
 Forbid = Annotated[list[str] | None, constraint_option("--forbid", metavar="TOKEN", help=
-    "a token of the vocabulary never to output; repeatable")]
+    "a token of the vocabulary never to output, though others may spell its text; repeatable")]
 # fmt: on
 
 

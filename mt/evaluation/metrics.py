@@ -7,6 +7,7 @@ COMET, see `comet`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 
 # So many hypotheses that end in " ." must be tokenised; sacreBLEU warns at the same count.
 TOKENISED_LINES = 100
+# So many lines with other spaces beside marks than the reference are noted, or this share of them.
+LINES_OF_MARKS = 100
+SHARE_OF_MARKS = 0.2
 # Characters between spaces, on average, from which on a text must be one that has no spaces.
 UNSPACED = 15
 # Lines of a reference in which its script is looked for.
 SCRIPT_LINES = 1_000
+# Marks that French sets off by a space and others do not: their names, and each with that space.
+GUILLEMETS = ("« »", re.compile(r"\s?»(?!\w)|(?<!\w)«\s?"))
+ALL_MARKS = ("? ! : ; « »", re.compile(rf"\s?[?!:;]+(?![\w/])|{GUILLEMETS[1].pattern}"))
 
 Statistics = NDArray[np.float64]
 
@@ -139,6 +146,28 @@ class SacreBleuMetric(Metric):
             return f"the references have hardly any spaces, and are split at spaces; {otherwise}"
         return ""
 
+    def note_on_marks(self, hyps: Sequence[str], marks: tuple[str, re.Pattern[str]]) -> str:
+        """That hypotheses set off marks by a space where no reference does, or do not where all do.
+
+        `marks`: those that the metric takes for a part of the word without the space.
+        """
+        names, pattern = marks
+        n_marked = n_other = 0
+        for hyp, *refs in zip(hyps, *self.refs, strict=True):
+            spaced, *others = (
+                {any(map(str.isspace, mark)) for mark in pattern.findall(line)}
+                for line in (hyp, *refs)
+            )
+            if spaced and (others := list(filter(None, others))):
+                n_marked += 1
+                n_other += all(map(spaced.isdisjoint, others))
+        if not n_other or n_other < min(LINES_OF_MARKS, SHARE_OF_MARKS * n_marked):
+            return ""
+        return (
+            f"{n_other:,} of {n_marked:,} lines with {names} do not have the spaces of the "
+            "reference beside them, which counts as wrong words; write both alike before scoring"
+        )
+
     def statistics(self, hyps: Sequence[str]) -> Statistics:
         """The counts that sacreBLEU adds up."""
         counts = self._metric._extract_corpus_statistics(hyps, None)
@@ -198,7 +227,8 @@ class Bleu(SacreBleuMetric):
                 f'{n_tokenised:,} of {len(hyps):,} hypotheses end in " .": they look tokenised; '
                 "only scores over detokenised text can be compared"
             )
-        return ""
+        marks = {"13a": GUILLEMETS, "none": ALL_MARKS}.get(self.tokenize)
+        return self.note_on_marks(hyps, marks) if marks else ""
 
 
 class Chrf(SacreBleuMetric):
@@ -224,6 +254,10 @@ class ChrfPlusPlus(Chrf):
     in_training = False
     word_order = 2
 
+    def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
+        """Why the value may mislead."""
+        return "", self.note_on_marks(hyps, GUILLEMETS)
+
 
 class Ter(SacreBleuMetric):
     """Word edits, a shift of a phrase being one, per 100 reference words.
@@ -247,6 +281,7 @@ class Ter(SacreBleuMetric):
         note = ""
         if not splits_characters(self.tgt_lang):
             note = self.note_on_spaces(splits_characters, "read chrf, which needs no words")
+            note = note or self.note_on_marks(hyps, ALL_MARKS)
         return f"{result.num_edits:,.0f} edits, {result.ref_length:,.1f} reference words", note
 
 

@@ -130,6 +130,52 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
     assert capfd.readouterr().err == ""
 
 
+PLAIN, QUOTED = "le chat est assis", "le chat dit"
+METRICS_OF_SPACES = ["bleu", "chrf", "chrf++", "ter"]
+
+
+@pytest.mark.parametrize(
+    ("hyp", "refs", "noting"),
+    [  # which metrics have a note
+        (f"{PLAIN}?", [f"{PLAIN}?"], []),
+        (f"{PLAIN} ?", [f"{PLAIN}\u202f?"], []),  # white space, whichever
+        *((f"{PLAIN}?", [f"{PLAIN}{space}?"], ["TER"]) for space in " \u00a0\u202f"),
+        (f"{PLAIN}\u00a0: oui", [f"{PLAIN}: oui"], ["TER"]),
+        (f"{PLAIN} ;", [f"{PLAIN};", f"{PLAIN} ;"], []),  # one reference agrees
+        (f"{PLAIN} ;", [f"{PLAIN};", PLAIN], ["TER"]),
+        (f"{PLAIN} ?", [PLAIN], []),
+        (f"{PLAIN} à 10:30", [f"{PLAIN} à 10 : 30"], []),  # a time, not a mark
+        (f"{QUOTED} «oui»", [f"{QUOTED} «\u00a0oui\u00a0»"], ["BLEU", "chrF2++", "TER"]),
+        (f"{QUOTED} » oui", [f"{QUOTED} »oui«"], []),  # German, turned round
+    ],
+)
+def test_other_spaces_beside_marks_are_noted_where_they_count(
+    hyp: str, refs: list[str], noting: list[str]
+) -> None:
+    """Tokenisers split ? ! : ; from words, and sacreBLEU's 13a leaves the guillemets."""
+    scores = score_corpus([hyp], [[ref] for ref in refs], METRICS_OF_SPACES)
+    assert [score.name for score in scores if score.note] == noting
+    assert all("1 of 1 lines with" in score.note for score in scores if score.note)
+    # A note says that the value depends on the spaces, and is there only if it does.
+    bare = score_corpus([hyp], [[hyp]], METRICS_OF_SPACES)
+    for score, equal in zip(scores, bare, strict=True):
+        if noting and len(refs) == 1:
+            assert (score.value != equal.value) == (score.name in noting)
+
+
+def test_other_spaces_are_noted_from_a_fifth_or_a_hundred_lines() -> None:
+    for n_other, n_equal, is_noted in (
+        (2, 8, True),
+        (2, 9, False),
+        (99, 901, False),
+        (100, 901, True),
+    ):
+        refs = [f"{PLAIN} ?"] * (n_other + n_equal) + [PLAIN] * 50
+        hyps = [f"{PLAIN}?"] * n_other + refs[n_other:]
+        (ter,) = score_corpus(hyps, [refs], ["ter"])
+        assert (f"{n_other} of {n_other + n_equal:,} lines with ?" in ter.note) == is_noted
+
+
 # ----------------------------------------------------------------------------------------- messages
 
 

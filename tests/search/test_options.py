@@ -38,15 +38,20 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
     return translate
 
 
-def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> None:
+def test_forbidden_tokens_are_in_no_output_of_the_n_best(
+    tiny_run: Path, text: Path, mt: Mt
+) -> None:
     def tokens(*forbidden: str) -> list[str]:
         loaded = load_engine(
-            SearchOptions(forbid=forbidden), EngineOptions(models=[tiny_run], precision="fp32")
+            SearchOptions(beam_size=5, n_best=5, forbid=forbidden),
+            EngineOptions(models=[tiny_run], precision="fp32", engine="torch"),
         )
         tokenizer = loaded.tokenizer
         sources = tokenizer.src.encode(lines_of(text))
-        found = loaded.engine.search([ids for ids in sources if ids])
-        return [token for best, *_ in found for token in tokenizer.tgt.pieces_of(list(best.tokens))]
+        hypotheses = loaded.engine.search([ids for ids in sources if ids])
+        assert max(map(len, hypotheses)) == 5
+        rows = [row.tokens for n_best in hypotheses for row in n_best]
+        return [token for row in rows for token in tokenizer.tgt.pieces_of(list(row))]
 
     free = tokens()
     first, second = sorted(set(free), key=free.count)[-2:]
