@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mt.api import Error as Error
+    from mt.api import Sampling as Sampling
     from mt.api import Tokenizer as Tokenizer
     from mt.api import Translator as Translator
     from mt.api import evaluate as evaluate
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mt.api import train as train
 
 __version__ = "0.3.0"
-__all__ = ["Error", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
+__all__ = ["Error", "Sampling", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

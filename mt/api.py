@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +21,24 @@ from typing_extensions import Unpack, assert_never
 
 from mt.errors import ConfigError, DataError
 from mt.errors import MtError as Error
-from mt.search.options import EngineName, EngineOptions, PrecisionName, SearchOptions, WhenToSplit
+from mt.search.options import (
+    EngineName,
+    EngineOptions,
+    PrecisionName,
+    Sampling,
+    SearchOptions,
+    WhenToSplit,
+)
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.tokens import tokenizer
     from mt.evaluation.metrics import Score
-    from mt.search.options import Sampling
     from mt.training.outcome import Outcome
     from mt.translate.lines import Translation
     from mt.translate.score_lines import Scorer
 
-__all__ = ["Error", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
+__all__ = ["Error", "Sampling", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
 
 StrPath = str | Path
 
@@ -49,22 +56,23 @@ class DecodingOptions(TypedDict, total=False):
     split_sentences: WhenToSplit
     as_written: bool
     exact: bool
+    n_best: int  # hypotheses of each line, also those that `mbr` and `sample` choose among
     mbr: str
-    rerank_with: Path
+    rerank_with: StrPath
     rerank_weight: float
     min_length: int
     no_repeat_ngram: int
     repetition_penalty: float
-    forbid: tuple[str, ...]
+    forbid: Sequence[str]
     sample: Sampling
-    alignments: str
+    alignments: str | bool  # True: of the usual heads
     ensemble: str
     engine: EngineName
     precision: PrecisionName
     device: str
     workers: int
     batch_tokens: int
-    shortlist: Path
+    shortlist: StrPath
 
 
 class Hypothesis(NamedTuple):
@@ -102,7 +110,7 @@ class Translator:
     """One model, or an ensemble, ready to translate and score. `load` makes it.
 
     Threads may share one: each window of lines has the engine for itself. A context manager, which
-    ends worker processes at its end.
+    ends worker processes at its end; torch then translates no more.
     """
 
     def __init__(self, search: SearchOptions, engine: EngineOptions) -> None:
@@ -123,30 +131,44 @@ class Translator:
         """End the worker processes, if there are any."""
         self._loaded.__exit__()
 
-    def translate(self, lines: Iterable[str], n_best: int = 1) -> Iterator[Translated]:
+    def __del__(self) -> None:
+        with suppress(Exception):  # also where loading failed
+            self.close()
+
+    def translate(self, lines: Iterable[str], n_best: int | None = None) -> Iterator[Translated]:
         """Yield the translations of each line, in order; lines are read a window at a time.
 
-        `n_best`: hypotheses of each line, at most the beam size.
+        `n_best`: hypotheses of each line, at most the beam size; None: as given to `load`, or one.
+        Raises Error for a line that is no text.
         """
         from mt.translate.assemble import make_translator
 
-        loaded, reranker = self._loaded, self._reranker
+        if n_best is not None and (n_best < 1 or self._search.mbr is not None):
+            raise ConfigError(
+                f"n_best: must be at least 1, and goes to `load` with mbr, found {n_best}"
+            )
+        search, loaded, reranker = self._search, self._loaded, self._reranker
+        n_best = n_best or search.n_best
         if reranker is not None:
             reranker = replace(reranker, n_best=n_best)  # type: ignore[type-var]
-        elif self._search.mbr is None:
+        else:
             loaded = loaded.with_n_best(n_best)
-        search = self._search
         translator = make_translator(loaded, search.to, search.from_, reranker=reranker)
-        return map(_translated, translator.translate(lines))
+        return map(_translated, translator.translate(_texts("lines", lines)))
 
     def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
         """Return the log-probability of each target given its source, eos included.
 
-        nan for a pair that is too long for the model. Raises Error where one side has more lines.
+        nan for a pair that is too long for the model. Raises Error for an ensemble, and where one
+        side has more lines.
         """
+        if len(self._engine.models) > 1:
+            raise ConfigError(f"score: takes one model, found {len(self._engine.models)}")
+        srcs, tgts = [*_texts("sources", sources)], [*_texts("targets", targets)]
+        _check_counts(sources=srcs, targets=tgts)
         with self._loaded.lock:
-            pairs = self._scorer.score(sources, targets)
-            log_probs = [pair.forced.log_probs for pair in pairs]
+            pairs = list(replace(self._scorer).score(srcs, tgts))
+        log_probs = [pair.forced.log_probs for pair in pairs]
         return [sum(values) if values else math.nan for values in log_probs]
 
     @cached_property
@@ -154,7 +176,10 @@ class Translator:
         """Scores with torch, whichever engine translates."""
         from mt.translate.score_lines import load_scorer
 
-        return load_scorer(self._search, self._engine)
+        precision: PrecisionName = self._engine.precision  # type: ignore[assignment]
+        if precision == "int8":  # of CTranslate2
+            precision = "auto"
+        return load_scorer(self._search, replace(self._engine, precision=precision))
 
 
 def load(model: StrPath | Sequence[StrPath], **options: Unpack[DecodingOptions]) -> Translator:
@@ -162,18 +187,58 @@ def load(model: StrPath | Sequence[StrPath], **options: Unpack[DecodingOptions])
 
     Raises Error for a folder that is no model, and for options that do not go together.
     """
-    models = [model] if isinstance(model, str | Path) else model
-    names = {field.name for field in fields(EngineOptions)}
-    known = names | {field.name for field in fields(SearchOptions)}
+    models = [model] if isinstance(model, str | Path) else [*model]
+    known = DecodingOptions.__annotations__
     if unknown := options.keys() - known:
         raise ConfigError(
-            f"load: has no option {', '.join(sorted(unknown))}; known are "
-            f"{', '.join(DecodingOptions.__annotations__)}"
+            f"load: has no option {', '.join(sorted(unknown))}; known are {', '.join(known)}"
         )
-    given: Any = {name: value for name, value in options.items() if value is not None}
+    if not models:
+        raise ConfigError("load: no model; name a run directory, checkpoint or model folder")
+    given: Any = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
+    for name in ("workers", "batch_tokens", "beam_size", "n_best"):
+        if name in given and not (isinstance(given[name], int) and given[name] >= 1):
+            raise ConfigError(f"{name}: must be a whole number from 1 on, found {given[name]!r}")
+    for name in ("rerank_with", "shortlist"):
+        given |= {name: Path(given[name])} if name in given else {}
+    given |= {"forbid": tuple(_texts("forbid", given["forbid"]))} if "forbid" in given else {}
+    if given.get("alignments") is True:
+        given["alignments"] = "auto"
+    if not isinstance(given.get("sample", Sampling()), Sampling):
+        raise ConfigError(f"sample: must be mt.Sampling(...), found {given['sample']!r}")
+    names = {field.name for field in fields(EngineOptions)}
     engine = {name: value for name, value in given.items() if name in names}
     search = {name: value for name, value in given.items() if name not in names}
     return Translator(SearchOptions(**search), EngineOptions(models=[*map(Path, models)], **engine))
+
+
+def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
+    """Return texts one by one. Raises DataError for a single text, and for anything that is none.
+
+    A lone surrogate, which Python makes of bytes that are not UTF-8, is no character of a text.
+    """
+    if isinstance(values, str):
+        raise DataError(f"{name}: must be a list of texts, found one text; write [{name}]")
+
+    def checked() -> Iterator[str]:
+        for number, value in enumerate(values, start=1):
+            if not isinstance(value, str):
+                raise DataError(f"{name}, line {number:,}: must be text, found {value!r}")
+            if any("\ud800" <= char <= "\udfff" for char in value):
+                raise DataError(f"{name}, line {number:,}: has half a character, found {value!r}")
+            yield value
+
+    return checked()
+
+
+def _check_counts(**texts: Sequence[str]) -> None:
+    """Raise DataError where lists that belong together differ in length."""
+    counts = {name: len(values) for name, values in texts.items()}
+    if len({*counts.values()}) > 1:
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        raise DataError(f"{found}: as many are required, one for each line; check both lists")
 
 
 def _translated(line: Translation) -> Translated:
@@ -200,7 +265,8 @@ def train(
     by key, such as `{"model.d_model": 256}`, or as `--set` takes them. `run_dir`: default
     `runs/NAME`. `fresh`, `dry_run`: as for `mt train`. The outcome has the reason of the end, the
     exit code of `mt train`, and the folder of the best model. Ctrl-C ends training after a
-    checkpoint. Raises Error for what the user must correct.
+    checkpoint; before the first update it raises KeyboardInterrupt. Raises Error for what the user
+    must correct.
     """
     loaded = load_for_training(config, run_dir, settings)  # before torch, which takes seconds
     from mt.training import launch
@@ -251,24 +317,33 @@ def evaluate(
     from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
     from mt.terminal import say
 
+    if isinstance(metrics, str):
+        raise DataError(f"metrics: must be a list of names, found {metrics!r}; write [{metrics!r}]")
     check_metrics(metrics)
-    if isinstance(references, str) or not references:
+    given: list[Any] = [] if isinstance(references, str) else list(references)
+    if not given:
         raise DataError("references: must be a list of texts, or several such lists")
-    several = not isinstance(references[0], str)
-    refs: list[Any] = [list(texts) for texts in (references if several else [references])]
+    refs = [
+        [*_texts("references", texts)]
+        for texts in ([given] if isinstance(given[0], str | None) else given)
+    ]
+    hyps = [*_texts("outputs", outputs)]
+    srcs = None if sources is None else [*_texts("sources", sources)]
+    for name, texts in [("references", ref) for ref in refs] + [("sources", srcs or hyps)]:
+        _check_counts(outputs=hyps, **{name: texts})
     comet = None
     if any(METRICS[name].needs_model for name in metrics):
         check_comet(Path(comet_model) if comet_model else None, "comet_model")
         comet = Comet(Path(comet_model or ""), "comet_model", gpu=False)
     settings = Settings(
         metrics,
-        choose_tokenizer(language, tokenize, say, "tokenize"),
+        choose_tokenizer(language or "", tokenize, say, "tokenize"),
         comet=comet,
-        tgt_lang=language,
+        tgt_lang=language or "",
         seed=None,
     )
-    test_set = EvaluationSet("", refs, None if sources is None else list(sources))
-    [scores] = evaluate_systems(test_set, {"": list(outputs)}, settings).systems.values()
+    test_set = EvaluationSet("", refs, srcs)
+    [scores] = evaluate_systems(test_set, {"": hyps}, settings).systems.values()
     return {score.metric: score.score for score in scores}
 
 
@@ -289,17 +364,23 @@ class Tokenizer:
         return cls(open_tokenizer(Path(path), "path"))
 
     def _side(self, side: Literal["src", "tgt"]) -> tokenizer.Side:
+        if side not in ("src", "tgt"):
+            raise ConfigError(f"side: must be src or tgt, found {side!r}")
         return self._sides.src if side == "src" else self._sides.tgt
 
     def encode(self, lines: Iterable[str], side: Literal["src", "tgt"] = "src") -> list[list[int]]:
         """Return the token ids of each line, without bos and eos."""
-        return self._side(side).encode(list(lines))
+        return self._side(side).encode([*_texts("lines", lines)])
 
     def decode(
         self, ids: Iterable[Sequence[int]], side: Literal["src", "tgt"] = "tgt"
     ) -> list[str]:
         """Return the text of each list of ids."""
-        return self._side(side).decode([list(row) for row in ids])
+        rows = [list(row) for row in ids]
+        size = self.size(side)
+        if wrong := [number for row in rows for number in row if not 0 <= number < size]:
+            raise DataError(f"ids: must be from 0 to {size - 1:,}, found {wrong[0]}")
+        return self._side(side).decode(rows)
 
     def pieces(self, line: str, side: Literal["src", "tgt"] = "src") -> list[str]:
         """Return the pieces of a line; U+2581 begins a word."""

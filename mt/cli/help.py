@@ -112,6 +112,7 @@ def command_group(
 REMOVED = {
     "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
     "mt distill --student same": "mt/training/README.md says how to train a model further",
+    "mt score --phenomena": "score both translations and compare: see mt/evaluation/README.md",
     "mt score --contrastive": "score both translations and compare: see mt/evaluation/README.md",
     "mt inspect model --batch-tokens": "mt train --dry-run measures memory",
     "mt inspect model --beam-size": "mt tune measures the speed of decoding",

@@ -101,7 +101,7 @@ def train(
     train_file(values, files or [], output)
 
 
-Ids = Annotated[bool, output_option("--ids", help="write ids, not pieces")]
+Ids = Annotated[bool, output_option("--ids", help="ids, not pieces")]
 
 
 @dataclass(frozen=True)

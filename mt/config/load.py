@@ -95,9 +95,14 @@ def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
     if not isinstance(values, Mapping):
         return [*(values or ())]
     return [
-        f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
+        f"{key}={json.dumps(value, ensure_ascii=False, default=_plain)}"
         for key, value in values.items()
     ]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON lacks as one that it has: a number of NumPy, a path."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def config_from_mapping(mapping: Mapping[str, Any], where: str) -> Config:

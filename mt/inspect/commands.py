@@ -10,7 +10,6 @@ from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import (
     AsJson,
-    BeamSize,
     Model,
     OptionalConfig,
     OptionalModel,
@@ -24,6 +23,7 @@ from mt.cli.options import (
     config_option,
     input_option,
     output_option,
+    search_option,
 )
 from mt.errors import ConfigError
 
@@ -177,6 +177,8 @@ def attention(
 # fmt: off
 StepsTarget = Annotated[str | None, input_option("--target", metavar="TEXT", help=
     "its translation (default: what the search finds)")]
+StepsBeam = Annotated[int | None, search_option("--beam-size", metavar="N", min=1, help=
+    "hypotheses of the search (default: 1, greedy search)")]
 ShownLayer = Annotated[int, output_option("--layer", metavar="L", min=1, help=
     "layer to show in full, from 1")]
 ShownHead = Annotated[int, output_option("--head", metavar="H", min=1, help="head to show, from 1")]
@@ -196,7 +198,7 @@ def steps(
     layer: ShownLayer = 1,
     head: ShownHead = 1,
     html: StepsPage = None,
-    beam_size: BeamSize = None,
+    beam_size: StepsBeam = None,
 ) -> None:
     """Show every matrix of one sentence, and its search step by step.
 
@@ -220,9 +222,10 @@ def steps(
     prefixes: list[list[Prefix]] = []
     text = ""
     if trained is None:
-        if sentence is not None or target is not None:
+        if any(value is not None for value in (sentence, target, to, beam_size)):
             raise ConfigError(
-                "--config: gives shapes alone; leave the sentence out, or give --model"
+                "--config: gives shapes alone; give --model instead, or leave out the sentence, "
+                "--target, --to and --beam-size"
             )
         assert config is not None
         matrices = steps_of_config(config, settings or [], layer, head)
@@ -366,17 +369,25 @@ def masks(
     """
     from itertools import islice
 
-    from mt.inspect.masks import as_text, masked_pairs, save_picture
+    from mt.inspect.masks import MOST_DRAWN, as_text, masked_pairs, save_picture
     from mt.inspect.pictures import check_picture_file
     from mt.runs.model_folder import open_tokenizer
     from mt.translate.streaming import read_input
 
     if picture is not None:
         check_picture_file(picture)
-    sides = read_input(src, option="--src"), read_input(tgt, option="--tgt")
-    pairs = list(islice(zip(*sides, strict=False), lines))
-    if not pairs:
-        raise ConfigError("--src, --tgt: have no lines; at least one of each is required")
+    if src == tgt == "-":
+        raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
+    sides = [
+        [*islice(read_input(file, option=option), lines)]
+        for file, option in ((src, "--src"), (tgt, "--tgt"))
+    ]
+    if not sides[0] or len(sides[0]) != len(sides[1]):
+        counts = " and ".join(f"{len(side):,}" for side in sides)
+        raise ConfigError(f"--src, --tgt: must have as many lines, at least one, found {counts}")
+    if picture is not None and lines > MOST_DRAWN:
+        raise ConfigError(f"--lines: at most {MOST_DRAWN} in a picture, found {lines:,}")
+    pairs = [*zip(*sides, strict=True)]
     masked = masked_pairs(open_tokenizer(tokenizer), pairs)
     if picture is None:
         print_result(as_text(masked))

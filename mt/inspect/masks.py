@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
+# More pairs make a picture that nobody can read, and take minutes.
+MOST_DRAWN = 8
 TITLES = ("encoder: padding", "decoder: causal", "decoder: source padding")
 
 

@@ -41,6 +41,7 @@ from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.search.options import SearchOptions
 from mt.search.search import Stepper
+from mt.terminal import say
 
 PACKAGE = Path(__file__).parents[1]
 # The most probable tokens that each step of the search shows.
@@ -80,7 +81,7 @@ class Walk:
             value[0, self.head - 1] if value.ndim == 4 else value[0] if value.ndim == 3 else value
         )
         # A copy: the next operation may overwrite the tensor.
-        values = None if value.is_meta else np.atleast_2d(shown.float().numpy().copy())
+        values = None if value.is_meta else np.atleast_2d(shown.numpy().copy())
         self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, self.rows))
 
     def residual(self, around: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -104,7 +105,8 @@ class Walk:
         self, module: MultiHeadAttention, memory: Tensor | None, mask: Tensor | None, x: Tensor
     ) -> Tensor:
         """Walk through multi-head attention: x (1, T, D) -> (1, T, D)."""
-        source = "X" if memory is None else "M"
+        first = "LN(X)" if self.model.config.pre_norm else "X"
+        source = first if memory is None else "M"
         if memory is None:
             q, k, v = module.project(x)
             places = [line(MultiHeadAttention.project, "query_key_value")] * 3
@@ -116,7 +118,7 @@ class Walk:
             ]
         bias = " + b" if module.query_key_value.bias is not None else ""
         for name, value, of, place in zip(
-            "QKV", (q, k, v), ("X", source, source), places, strict=True
+            "QKV", (q, k, v), (first, source, source), places, strict=True
         ):
             self.add(name, f"{of} W_{name}{bias}, columns of each head", value, place)
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (1, H, T, S)
@@ -146,10 +148,11 @@ class Walk:
     def feed_forward(self, module: FeedForward, x: Tensor) -> Tensor:
         """Walk through the feed-forward: x (1, T, D) -> (1, T, D)."""
         inner = module.inner(x)
-        self.add("X W_1", "X W_1 + b_1", inner, line(FeedForward.forward, "self.inner"))
+        first = "LN(X)" if self.model.config.pre_norm else "X"
+        self.add("X W_1", f"{first} W_1 + b_1", inner, line(FeedForward.forward, "self.inner"))
         place = line(FeedForward.forward, "return self.outer")
         active = module.dropout(module.activation(inner) if module.activation else inner)
-        self.add("A", f"{self.model.config.activation}(X W_1 + b_1)", active, place)
+        self.add("A", f"{self.model.config.activation}({first} W_1 + b_1)", active, place)
         output = module.outer(active)
         self.add("A W_2", "A W_2 + b_2", output, place)
         return output
@@ -187,7 +190,8 @@ def walk(
 ) -> list[MatrixStep]:
     """Return every matrix of one sentence pair, src (1, S) and tgt_in (1, T), in order.
 
-    `labels`: of the tokens on both sides. Layers other than `layer` give their output alone.
+    `labels`: of the tokens on both sides. Layers other than `layer` give their output alone; a
+    stack that has fewer shows its last.
     Raises ConfigError for a layer or head that the model does not have.
     """
     config = model.config
@@ -204,7 +208,8 @@ def walk(
     logits = model.output(x)
     place = line(Transformer.__init__, "self.output = Linear")
     matrix = "the embedding matrix" if config.tie_embeddings else "a matrix of its own"
-    notes.add("logits", f"X Wᵀ, W: {matrix}", logits, place)
+    bias = " + b" if config.output_bias else ""
+    notes.add("logits", f"X Wᵀ{bias}, W: {matrix}", logits, place)
     notes.add("p", "softmax of each row: the next token", logits.softmax(-1), place)
     return notes.matrices
 
@@ -214,7 +219,11 @@ def _walk_encoder(notes: Walk, x: Tensor) -> Tensor:
     model = notes.model
     for number, layer in enumerate(model.encoder_layers, start=1):
         notes.part = f"encoder layer {number}"
-        steps = notes if number == notes.layer else replace(notes, matrices=[])
+        steps = (
+            notes
+            if number == min(notes.layer, model.config.n_encoder_layers)
+            else replace(notes, matrices=[])
+        )
         x = steps.residual(
             layer.around_attention, x, partial(steps.attention, layer.attention, None, None)
         )
@@ -237,7 +246,11 @@ def _walk_decoder(notes: Walk, x: Tensor, memory: Tensor) -> Tensor:
     mask = causal_mask(x.shape[1], x.device)
     for number, layer in enumerate(model.decoder_layers, start=1):
         notes.part = f"decoder layer {number}"
-        steps = notes if number == notes.layer else replace(notes, matrices=[])
+        steps = (
+            notes
+            if number == min(notes.layer, model.config.n_decoder_layers)
+            else replace(notes, matrices=[])
+        )
         x = steps.residual(
             layer.around_self_attention,
             x,
@@ -362,7 +375,9 @@ def steps_of_sentence(
     tokenizer, inference = loaded.tokenizer, Inference(loaded.model, choose_device("cpu", "fp32"))
     first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
     longest = inference.max_tokens
-    usual = usual_source(loaded, sentences[0], to)
+    usual = sentences[0] if sentences[1] is not None else usual_source(loaded, sentences[0], to)
+    if usual != sentences[0]:
+        say(f"as mt translate gives it to the model: {usual}")
     encoded = tokenizer.src.encode([usual])[0]
     src = first_ids + checked(encoded, "the sentence", longest - len(first_ids))
     search = SearchOptions(beam_size=beam_size or 1)

@@ -60,11 +60,11 @@ def corner(matrix: MatrixStep, size: tuple[int, int]) -> list[str]:
     return rows
 
 
-def number(value: float) -> str:
-    """Write a value: ids whole, others with three decimals."""
+def number(value: np.integer[Any] | np.floating[Any]) -> str:
+    """Write a value: whole numbers of ids, others with three decimals."""
     if np.isinf(value):
         return "-∞"
-    return f"{value:.0f}" if value == int(value) and abs(value) > 1 else f"{value:.3f}"
+    return str(value) if isinstance(value, np.integer) else f"{value:.3f}"
 
 
 def search_as_text(steps: Sequence[Sequence[Prefix]], text: str) -> str:

@@ -104,7 +104,7 @@ class Pool:
         the caller stops early: results left over would be taken for those of the next call.
         """
         if not self.workers:
-            raise RuntimeError("the pool is closed")
+            raise MtError("the worker processes have ended; load the model again")
         try:
             yield from self._results(jobs)
         except BaseException:

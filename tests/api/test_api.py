@@ -11,12 +11,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from conftest import ROOT, Mt, lines_of
 from messages import raises_saying
 
 import mt as typed
 from mt import api
+from mt.config.load import as_settings
 from mt.search.options import EngineOptions, SearchOptions
 
 package: Any = typed  # some tests give it what its types forbid
@@ -122,6 +124,21 @@ def test_scores_are_log_probabilities(tiny_run: Path, tiny_corpus: Path, mt: Mt)
     assert [float(line) for line in printed.lines] == pytest.approx(scores, abs=1e-4)
 
 
+def test_options_of_python_reach_the_search(tiny_run: Path) -> None:
+    """Paths as text, True for alignments, samples to choose among, numbers of NumPy."""
+    sources = numpy.array(["drei zwei", "eins"])
+    options = {"mbr": "chrf", "n_best": 4, "sample": package.Sampling(seed=3), "workers": 1}
+    with package.load(str(tiny_run), **options) as translator:
+        assert [len(line.hypotheses) for line in translator.translate(sources)] == [1, 1]
+    with package.load(tiny_run, alignments=True, workers=1, n_best=2) as translator:
+        lines = list(translator.translate(sources))
+        assert all(len(line.hypotheses) == 2 and "-" in line.alignment for line in lines)
+    with package.load(tiny_run, shortlist="none", precision="auto") as translator:
+        assert translator.score(sources, sources) == translator.score(list(sources), list(sources))
+    assert as_settings({"train.max_steps": numpy.int64(3)}) == ["train.max_steps=3"]
+    assert package.evaluate(sources, sources, language=None)["bleu"].value >= 0
+
+
 def test_threads_share_a_translator(tiny_run: Path, tiny_corpus: Path) -> None:
     lines = lines_of(tiny_corpus / "test.src")
     outputs: dict[int, list[str]] = {}
@@ -185,10 +202,25 @@ def test_a_model_is_exported_once(tiny_run: Path, tmp_path: Path) -> None:
     ("call", "parts"),
     [
         (lambda run: package.load("nowhere"), "nowhere"),
+        (lambda run: package.load([]), "no model"),
+        (lambda run: package.load(run, workers=0), "workers|1|0"),
+        (lambda run: package.load(run, with_scores=False), "with_scores"),
+        (lambda run: package.load(run, forbid="a"), "forbid|list"),
+        (lambda run: package.load(run, sample=True), "sample|mt.Sampling"),
+        (lambda run: list(package.load(run).translate("drei")), "lines|list"),
+        (lambda run: list(package.load(run).translate(["a", None])), "line 2|None"),
+        (lambda run: list(package.load(run).translate(["\ud800"])), "line 1|half"),
+        (lambda run: list(package.load(run).translate(["a"], n_best=0)), "n_best|0"),
+        (lambda run: package.load([run, run], engine="torch").score(["a"], ["b"]), "one model|2"),
+        (lambda run: package.evaluate(["a"], ["a"], sources=["a", "b"]), "1 outputs|2 sources"),
+        (lambda run: package.evaluate(["a"], ["a"], metrics="bleu"), "metrics|'bleu'"),
+        (lambda run: package.evaluate([None], ["a"]), "outputs|None"),
+        (lambda run: package.Tokenizer.load(run).encode(["a"], side="source"), "src or tgt"),
+        (lambda run: package.Tokenizer.load(run).decode([[10**6]]), "ids|1000000"),
         (lambda run: package.load(run, beams=3), "beams|beam_size"),
         (lambda run: package.load(run, engine="marian"), "auto, torch, ctranslate2|marian"),
         (lambda run: list(package.load(run, beam_size=2).translate(["a"], n_best=3)), "2|3"),
-        (lambda run: package.load(run, workers=1).score(["a"], []), "line 1"),
+        (lambda run: package.load(run, workers=1).score(["a"], []), "1 sources|0 targets"),
         (lambda run: package.train("tiny.yaml", settings={"optim.peak": 1}), "optim.peak|peak_lr"),
         (lambda run: package.evaluate(["a"], ["a", "b"]), "1|2"),
         (lambda run: package.evaluate(["a"], ["a"], metrics=["blue"]), "bleu|blue"),
@@ -209,7 +241,7 @@ def test_options_are_those_of_the_search_and_the_engine() -> None:
     ours = api.DecodingOptions.__annotations__.keys()
     theirs = SearchOptions.__annotations__.keys() | EngineOptions.__annotations__.keys()
     # A command sets these by what it reads and writes.
-    assert ours == theirs - {"models", "n_best", "with_scores", "prefixes"}
+    assert ours == theirs - {"models", "with_scores", "prefixes"}
 
 
 def test_it_is_silent_unless_asked_and_importing_it_is_cheap(here: Path) -> None:

@@ -189,7 +189,8 @@ def test_a_config_gives_shapes_alone(mt: Mt) -> None:
 
 def test_a_heat_map_is_a_picture_of_its_signs() -> None:
     assert heat_map(np.array([[1.0, -1.0, -np.inf]])).startswith("data:image/png;base64,iVBOR")
-    assert [number(value) for value in (12.0, 0.5, -np.inf)] == ["12", "0.500", "-∞"]
+    assert [number(value) for value in np.array([0.5, 12, -np.inf])] == ["0.500", "12.000", "-∞"]
+    assert number(np.int64(1)) == "1"
 
 
 def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> None:
@@ -219,6 +220,8 @@ def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> Non
         ("steps", "--config, --model|neither"),
         ("steps -m RUN", "SENTENCE|required"),
         ("steps --config base.yaml drei", "--config|shapes"),
+        ("steps --config base.yaml --beam-size 2", "--config|--beam-size"),
+        ("masks -m RUN --src - --tgt -", "only one can be -"),
         ("steps -m RUN drei --layer 9", "--layer|1 to|9"),
         ("steps -m RUN drei --head 9", "--head|1 to|9"),
         ("steps -m RUN drei --html x.svg", "--html x.svg|.html"),

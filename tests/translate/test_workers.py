@@ -123,7 +123,7 @@ def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
         answers = pool.imap_unordered([(number,) for number in range(9)])
         next(answers)
         answers.close()  # type: ignore[attr-defined]
-        with pytest.raises(RuntimeError, match="the pool is closed"):
+        with pytest.raises(MtError, match="load the model again"):
             next(pool.imap_unordered([(1,)]))
 
 
