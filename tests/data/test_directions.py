@@ -162,6 +162,19 @@ def test_both_directions_of_a_stage_are_reverses_with_weights(tmp_path: Path) ->
     assert weights(plan(stages, FORWARD, OTHER)) == [[0, 3, 0, 3], [1, 0, 0, 0]]
 
 
+def test_a_reverse_has_the_token_of_its_own_target(tmp_path: Path) -> None:
+    data = {"stages": BOTH_THEN_ONE, "language_tokens": True}
+    config = config_of(tmp_path, FORWARD, data=data, tokenizer={})
+    assert [flow.token for flow in plan_data(config.data).flows] == ["en", "de"]
+
+
+def test_a_tag_counts_on_the_side_that_is_the_source(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The sides have 5 and 4 tokens, 2 and 3, 6 and 6; a tag has two."""
+    config = config_of(tmp_path, BACK | {"tag": "<2de>"}, data={"max_tokens": 6})
+    kept = [(f"<2de> {tgt}", src) for src, tgt in PAIRS[:2]]
+    assert texts_of(pairs_of(config, tokenizer), tokenizer) == kept
+
+
 @pytest.mark.parametrize(
     ("texts", "sections", "said"),
     [

@@ -219,6 +219,8 @@ def data_of(**values: Any) -> DataConfig:
 
 FORTH, BACK = {"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "reverse": True}
 BOTH_THEN_ONE = [{"until": {"epochs": 1}, "both_directions": True}, {}]
+ONE_LEAVES = {"train": [FORTH, FORTH | {"src_lang": "fr"}],
+              "stages": [{"until": {"epochs": 1}}, {"weights": [1, 0]}]}  # fmt: skip
 MANY = {"language_tokens": True,
         "train": [{"path": "a", "directions": ["de-en", "en-de", "cs-en", "de-fr"]}]}  # fmt: skip
 
@@ -236,6 +238,8 @@ MANY = {"language_tokens": True,
         ({"train": [FORTH, BACK]}, "de", None, "de-en"),
         ({"train": [FORTH, FORTH | {"src_lang": "fr"}]}, None, None, None),
         ({"train": [FORTH, FORTH | {"src_lang": "fr"}]}, "fr", None, "fr-en"),
+        (ONE_LEAVES, None, None, None),  # what an earlier stage taught is known
+        (ONE_LEAVES, "fr", None, "fr-en"),
         (MANY, None, "fr", "de-fr"),
         (MANY, None, "en", None),
         (MANY, "cs", "en", "cs-en"),

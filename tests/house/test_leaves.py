@@ -60,3 +60,13 @@ def test_a_leaf_can_be_cut_off(
     missing = mt(*(copied_run if word == "RUN" else word for word in COMMANDS[leaf]))
     assert (missing.code, missing.out, len(missing.err.splitlines())) == (2, b"", 1)
     assert says(missing.err, f"mt.{leaf}", "install")
+
+
+def test_shells_complete_commands_beside_a_missing_leaf(
+    mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mt.tuning.commands", cast("ModuleType", None))
+    monkeypatch.setenv("_MT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "mt t")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert mt().out.decode().split() == ["train", "translate", "tune", "tokenizer"]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
-from messages import says
+from messages import raises_saying, says
 
-from mt.search.options import EngineOptions, SearchOptions
+from mt.errors import ConfigError
+from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
 from mt.translate import mbr
 from mt.translate.load import load_engine
 
@@ -175,6 +176,13 @@ def test_options_that_are_refused(
 ) -> None:
     said = refused(mt("translate", "-m", tiny_run, text, *shlex.split(options)))
     assert says(said, *parts.split("|"))
+
+
+def test_the_engine_without_shortlists_takes_the_word_none() -> None:
+    models = [Path("model")]
+    assert EngineOptions(models=models, engine="torch", shortlist=NO_SHORTLIST).engine == "torch"
+    with raises_saying(ConfigError, "--shortlist", "only", "--engine ctranslate2"):
+        EngineOptions(models=models, engine="torch", shortlist=Path("vmap.txt"))
 
 
 def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:

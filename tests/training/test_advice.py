@@ -96,6 +96,8 @@ STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
         ([*RISING, *(43 + n / 5 for n in range(8))], FALLING, "bleu", []),  # it improves
         (STILL, [*FALLING[:10], *[2.6] * 10], "bleu", []),  # training has stopped as well
         (STILL[:17], FALLING[:17], "bleu", []),  # too short a time
+        ([*RISING[:9], *[41.0] * 4], FALLING[:13], "bleu", ["since update 2,250 of 3,250"]),
+        ([*RISING[:7], *[40.0] * 3], FALLING[:10], "bleu", []),  # too few validations
         ([0.2] * 20, FALLING, "bleu", []),  # nothing is learned yet
         ([], [], "bleu", []),
         (STILL, [], "bleu", []),  # shorter than train.log_every

@@ -12,11 +12,11 @@ from conftest import lines_of
 from messages import says
 from odd_lines import odd_lines
 
-from mt.search.options import EngineName, EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate.assemble import make_translator
 from mt.translate.lines import Line, SegmentOutput, Translation
 from mt.translate.load import load_engine, load_translator
-from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.loaded_engine import LoadedEngine, escapes_loops
 from mt.translate.quality_flags import loops
 
 
@@ -60,6 +60,11 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     common = torch.keys() & ctranslate2.keys()
     assert len(common) >= 2
     assert sum(torch[n] != ctranslate2[n] for n in common) <= len(common) // 20
+
+
+def test_what_is_drawn_is_not_searched_again() -> None:
+    assert escapes_loops(SearchOptions())
+    assert not escapes_loops(SearchOptions(sample=Sampling()))
 
 
 @pytest.mark.parametrize("known", [-50.0, math.nan])

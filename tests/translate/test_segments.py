@@ -28,8 +28,9 @@ from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import find_model, read_meta
 from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
+from mt.translate.lines import Line
 from mt.translate.load import cuts_into_sentences, load_translator
-from mt.translate.segments import SEPARATORS, pack, split_source
+from mt.translate.segments import SEPARATORS, Segments, pack, split_source
 
 
 class Letters:
@@ -42,7 +43,7 @@ class Letters:
         self.first = first
         self.src = self.tgt = self
 
-    def encode(self, lines: list[str]) -> list[list[int]]:
+    def encode(self, lines: list[str], threads: int = 1) -> list[list[int]]:
         return [
             [ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines
         ]
@@ -213,6 +214,13 @@ def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
     sources = [int(link.split("-")[0]) for link in last.alignments[0].split()]
     found = [int(link.split("-")[0]) for link in whole.alignments[0].split()]
     assert found[-len(sources) :] == [number + 2 for number in sources]
+
+
+def test_the_first_segment_alone_begins_with_the_prefix() -> None:
+    tokenizer: Any = Letters()
+    line = Line(1, "Aaa bb. Ccc dd! Eee", prefix=[7, 8])
+    Segments(tokenizer, max_tokens=6, length_penalty=1.0).before([line])
+    assert [segment.prefix for segment in line.segments] == [[7, 8], (), ()]
 
 
 def test_translations_are_joined_as_the_language_does() -> None:
