@@ -191,7 +191,7 @@ def test_what_stands_in_the_way(
 
     out = tmp_path / "out"
     message = refusal(out, "--quantization", "int4")
-    assert says(message, "--quantization", "one of fp32, fp16, bf16, int8", "'int4'")
+    assert says(message, "--quantization", "fp32, fp16, bf16 or int8", "'int4'")
     there, below = tmp_path / "there", tmp_path / "file" / "out"
     assert says(refusal(there), "--output", there, "already exists", "remove it")
     message = refusal(below)

@@ -225,7 +225,7 @@ def interrupted(name: str, *_: Any) -> Any:
 
 def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
     arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--engine"]
-    says(refused(mt(*arguments, "fast")), "--engine", "auto, torch, ctranslate2", "'fast'")
+    says(refused(mt(*arguments, "fast")), "--engine", "auto, torch or ctranslate2", "'fast'")
     said = refused(mt(*arguments, "ctranslate2", "--sample", "--alignments"))
     says(said, "--engine ctranslate2", "--sample", "--alignments", "--engine torch")
     says(refused(mt(*arguments, "torch", "--shortlist", "vmap.txt")), "--shortlist", "ctranslate2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ class StandInEngine:
         self.translate = translate
         self.seen: list[str] = []
         self.settings: dict[str, str] = {}
+        self.lock = threading.RLock()
 
     def __exit__(self, *_: object) -> None:
         pass

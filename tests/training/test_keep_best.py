@@ -106,9 +106,9 @@ def test_the_best_is_kept_although_keep_best_is_0(
     scripted_validations(9.0, 1.0, 2.0)
     tested: list[dict[str, Tensor]] = []
 
-    def score_tests(_: Config, model: Any, *__: Any) -> list[Any]:
-        assert not model.training
-        tested.append(checkpoint.weights_of(model))
+    def score_tests(_: Config, loaded: Any, *__: Any) -> list[Any]:
+        assert not loaded.model.training
+        tested.append(checkpoint.weights_of(loaded.model))
         return []
 
     monkeypatch.setattr(launch, "score_tests", score_tests)

@@ -186,9 +186,7 @@ def test_time_left_is_estimated_from_the_updates_of_this_start(trainer_of: Train
 
 def test_a_seed_that_no_generator_takes_is_refused(quick_config: QuickConfig) -> None:
     assert quick_config(run={"seed": 2**63 - 1}).run.seed == 2**63 - 1
-    with pytest.raises(
-        ConfigError, match=r"run\.seed: must be at most 9\.22337203685478e\+18, found 9223"
-    ):
+    with pytest.raises(ConfigError, match=r"run\.seed: must be at most 9,223,372,.*, found 9223"):
         quick_config(run={"seed": 2**63})
 
 
