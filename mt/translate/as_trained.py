@@ -97,7 +97,8 @@ class AsTrained(Step):
                 with_symbols(output, symbols, link)
                 for output, link in zip_longest(outputs, links, fillvalue="")
             ]
-            texts = tuple(text for text, _ in rows)
+            # A symbol may come with white space of its own; a line has single spaces.
+            texts = tuple(" ".join(text.split()) for text, _ in rows)
             links = tuple(
                 links_with_symbols(link, symbols, output, *row)
                 for link, output, row in zip(links, outputs, rows, strict=False)

@@ -120,7 +120,7 @@ def _with_around(segment: Segment) -> Sequence[SegmentOutput]:
     """The outputs of a segment between the texts around it."""
     if not any(segment.around):
         return segment.outputs
-    before, after = segment.around
+    before, after = (re.sub(r"\s", " ", text) for text in segment.around)
     return [output._replace(text=before + output.text + after) for output in segment.outputs]
 
 
