@@ -164,8 +164,10 @@ class Translator:
         """
         if len(self._engine.models) > 1:
             raise ConfigError(f"score: takes one model, found {len(self._engine.models)}")
+        from mt.evaluation.metrics import check_counts
+
         srcs, tgts = [*_texts("sources", sources)], [*_texts("targets", targets)]
-        _check_counts(sources=srcs, targets=tgts)
+        check_counts({"sources": srcs, "targets": tgts})
         with self._loaded.lock:
             pairs = list(replace(self._scorer).score(srcs, tgts))
         log_probs = [pair.forced.log_probs for pair in pairs]
@@ -231,14 +233,6 @@ def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
             yield value
 
     return checked()
-
-
-def _check_counts(**texts: Sequence[str]) -> None:
-    """Raise DataError where lists that belong together differ in length."""
-    counts = {name: len(values) for name, values in texts.items()}
-    if len({*counts.values()}) > 1:
-        found = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        raise DataError(f"{found}: as many are required, one for each line; check both lists")
 
 
 def _translated(line: Translation) -> Translated:
@@ -313,7 +307,7 @@ def evaluate(
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.comet import Comet, check_comet
-    from mt.evaluation.metrics import METRICS, check_metrics
+    from mt.evaluation.metrics import METRICS, check_counts, check_metrics
     from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
     from mt.terminal import say
 
@@ -329,8 +323,7 @@ def evaluate(
     ]
     hyps = [*_texts("outputs", outputs)]
     srcs = None if sources is None else [*_texts("sources", sources)]
-    for name, texts in [("references", ref) for ref in refs] + [("sources", srcs or hyps)]:
-        _check_counts(outputs=hyps, **{name: texts})
+    check_counts({"outputs": hyps} | ({} if srcs is None else {"sources": srcs}))
     comet = None
     if any(METRICS[name].needs_model for name in metrics):
         check_comet(Path(comet_model) if comet_model else None, "comet_model")

@@ -84,6 +84,10 @@ class Walk:
         values = None if value.is_meta else np.atleast_2d(shown.numpy().copy())
         self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, self.rows))
 
+    def of_layer(self, number: int, depth: int) -> Walk:
+        """Return this walk for the layer that is shown, else one whose notes nobody reads."""
+        return self if number == min(self.layer, depth) else replace(self, matrices=[])
+
     def residual(self, around: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Walk through `Residual`: add and norm, in the order of `norm`."""
         if around.pre_norm:
@@ -219,11 +223,7 @@ def _walk_encoder(notes: Walk, x: Tensor) -> Tensor:
     model = notes.model
     for number, layer in enumerate(model.encoder_layers, start=1):
         notes.part = f"encoder layer {number}"
-        steps = (
-            notes
-            if number == min(notes.layer, model.config.n_encoder_layers)
-            else replace(notes, matrices=[])
-        )
+        steps = notes.of_layer(number, len(model.encoder))
         x = steps.residual(
             layer.around_attention, x, partial(steps.attention, layer.attention, None, None)
         )
@@ -246,11 +246,7 @@ def _walk_decoder(notes: Walk, x: Tensor, memory: Tensor) -> Tensor:
     mask = causal_mask(x.shape[1], x.device)
     for number, layer in enumerate(model.decoder_layers, start=1):
         notes.part = f"decoder layer {number}"
-        steps = (
-            notes
-            if number == min(notes.layer, model.config.n_decoder_layers)
-            else replace(notes, matrices=[])
-        )
+        steps = notes.of_layer(number, len(model.decoder))
         x = steps.residual(
             layer.around_self_attention,
             x,

@@ -105,8 +105,9 @@ def load_translator(
 
 def check_language(model: Path, to: str | None) -> None:
     """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
-    tokenizer = Tokenizer.load(tokenizer_folder(find_model(model)))
-    tokenizer.before_source(to, plan_data(read_config(model).data))
+    data = plan_data(read_config(model).data)
+    if to is not None or data.has_tokens:  # else any tokenizer will do, and is read only once
+        Tokenizer.load(tokenizer_folder(find_model(model))).before_source(to, data)
 
 
 def check_source_language(code: str | None, data: DataPlan) -> None:
