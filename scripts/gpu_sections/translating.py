@@ -107,7 +107,7 @@ def through_worker(report: Report, setting: Setting, weights: Path, lines: list[
         speed = len(lines) / (time.perf_counter() - start)
     assert not torch.cuda.is_initialized(), "this process has used the GPU"
     report.add("lines through a worker", value=speed, unit="lines/s")
-    search([[EOS + 1]], [[]])
+    search([[EOS + 1]], [[]], 1, False)  # loads the model here too
     assert search.engine is not None
     here = make_translator(LoadedEngine(engine=search.engine, **options))
     expected = [each.texts[0] for each in here.translate(lines)]
