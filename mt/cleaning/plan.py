@@ -256,7 +256,7 @@ def plan_of(
     corpora = [
         replace(corpus, name=corpus.name.replace("data.train", where, 1)) for corpus in data.corpora
     ]
-    sets = (*data.valid, *data.test)
+    sets = tuple(data.held_out)
     return CleaningPlan(work, data.root, tuple(corpora), data.clean, data.usual, sets, form)
 
 

@@ -99,7 +99,7 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
             )
         elif stage.until is not None and number + 1 == len(stages):
             yield Fault([f"{path}.until"], "must be null in the last stage, which has no end")
-        elif until and "stall" in until and data.valid is None:
+        elif until and "stall" in until and not data.valid:
             yield Fault(
                 [f"{path}.until.stall", "data.valid"],
                 "counts validations, found no data.valid; add it, or end the stage otherwise",
@@ -142,9 +142,8 @@ def _first_share(data: DataConfig) -> str:
 
 def named_sources(data: DataConfig) -> list[tuple[str, TextEntry]]:
     """Every entry of texts with its path, such as `data.train[0]`."""
-    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
-    named += [("data.valid", source) for source in [data.valid] if source is not None]
-    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]
+    lists = {"train": data.train, "valid": data.valid, "test": data.test}
+    return [(f"data.{key}[{i}]", each) for key in lists for i, each in enumerate(lists[key])]
 
 
 def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:

@@ -64,11 +64,6 @@ def key(default: Any, description: str, affects: Affects = "nothing", **about: A
     return Field(description=description, json_schema_extra=info, **default_of)
 
 
-def _or_a_path(field: dict[str, Any]) -> None:
-    """Let editors accept a path for a mapping."""
-    field["anyOf"].append({"type": "string"})
-
-
 def _list_or_one(field: dict[str, Any]) -> None:
     """Let editors accept what loading accepts: one mapping or path, or nothing, for a list."""
     item = {"anyOf": [field.pop("items"), {"type": "string"}]}
@@ -326,11 +321,12 @@ class DataConfig(Section):
         in_recipes=False,
         for_editors=_list_or_one,
     )
-    valid: TextEntry | None = key(
-        None,
-        "text for validation and early stopping, with the keys of train[]; null: none",
+    valid: list[TextEntry] = key(
+        list,
+        "texts for validation, with the keys of train[]; the first one decides which checkpoint "
+        "is best and when to stop, all are scored",
         in_recipes=False,
-        for_editors=_or_a_path,
+        for_editors=_list_or_one,
     )
     test: list[TextEntry] = key(
         list,

@@ -140,12 +140,10 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     tree = {key: {} if value is None else value for key, value in mapping.items()}
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
-        for key in {"train", "test"} & data.keys():
+        for key in {"train", "valid", "test"} & data.keys():
             if not isinstance(data[key], list):
                 data[key] = [] if data[key] is None else [data[key]]
             data[key] = [_source(text) for text in data[key]]
-        if "valid" in data:
-            data["valid"] = _source(data["valid"])
     return tree
 
 
@@ -227,11 +225,26 @@ def apply_setting(setting: str, tree: dict[str, Any]) -> str:
     steps = [int(i) if i else word for word, i in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
     if not equals or not steps or path_of(steps) != path:
         raise ValueError("must be section.key=value, such as optim.peak_lr=1e-3")
+    steps = list(_with_entries(tree, steps))
+    path = path_of(steps)
     value = yaml_text.parse(text)
     if len(steps) == 1 and path != "recipe" and (value is None or isinstance(value, dict)):
         raise ValueError(f"must name one key, found a whole section; write {path}.KEY=value")
     _put(tree, steps, value, "")
     return path
+
+
+def _with_entries(tree: Any, steps: Steps) -> Iterator[str | int]:
+    """Yield the steps, with that to its only entry where a list has one: `data.valid.src`."""
+    for step in steps:
+        if isinstance(tree, list) and len(tree) == 1 and isinstance(step, str):
+            yield 0
+            tree = tree[0]
+        yield step
+        try:
+            tree = tree[step]
+        except (KeyError, IndexError, TypeError):
+            tree = None
 
 
 def _put(tree: Any, steps: Steps, value: object, here: str) -> None:

@@ -109,7 +109,7 @@ class DataPlan:
     root: Path  # relative paths start here
     corpora: tuple[Corpus, ...]
     stages: tuple[Stage, ...]
-    valid: tuple[Corpus, ...]
+    valid_sets: tuple[tuple[Corpus, ...], ...]  # a text for each direction; the first set decides
     test: tuple[Corpus, ...]
     limits: Limits
     clean: Clean | None
@@ -123,9 +123,19 @@ class DataPlan:
         return self.stages[0].flows
 
     @property
+    def valid(self) -> tuple[Corpus, ...]:
+        """The texts of the first validation set, which decides; none without one."""
+        return self.valid_sets[0] if self.valid_sets else ()
+
+    @property
+    def held_out(self) -> list[Corpus]:
+        """All texts for validation and tests."""
+        return [*chain.from_iterable(self.valid_sets), *self.test]
+
+    @property
     def named(self) -> list[Corpus]:
         """All texts, for training, validation and tests."""
-        return [*self.corpora, *self.valid, *self.test]
+        return [*self.corpora, *self.held_out]
 
     @property
     def tags(self) -> set[str]:
@@ -181,11 +191,12 @@ def plan_data(data: DataConfig) -> DataPlan:
     """Make the plan of a valid section `data`."""
     corpora, flows = corpora_and_flows(data)
     tests = (texts_of(data, test, f"data.test[{i}]") for i, test in enumerate(data.test))
+    valid = (texts_of(data, entry, f"data.valid[{i}]") for i, entry in enumerate(data.valid))
     return DataPlan(
         root=Path(data.root or ".").expanduser(),
         corpora=tuple(corpora),
         stages=tuple(_stages(data, flows)),
-        valid=tuple(texts_of(data, data.valid, "data.valid") if data.valid else ()),
+        valid_sets=tuple(map(tuple, valid)),
         test=tuple(chain.from_iterable(tests)),
         limits=Limits(data.max_tokens, data.max_length_ratio or math.inf, data.dedupe),
         clean=data.clean,

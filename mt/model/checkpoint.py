@@ -36,6 +36,7 @@ from mt.runs.model_folder import (
     WEIGHTS,
     ModelFolder,
     checkpoints,
+    find_model,
     ranked_checkpoints,
     read_folder,
     read_meta,
@@ -206,13 +207,17 @@ def load_model(path: Path) -> LoadedModel:
     return LoadedModel(**vars(described), model=model.eval())
 
 
-def average(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """Average the weights of several checkpoints of one model, element by element, in float64."""
+def average(folders: Sequence[Path], shares: Sequence[float] | None = None) -> dict[str, Tensor]:
+    """Average the weights of several checkpoints of one model, element by element, in float64.
+
+    `shares` weigh the checkpoints, relative to each other; all count the same without them.
+    """
+    shares = shares or [1.0] * len(folders)
     total: dict[str, Tensor] = {}
-    for folder in folders:
+    for folder, share in zip(folders, shares, strict=True):
         for name, tensor in load_weights(folder).items():
-            total[name] = total.get(name, 0) + tensor.double()
-    return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
+            total[name] = total.get(name, 0) + share * tensor.double()
+    return {name: (tensor / sum(shares)).float() for name, tensor in total.items()}
 
 
 def _computation(described: ModelFolder) -> list[object]:
@@ -250,20 +255,44 @@ def average_run(
             f"{len(chosen)} {kept}; ask for fewer, or train longer, or with a larger "
             f"train.keep_{kind} or a smaller train.valid_every"
         )
-    require_new(output)
     chosen = sorted(chosen)
-    newest = read_folder(chosen[-1])
-    for folder in chosen[:-1]:
+    steps = [step_of(folder.name) for folder in chosen]
+    remedy = "average checkpoints of one run"
+    _write_average(chosen, None, output, {"step": steps[-1], "averaged": steps}, remedy)
+    return steps
+
+
+def average_models(models: Sequence[Path], shares: Sequence[float], output: Path) -> list[Path]:
+    """Write the average of several models, weighed by `shares`, to `output`; return their folders.
+
+    Between a model and one that was fine-tuned from it, it keeps more of the first than the second
+    does (Wortsman et al., 2022, "Robust fine-tuning of zero-shot models"). The other settings are
+    those of the last model. Raises CheckpointError if one does not fit, or `output` exists.
+    """
+    folders = [find_model(model, "MODEL") for model in models]
+    mixed = [[str(folder), share] for folder, share in zip(folders, shares, strict=True)]
+    remedy = "average models of one shape and vocabulary, such as a model and its fine-tuned one"
+    _write_average(folders, shares, output, {"step": 0, "mixed": mixed}, remedy)
+    return folders
+
+
+def _write_average(
+    folders: Sequence[Path],
+    shares: Sequence[float] | None,
+    output: Path,
+    about: Mapping[str, Any],
+    remedy: str,
+) -> None:
+    """Write the average of checkpoints; `about` goes into its `meta.json`."""
+    require_new(output)
+    newest = read_folder(folders[-1])
+    for folder in folders[:-1]:
         # Matrices of other heads or pieces may have the same shapes.
         if _computation(read_folder(folder)) != _computation(newest):
-            raise CheckpointError(
-                f"{newest.folder}: not the same model as {folder}; average checkpoints of one run"
-            )
-    steps = [step_of(folder.name) for folder in chosen]
+            raise CheckpointError(f"{newest.folder}: not the same model as {folder}; {remedy}")
     names = {"config", "tokenizer", SEVERAL_SENTENCES}
-    meta = {name: value for name, value in newest.meta.items() if name in names}
-    meta |= {"step": steps[-1], "averaged": steps}
+    meta = {**{name: value for name, value in newest.meta.items() if name in names}, **about}
     styles = newest.styles
     texts = {WRITING: styles.to_json()} if styles else {}
-    save_model_folder(output, average(chosen), meta, tokenizer=newest.tokenizer, texts=texts)
-    return steps
+    weights = average(folders, shares)
+    save_model_folder(output, weights, meta, tokenizer=newest.tokenizer, texts=texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +39,7 @@ class Figure:
     unit: str
     train: str = ""  # key of a train line
     valid: str = ""  # key of a valid line
+    other_set: str = ""  # the validation set, if it is not the first one
     scale: float = 1.0
     from_zero: bool = False
 
@@ -70,6 +72,8 @@ def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[dict[str, str]], str]:
         for name, metric in METRICS.items()
         if name in recorded and name != "bleu"
     ]
+    sets = dict.fromkeys(str(line.get("name")) for run in runs for line in run.metrics.other_valid)
+    others += [Figure("BLEU", name, valid="bleu", other_set=name) for name in sets]
     figures = [*FIGURES[:2], *others, *FIGURES[2:]]
     lines = {figure: [_lines(figure, run) for run in runs] for figure in figures}
     # The same in all pictures: the last update of all runs, and the longest time.
@@ -120,7 +124,7 @@ def _picture(
     picture = {"title": figure.title, "unit": figure.unit, "by_updates": "", "by_time": ""}
     if any(np.isfinite(values).any() for both in lines for _, _, values in both):
         for key, x in zip(("by_updates", "by_time"), axes, strict=True):
-            name = f"{figure.title.lower().replace(' ', '-')}-{x.unit}"
+            name = re.sub(r"\W+", "-", f"{figure.title} {figure.other_set} {x.unit}".lower())
             description = f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
             picture[key] = inline_svg(name, description, partial(_draw, figure, runs, lines, x))
     return picture
@@ -135,7 +139,11 @@ def _lines(figure: Figure, run: RunSummary) -> tuple[Line, Line]:
         train = _ascending([np.array(run.metrics.train[key]) for key in keys], figure.scale)
     if figure.valid:
         keys = ("step", "seconds", figure.valid)
-        rows = [[number(line, key) for line in run.metrics.valid] for key in keys]
+        lines = run.metrics.valid
+        if figure.other_set:
+            others = run.metrics.other_valid
+            lines = [line for line in others if line.get("name") == figure.other_set]
+        rows = [[number(line, key) for line in lines] for key in keys]
         valid = _ascending([np.array(row, np.float64) for row in rows], figure.scale)
     return train, valid
 

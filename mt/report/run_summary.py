@@ -21,7 +21,7 @@ from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
 from mt.files import parse_json
 from mt.runs.manifest import MANIFEST, read_manifest
-from mt.runs.metrics import METRICS, metrics_lines, number, rank, scored_step
+from mt.runs.metrics import METRICS, OTHER_VALID, metrics_lines, number, rank, scored_step
 from mt.runs.model_folder import META
 from mt.runs.outputs import OUTPUTS, SAMPLE, SAMPLES, Sentence, valid_output_steps, valid_path
 from mt.runs.run_dir import CONFIG, LOG
@@ -66,6 +66,7 @@ class Metrics:
         default_factory=lambda: {name: array("d") for name in FIGURES}
     )
     valid: list[dict[str, Any]] = field(default_factory=list)
+    other_valid: list[dict[str, Any]] = field(default_factory=list)  # of sets that do not decide
     tests: list[dict[str, Any]] = field(default_factory=list)
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)  # but the first
@@ -198,7 +199,7 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
         return metrics
     unreadable, last_is_bad = 0, False
     others = {"valid": metrics.valid, "test": metrics.tests, "rollback": metrics.rollbacks}
-    others["stage"] = metrics.stages
+    others |= {"stage": metrics.stages, OTHER_VALID: metrics.other_valid}
     for line in metrics_lines(folder):
         last_is_bad = line is None
         unreadable += last_is_bad

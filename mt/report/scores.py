@@ -23,7 +23,7 @@ from mt.report.corpora import located
 from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_texts
 from mt.runs.outputs import Sentence
 from mt.terminal import say
-from mt.training.validation import as_sentences, read_text, validation_languages
+from mt.training.validation import as_sentences, read_text, valid_language
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
@@ -99,7 +99,7 @@ def score_run(run: RunSummary) -> list[ScoredSet]:
     """
     data = plan_data(run.config.data if run.config else DataConfig())
     into = {name: text.direction.tgt for name, text in scored_texts(data).items()}
-    others = validation_languages(data)[0]
+    others = valid_language(data)
     kinds = [fitting_tokenizer(into.get(test.name, others)) for test in run.scored]
     tests = list(zip(kinds, run.scored, strict=True))
     last = {kind: tokenizer_of(test.signature) for kind, test in tests}

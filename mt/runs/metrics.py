@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 from mt.files import parse_json, write_whole
 
 METRICS = "metrics.jsonl"
+# The kind of the lines of validation sets after the first one, each with its name.
+OTHER_VALID = "other valid"
 # Of a validation: the score, higher being better, its nll, and whether the score decides yet.
 Scored: TypeAlias = tuple[float, float, bool]
 

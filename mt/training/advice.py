@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config.auto import replace_auto, sizes_for
 from mt.config.load import load_config, shipped_folder
-from mt.runs.metrics import number
+from mt.runs.metrics import OTHER_VALID, number
 from mt.training.selection import LEAST_BLEU, Criterion, lower_is_better
 
 if TYPE_CHECKING:
@@ -58,6 +58,24 @@ def _weights(model: ModelConfig) -> int:
     """Weights of the matrices in all layers."""
     d, both = model.d_model, 2 * model.d_model * model.d_ff
     return model.n_encoder_layers * (4 * d**2 + both) + model.n_decoder_layers * (8 * d**2 + both)
+
+
+def baseline_note(lines: Iterable[Mapping[str, Any] | None], step: int, name: str) -> str:
+    """Compare the model after update `step` with the one that training started from.
+
+    On each validation set; `name` is the first one's. Empty where the start was not scored.
+    """
+    scores: dict[str, dict[int, float]] = {}
+    for line in filter(None, lines):
+        if line["kind"] in ("valid", OTHER_VALID):
+            of_set = scores.setdefault(str(line.get("name", name)), {})
+            of_set[line["step"]] = number(line, "bleu")
+    shown = ", ".join(
+        f"{of_set[0]:.2f} → {of_set[step]:.2f} ({of_set[step] - of_set[0]:+.2f}) on {each}"
+        for each, of_set in scores.items()
+        if of_set.keys() >= {0, step}
+    )
+    return shown and f"BLEU of the model that training started from, and now: {shown}"
 
 
 def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -> str:

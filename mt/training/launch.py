@@ -44,7 +44,7 @@ from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.failures import explain_failures
 from mt.terminal import say
-from mt.training.advice import recipe_note, standstill_note
+from mt.training.advice import baseline_note, recipe_note, standstill_note
 from mt.training.checkpoints import tidy
 from mt.training.finetune import kept_size, resolve_init_from
 from mt.training.outcome import Outcome
@@ -173,6 +173,11 @@ def _train(
         if outcome.exit_code == 0:
             if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
                 log.say(note)
+            if outcome.best is not None and prepared.validations:
+                step = step_of(world.on_main(outcome.best.resolve).name)
+                name = prepared.validations[0].name
+                if step and (note := baseline_note(metrics_lines(run_dir), step, name)):
+                    log.say(note)
             _score_tests(prepared, outcome.best, trainer.state.step, log)
         log.say(outcome.reason)
         return outcome

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.runs.model_folder import step_name
+
 if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.training.checkpoints import TrainState
@@ -49,6 +51,8 @@ def finished(
     if best is not None and state.best is not None and criterion is not None:
         score = f"{criterion.describe(state.best[0])} on the validation set"
         reason += f"; best model ({score}): {best}"
+        if state.best_name == step_name(0):
+            reason += ", which is the model that training started from: nothing was better"
     elif best is not None:
         reason += f"; model: {best}"
     return Outcome(reason, 0, best)

@@ -100,16 +100,16 @@ def _run_on_this_rank(
 
 
 def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
-    """Translate the longest sentences of the validation set, if there is one."""
-    if prepared.validation is None:
+    """Translate the longest sentences of the validation sets, if there are any."""
+    device, sets = prepared.updater.device, prepared.validations
+    if not sets:
         return
-    device = prepared.updater.device
-    valid = prepared.validation
-    pairs = sorted(zip(valid.src, valid.directions, strict=True), key=lambda pair: len(pair[0]))
-    lines, directions = zip(*pairs[-N_TRANSLATED[device.device.type] :], strict=True)
+    every = [pair for valid in sets for pair in zip(valid.src, valid.directions, strict=True)]
+    longest = sorted(every, key=lambda pair: len(pair[0]))[-N_TRANSLATED[device.device.type] :]
+    lines, directions = zip(*longest, strict=True)
     say(f"preflight: translating {len(lines):,} sentences")
     model = LoadedModel(
-        valid.run_dir, {}, prepared.config, prepared.tokenizer, prepared.updater.eval_model
+        sets[0].run_dir, {}, prepared.config, prepared.tokenizer, prepared.updater.eval_model
     )
     with suppress(NonFiniteError):  # training skips such updates, or returns to a checkpoint
         translate(model, device, lines, directions)

@@ -83,7 +83,7 @@ class Prepared:
     updater: Updater
     plans: list[Plan]  # of each stage
     scoring: Scoring  # of validations and tests
-    validation: Validation | None
+    validations: list[Validation]  # the first one decides
     started: float  # time.perf_counter() when preparation began
 
     @property
@@ -143,11 +143,10 @@ def prepare(
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
-    validation = None
-    if config.data.valid is not None:
-        validation = Validation(config, tokenizer, log, world, scoring)
+    about = (config, tokenizer, log, world, scoring)
+    validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
     return Prepared(
-        config, recorded, data, tokenizer, store, updater, plans, scoring, validation, started
+        config, recorded, data, tokenizer, store, updater, plans, scoring, validations, started
     )
 
 

@@ -18,6 +18,7 @@ from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.model.checkpoint import LoadedModel
+from mt.runs.metrics import OTHER_VALID
 from mt.runs.model_folder import checkpoints, step_name, step_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
@@ -67,7 +68,8 @@ class Trainer:
         self.tokenizer = prepared.tokenizer
         self.updater = prepared.updater
         self.plans = prepared.plans
-        self.validation = prepared.validation
+        self.validation = next(iter(prepared.validations), None)
+        self.other_validations = prepared.validations[1:]
         self.device = prepared.updater.device
         self.world = prepared.updater.world
         self.run_dir = log.run_dir
@@ -113,7 +115,7 @@ class Trainer:
         """Load the newest usable checkpoint; without one, the weights of `base` where given."""
         newest = self.world.on_main(lambda: checkpoint_to_resume(self.run_dir, self.log.say))
         if newest is None:
-            self.log.drop_after(0)
+            self.log.drop_after(-1)
             if base is not None:
                 model = self.updater.model
                 origin = load_initial_weights(model, self.tokenizer, base, self.log.say)
@@ -171,8 +173,9 @@ class Trainer:
         """Train until all updates are done, patience runs out, or a signal arrives."""
         state = self.state
         with self.signals:
-            if self.validation and self._is_due() and step_name(state.step) not in state.scores:
-                self._validate_and_save()  # a signal had interrupted it
+            # At the beginning of fine-tuning, and where a signal had interrupted it.
+            if self._is_due() and self.validation and step_name(state.step) not in state.scores:
+                self._validate_and_save()
             stopped = self._stop_signal()
             while not stopped and not self._is_done():
                 self._end_stage()
@@ -301,11 +304,16 @@ class Trainer:
         return self.world.all_reduce_max(self.signals.number)
 
     def _is_due(self) -> bool:
-        """Whether validation and checkpoint are due after the current step."""
+        """Whether validation and checkpoint are due after the current step.
+
+        Before the first update they are if there is something to compare with: the model that
+        `train.init_from` names, unless another vocabulary has changed it.
+        """
         step = self.state.step
         config = self.config.train
-        is_regular = step % config.updates_between_validations == 0
-        return step > 0 and (is_regular or step == config.max_steps)
+        if not step:
+            return "init_from" in self.meta and not config.new_vocabulary
+        return step % config.updates_between_validations == 0 or step == config.max_steps
 
     def _is_out_of_patience(self) -> bool:
         patience = self.patience if self.until is None else None
@@ -405,6 +413,10 @@ class Trainer:
             self.validation.write_samples(step, result.outputs)
             if new_best:
                 self.validation.write_outputs(step, result)
+        for other in self.other_validations:
+            result = other.evaluate(model, self.device, self.world, self.signals)
+            self.log.record(OTHER_VALID, step, name=other.name, **result.figures(), **times)
+            self.log.say(f"{other.label} | step {step:,} | {result}")
 
     def save(self) -> None:
         """Write a checkpoint of the current step; the main process does it for all."""

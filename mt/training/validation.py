@@ -119,30 +119,28 @@ class Scoring:
         lines = [line for line in metrics_lines(run_dir) if line and line["kind"] == "valid"]
         recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
         choice = config.train.bleu_tokenize
-        languages = validation_languages(plan_data(config.data))
-        tokenizers = {language: fitting_tokenizer(language) for language in languages}
-        if choice == "auto" and len(set(tokenizers.values())) > 1:
-            chosen = ", ".join(f"{name} for {code}" for code, name in tokenizers.items())
-            raise ConfigError(
-                "train.bleu_tokenize: must be one tokenizer for all languages that data.valid "
-                f"joins, found auto: {chosen}; set it, or leave only one of them in data.valid"
-            )
-        tokenize = choose_tokenizer(languages[0], choice, say, recorded=recorded)
+        data = plan_data(config.data)
+        for texts in data.valid_sets if choice == "auto" else ():
+            languages = dict.fromkeys(text.direction.tgt for text in texts)
+            tokenizers = {language: fitting_tokenizer(language) for language in languages}
+            if len(set(tokenizers.values())) > 1:
+                chosen = ", ".join(f"{name} for {code}" for code, name in tokenizers.items())
+                raise ConfigError(
+                    "train.bleu_tokenize: must be one tokenizer for all languages that data.valid "
+                    f"joins, found auto: {chosen}; set it, or leave only one of them in data.valid"
+                )
+        tokenize = choose_tokenizer(valid_language(data), choice, say, recorded=recorded)
         return cls(config, tokenize, on_gpu)
 
     def tokenizer_into(self, language: str) -> str:
         """BLEU's tokenizer for texts in a language: that of validations, if it fits as well."""
-        valid = validation_languages(plan_data(self.config.data))[0]
+        valid = valid_language(plan_data(self.config.data))
         if fitting_tokenizer(language) == fitting_tokenizer(valid):
             return self.tokenize
         return choose_tokenizer(language, self.config.train.bleu_tokenize)
 
-    def metrics(self, src: list[str], ref: list[str], language: str = "") -> dict[str, Metric]:
-        """The metrics of a text by name; only rank 0 can make them.
-
-        `language`: the target's, if it is not that of validations.
-        """
-        language = language or validation_languages(plan_data(self.config.data))[0]
+    def metrics(self, src: list[str], ref: list[str], language: str) -> dict[str, Metric]:
+        """The metrics of a text into a language by name; only rank 0 can make them."""
         tokenize = self.tokenizer_into(language)
         return {
             name: METRICS[name]([ref], src, tokenize, self.comet, language)
@@ -157,22 +155,21 @@ class Scoring:
         return Comet(self.config.train.comet_model, "train.comet_model", self.on_gpu)
 
     def scores(
-        self, outputs: list[str], src: list[str], ref: list[str], language: str = ""
+        self, outputs: list[str], src: list[str], ref: list[str], language: str
     ) -> dict[str, Score]:
         """The scores of translations by the name of the metric."""
         metrics = self.metrics(src, ref, language)
         return {name: metric.score(outputs) for name, metric in metrics.items()}
 
 
-def validation_languages(data: DataPlan) -> list[str]:
-    """The target languages of `data.valid`, each once; without it that of the section."""
-    into = [text.direction.tgt for text in data.valid] or [data.usual.tgt]
-    return list(dict.fromkeys(into))
+def valid_language(data: DataPlan) -> str:
+    """The target language of the first text of `data.valid`; without it that of the section."""
+    return (data.valid[0].direction if data.valid else data.usual).tgt
 
 
 def metric_names(config: Config) -> list[str]:
     """The metrics of validations and tests: BLEU, and `train.metric` if it is another one."""
-    chosen = None if config.data.valid is None else config.train.metric
+    chosen = config.train.metric if config.data.valid else None
     return [name for name in METRICS if name in ("bleu", chosen)]
 
 
@@ -190,40 +187,51 @@ def check_metric(config: Config, world: World) -> None:
 
 
 class Validation:
-    """The validation set of a config as text and as token ids; rank 0 reads it for all."""
+    """A validation set of a config as text and as token ids; rank 0 reads it for all."""
 
     def __init__(
-        self, config: Config, tokenizer: Tokenizer, log: RunLog, world: World, scoring: Scoring
+        self,
+        config: Config,
+        tokenizer: Tokenizer,
+        log: RunLog,
+        world: World,
+        scoring: Scoring,
+        place: int = 0,
     ) -> None:
+        """Read the set at a place of `data.valid`."""
         self.config = config
         data = plan_data(config.data)
+        texts = data.valid_sets[place]
+        self.name = names_of([texts[0] for texts in data.valid_sets])[place]
+        self.label = "valid" if not place else f"valid {self.name}"  # of its lines in the log
+        self.language = texts[0].direction.tgt
         self.run_dir = run_dir = log.run_dir
         self.tokenizer = tokenizer
         self.log = log
         self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each
-        read = world.on_main(lambda: [read_text(text, data.root) for text in data.valid])
+        read = world.on_main(lambda: [read_text(text, data.root) for text in texts])
         self.src, self.ref = ([line for sides in read for line in sides[n]] for n in (0, 1))
         # Source and target language of each line.
         self.directions = [
-            text.direction for text, (src, _) in zip(data.valid, read, strict=True) for _ in src
+            text.direction for text, (src, _) in zip(texts, read, strict=True) for _ in src
         ]
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
-        folder = run_dir / STORE / "valid"
-        flows = [Flow.of(text, i, data.has_tokens) for i, text in enumerate(data.valid)]
+        folder = run_dir / STORE / (f"valid-{place}" if place else "valid")
+        flows = [Flow.of(text, i, data.has_tokens) for i, text in enumerate(texts)]
         before = tokens_before(flows, tokenizer)
 
         def build() -> Store:
-            records = corpus_records(data.valid, data.root, known_records(folder))
-            n_before = n_tokens_before(len(data.valid), flows, before)
+            records = corpus_records(texts, data.root, known_records(folder))
+            n_before = n_tokens_before(len(texts), flows, before)
             limits = Limits(longest, math.inf, dedupe=False)
-            about = ("data.valid", limits, tokenizer, records, n_before)
-            return open_or_build(folder, StoreTexts(data.valid, data.root, *about), log.say)
+            about = (texts[0].name.partition(" ")[0], limits, tokenizer, records, n_before)
+            return open_or_build(folder, StoreTexts(texts, data.root, *about), log.say)
 
         store = world.main_first(build, lambda: open_built(folder))
         self.pairs = DirectedPairs.of(store, flows, before)
-        world.require_same(run_dir, validation_store=store.fingerprint)
+        world.require_same(run_dir, **{f"validation_store_{place}": store.fingerprint})
 
     def evaluate(
         self, model: LoadedModel, device: Device, world: World, signals: Signals
@@ -240,7 +248,8 @@ class Validation:
             try:
                 shard = losses, translate(model, device, lines, directions)
             except NonFiniteError as error:  # training itself recovers, or rolls back
-                self.log.say(f"valid | not translated: the model's output is non-finite | {error}")
+                problem = "not translated: the model's output is non-finite"
+                self.log.say(f"{self.label} | {problem} | {error}")
                 shard = losses, [Translation(("",), (math.nan,))] * len(lines)
         gathered = world.all_gather(shard)
         shards = [part for part in gathered if part is not None]
@@ -268,13 +277,13 @@ class Validation:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """The metrics by name; only rank 0 needs them."""
-        return self.scoring.metrics(self.src, self.ref)
+        return self.scoring.metrics(self.src, self.ref, self.language)
 
     def _report_notes(self, scores: Iterable[Score]) -> None:
         for score in scores:
             if score.note and score.note not in self._notes:
                 self._notes.add(score.note)
-                self.log.say(f"valid | {score.name} {score.value:.2f}: {score.note}")
+                self.log.say(f"{self.label} | {score.name} {score.value:.2f}: {score.note}")
 
     @property
     def criterion(self) -> Criterion:

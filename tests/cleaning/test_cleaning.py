@@ -488,7 +488,7 @@ def test_leaks_are_found_in_a_text_that_is_stored_the_other_way_round(tmp_path: 
     write(tmp_path / "web", TRAINING)
     write(tmp_path / "valid", TESTED)
     section = {
-        "root": str(tmp_path), "src_lang": "de", "tgt_lang": "en", "valid": {"path": "valid"},
+        "root": str(tmp_path), "src_lang": "de", "tgt_lang": "en", "valid": [{"path": "valid"}],
         "train": [{"path": "web", "directions": ["en-de", "de-en"]}], "clean": OFF,
     }  # fmt: skip
     plan = plan_of(plan_data(DataConfig.model_validate(section)), tmp_path / "work")

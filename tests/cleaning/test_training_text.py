@@ -55,7 +55,7 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     )
     assert report.rejected("leak") >= 1
     assert report.rejected("duplicate") >= 1
-    assert says(log, "data.valid: of 40 sentences")
+    assert says(log, "data.valid[0]: of 40 sentences")
     cleaned = (run / STORE / "cleaned" / "0.src").read_text()
     assert cleaned.count("\n") == kept
     assert "\u200b" not in cleaned

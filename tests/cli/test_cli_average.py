@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,6 +59,28 @@ def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, scored: Path, tmp_pa
         meta["scored_on"] = "another set"
     ended = mt("average", scored, "--best", 2, "-o", tmp_path / "others")
     assert says(ended.err, "2 checkpoints", "[501, 503]")
+
+
+def test_several_models_are_averaged_by_their_weights(mt: Mt, scored: Path, tmp_path: Path) -> None:
+    first, second = checkpoints(scored)[:2]
+    mean = tmp_path / "mean"
+    ended = mt("average", first, second, "--weights", "3,1", "-o", mean)
+    assert (ended.code, ended.out) == (0, b"")
+    assert says(ended.err, f"75% {first}", f"25% {second}", mean)
+    old, new, made = (load_weights(folder) for folder in (first, second, mean))
+    for name, weight in made.items():
+        assert torch.allclose(weight, 0.75 * old[name] + 0.25 * new[name], atol=1e-7)
+    assert json.loads((mean / "meta.json").read_bytes())["mixed"][0] == [str(first), 3.0]
+    assert mt("translate", "--model", mean, stdin=b"eins\n").code == 0
+    for arguments, parts in (
+        ([first, second, "--weights", "1"], ("--weights 1", "2 numbers", "0.5,0.5")),
+        ([first, second, "--weights", "1,-1"], ("--weights 1,-1", "2 numbers")),
+        ([first, second, "--last", 2], ("--last, --best", "one run")),
+        ([scored, "--weights", "1"], ("--weights", "several models", "found one")),
+        ([first, tmp_path / "none"], ("MODEL", "none", "nothing exists")),
+    ):
+        assert says(refused(mt("average", *arguments, "-o", tmp_path / "new")), *parts)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_damaged_checkpoint_is_not_averaged(mt: Mt, scored: Path, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
             "data: {train: {src: a, tgt: b, format: tmx}}",
             "data.train[0].format: is the format of path, found 'tmx' without path; add path",
         ),
-        ("data: {valid: []}", ": must have keys (src, tgt, … found an empty list"),
+        ("data: {valid: [[]]}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is required"),
         (
@@ -137,7 +137,7 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
         ),
         (
             "data: {valid: {path: d, directions: []}}",
-            "data.valid.directions: must not be empty, found an empty list",
+            "data.valid[0].directions: must not be empty, found an empty list",
         ),
         # limits
         ("model: {n_heads: 0}", ": must be at least 1, found 0"),
@@ -224,13 +224,16 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
         ),
         (
             "data: {valid: {src: a, tgt: b, name: de-en}}",
-            "data.valid.name … is the configuration of a … found 'de-en' without path … add path",
+            "data.valid[0].name … is the configuration of … found 'de-en' without path … add path",
         ),
         (
             "data: {valid: {src: a, tgt: b, delimiter: ';'}}",
-            "data.valid.delimiter … is the delimiter of path, found ';' without path",
+            "data.valid[0].delimiter … is the delimiter of path, found ';' without path",
         ),
-        ("data: {valid: {src: a, tgt: b, tags: keep}}", "data.valid.tags … found 'keep' without"),
+        (
+            "data: {valid: {src: a, tgt: b, tags: keep}}",
+            "data.valid[0].tags … found 'keep' without",
+        ),
         ("data: {test: {src: a, tgt: b, weight: 3}}", "data.test[0].weight … found 3"),
         # not YAML, or not a config
         ("", f"must have sections ({SECTIONS}), found an empty file"),
@@ -373,8 +376,8 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
             "--set model={d_ff: 3} … must name one key … a whole section … model.KEY=value",
         ),
         (
-            "data.train.src=c",
-            "--set data.train.src=c … data.train is a list … such as data.train[0].src",
+            "data.test.src=c",
+            "--set data.test.src=c … data.test is a list … such as data.test[0].src",
         ),
         (
             "data.train[2].src=c",
@@ -392,7 +395,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     ],
 )
 def test_message_about_a_setting(tmp_path: Path, setting: str, fault: str) -> None:
-    text = "data: {train: {src: a, tgt: b}}\nmodel: {d_ff: 64}"
+    text = "data: {train: {src: a, tgt: b}, test: [x, y]}\nmodel: {d_ff: 64}"
     (message,) = faults(tmp_path, text, setting)
     assert says(message, *fault.split(" … "))
 

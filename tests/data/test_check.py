@@ -83,8 +83,8 @@ def test_lines_without_a_reference_are_counted_and_not_scored(
 def test_a_test_set_without_any_reference_is_a_fault(tmp_path: Path) -> None:
     write(tmp_path / "a.de", "ja\nnein\n")
     write(tmp_path / "a.en", "\n\n")
-    (fault,) = checked(tmp_path, valid={"src": "a.de", "tgt": "a.en"}).faults
-    assert says(fault, "data.valid: none of the 2 lines has a reference", "Name the file")
+    (fault,) = checked(tmp_path, valid=[{"src": "a.de", "tgt": "a.en"}]).faults
+    assert says(fault, "data.valid[0]: none of the 2 lines has a reference", "Name the file")
 
 
 # --- how far it reads -------------------------------------------------------------------------
@@ -94,8 +94,8 @@ def test_a_test_set_without_any_reference_is_a_fault(tmp_path: Path) -> None:
 def test_a_bad_row_far_below_is_found_in_every_part(tmp_path: Path, part: str) -> None:
     write(tmp_path / "a.jsonl", rows(200, bad=151))
     source = table("a.jsonl")
-    found = checked(tmp_path, **{part: source if part == "valid" else [source]})
-    name = part if part == "valid" else f"{part}[0]"
+    found = checked(tmp_path, **{part: [source]})
+    name = f"{part}[0]"
     assert found.faults == [
         f"data.{name}.tgt: {tmp_path}/a.jsonl, line 151: column 'en' holds int '7', text is "
         "required. Correct the row or remove it."
@@ -113,7 +113,7 @@ def test_of_large_training_data_the_beginning_is_read_and_that_is_said(
     assert found.unread == [
         "data.train[1]: the first 100 rows of b.jsonl are good; the others were not read"
     ]
-    assert checked(tmp_path, valid=table("a.jsonl"), test=[table("b.jsonl")]).faults != []
+    assert checked(tmp_path, valid=[table("a.jsonl")], test=[table("b.jsonl")]).faults != []
 
 
 def test_training_with_a_bad_test_set_ends_before_it_begins(
@@ -140,13 +140,13 @@ def test_the_same_file_or_column_on_both_sides_is_a_warning(tmp_path: Path) -> N
     found = checked(
         tmp_path,
         train=[{"src": "a.de", "tgt": "a.en"}],
-        valid={"path": "a.jsonl", "src": "de", "tgt": "de"},
+        valid=[{"path": "a.jsonl", "src": "de", "tgt": "de"}],
     )
     assert found.faults == []
     assert found.warnings == [
         f"{where}: src and tgt are the same ({name}), so the model would learn to copy. Set tgt to "
         "the translations"
-        for where, name in (("data.train[0]", "a.de"), ("data.valid", "de"))
+        for where, name in (("data.train[0]", "a.de"), ("data.valid[0]", "de"))
     ]
 
 
@@ -190,7 +190,7 @@ def test_warnings_reach_the_user_of_check_and_of_train(
     mt: Mt, tiny_config: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     setting = ["--set", "data.valid.tgt=valid.src", "--set", "train.max_steps=1"]
-    warning = "warning: data.valid: src and tgt are the same (valid.src)"
+    warning = "warning: data.valid[0]: src and tgt are the same (valid.src)"
     ended = mt("config", "check", "--config", tiny_config, *setting)
     assert ended.code == 0
     assert warning in ended.err
@@ -266,7 +266,7 @@ def test_text_that_is_trained_on_says_nothing_about_new_text(tmp_path: Path) -> 
     train = [{"src": "a.d*", "tgt": "a.e*"}]
     for valid, n in (("a", 1), ("b", 1), ({"src": "a.de", "tgt": "c.en"}, 0)):
         source = {"path": valid, "src": "de", "tgt": "en"} if isinstance(valid, str) else valid
-        found = checked(tmp_path, train=train, valid=source, test=[source]).warnings
+        found = checked(tmp_path, train=train, valid=[source], test=[source]).warnings
         assert len(found) == 2 * n
         assert all(says(one, "is the text of data.train[0]", "not trained on") for one in found)
 
@@ -321,9 +321,9 @@ def test_two_shifts_that_cancel_are_found(key: str, tmp_path: Path) -> None:
         write(tmp_path / f"{name}.de", "\n".join(src) + "\n")
         write(tmp_path / f"{name}.en", "\n".join(lines) + "\n")
     source = {"src": "good.de", "tgt": "good.en"}
-    assert checked(tmp_path, **{key: [source] if key != "valid" else source}).warnings == []
+    assert checked(tmp_path, **{key: [source]}).warnings == []
     source = {"src": "bad.de", "tgt": "bad.en"}
-    (warning,) = checked(tmp_path, **{key: [source] if key != "valid" else source}).warnings
+    (warning,) = checked(tmp_path, **{key: [source]}).warnings
     assert says(
         warning, f"data.{key}", "about lines ", "(the targets are 1 line further up)", "missing"
     )

@@ -69,16 +69,16 @@ def test_all_faults_of_all_sources_are_found_at_once(tmp_path: Path) -> None:
             Source(src="bad.de", tgt="none.en"),
             Source(path="rows.jsonl", src="de", tgt="fr"),
         ],
-        valid=Source(src="good.de", tgt="empty"),
+        valid=[Source(src="good.de", tgt="empty")],
         test=[good, Source(src="good.de", tgt="rows.jsonl")],
     )
     assert [fault.split(": ")[0] for fault in check_data(plan_data(data)).faults] == [
         *["data.train[1].src", "data.train[1].tgt", "data.train[2].tgt"],
-        *["data.valid.tgt", "data.test[1].tgt"],
+        *["data.valid[0].tgt", "data.test[1].tgt"],
     ]
     assert (
         check_data(
-            plan_data(data.model_copy(update={"train": [good], "valid": None, "test": []}))
+            plan_data(data.model_copy(update={"train": [good], "valid": [], "test": []}))
         ).faults
         == []
     )

@@ -181,7 +181,7 @@ def test_a_tag_counts_on_the_side_that_is_the_source(tokenizer: Tokenizer, tmp_p
         ([FORWARD, BACK], {"tokenizer": {"joint": False}},
          ["data.train[1].reverse", "joint", "set", "true"]),
         ([FORWARD, BACK], {"data": {"valid": BACK}},
-         ["data.valid.reverse", "data.train", "remove"]),
+         ["data.valid[0].reverse", "data.train", "remove"]),
         ([OTHER, FORWARD | {"share": 0.5}], {"data": {"stages": BOTH_THEN_ONE}},
          ["data.stages[0].both_directions", "false", "data.train[1].share", "reverse"]),
         ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0], {"shares": [1, 0]}]}},

@@ -106,7 +106,7 @@ def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
         (
             [{}],
             {"valid": {"src": "v.de", "tgt": "v.en", "share": 0.5}},
-            ["data.valid.share", "data.train", "0.5", "remove"],
+            ["data.valid[0].share", "data.train", "0.5", "remove"],
         ),
         ([{"tag": "<bt>"}], {}, ["data.train[0].tag", "user_defined_symbols", "<bt>", "add it"]),
     ],

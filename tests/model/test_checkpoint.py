@@ -239,6 +239,7 @@ def test_an_average_by_hand(tmp_path: Path) -> None:
         save_model_folder(folder, {"w": torch.tensor(row)}, {})
     assert average(folders)["w"].tolist() == [2.0, 1.0]
     assert average(folders[:1])["w"].tolist() == [1.0, 2.0]
+    assert average(folders[:2], [3, 1])["w"].tolist() == [1.75, 1.5]
     assert average(folders)["w"].dtype == torch.float32
 
 

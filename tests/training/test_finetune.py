@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import NO_TEST, Mt, QuickConfig, log_of, refused
+from conftest import NO_TEST, Mt, QuickConfig, log_of, metrics_of, refused
 from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
 from run_comparison import check_equal, kept_steps, train_until_lost
@@ -20,6 +20,8 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model import checkpoint
+from mt.report.curves import draw_curves
+from mt.report.run_summary import read_run
 from mt.runs import model_folder
 from mt.training.finetune import PARTS
 from mt.training.launch import train
@@ -107,7 +109,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     run = tmp_path / "run"
     for updates in (2, 5):
         train_until_lost(config, run, updates)
-    assert kept_steps(run) == [4]
+    assert kept_steps(run) == ([0, 4] if vocabulary == "kept" else [4])
     origin = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"]
     best = model_folder.find_model(base)
     checksum = json.loads((best / "meta.json").read_text())["sha256"]["model.safetensors"]
@@ -121,6 +123,37 @@ def test_a_killed_run_resumes_to_the_same_weights(
     for folder in model_folder.checkpoints(run):
         assert model_folder.read_meta(folder, [])["init_from"] == origin
     assert json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"] == origin
+
+
+def test_a_model_that_only_gets_worse_ends_as_the_one_it_started_from(
+    tiny_run: Path, tiny_corpus: Path, quick_config: QuickConfig, tmp_path: Path
+) -> None:
+    """Two validation sets; the starting model is scored on both and stays the best one."""
+    valid = [{"src": str(tiny_corpus / f"{name}.src"), "tgt": str(tiny_corpus / f"{name}.tgt")}
+             for name in ("valid", "test")]  # fmt: skip
+    changes = {"max_steps": 4, "valid_every": 2, "init_from": str(tiny_run)}
+    ruinous = {"peak_lr": 0.5, "warmup_steps": 1, "schedule": "constant"}
+    config = quick_config({"data": {"valid": valid, "test": []}}, train=changes, optim=ruinous)
+    outcome = train(config, tmp_path / "run", "cpu")
+    assert outcome.exit_code == 0
+    assert outcome.best is not None
+    assert outcome.best.resolve().name == "step-00000000"
+    assert says(outcome.reason, "which is the model that training started from")
+    for kind, before in (("valid", "valid"), ("other valid", "test")):
+        steps = {line["step"]: line["bleu"] for line in metrics_of(tmp_path / "run", kind)}
+        assert [*steps] == [0, 2, 4]
+        assert steps[0] > 50 > steps[4], before
+    assert {line["name"] for line in metrics_of(tmp_path / "run", "other valid")} == {
+        str(tiny_corpus / "test.src")
+    }
+    pictures, _ = draw_curves([read_run(tmp_path / "run", "run")])
+    assert (
+        sum(bool(picture["by_updates"]) for picture in pictures if "BLEU" in picture["title"]) == 2
+    )
+    log = log_of(tmp_path / "run")
+    assert says(log, "valid | step 0 |", "new best", "valid | step 4 |", "no new best")
+    assert train(config, tmp_path / "run", "cpu").exit_code == 0  # scores nothing again
+    assert len(metrics_of(tmp_path / "run", "valid")) == 3
 
 
 def test_fresh_can_start_from_the_weights_of_the_same_run(

@@ -48,7 +48,7 @@ OF_THE_SECTION: dict[str, tuple[str, Any]] = {
     "max_length_ratio": ("store", 2.0),
     "dedupe": ("store", False),
     "root": ("nothing", "elsewhere"),
-    "valid": ("nothing", TEXTS[0]),
+    "valid": ("nothing", TEXTS[:1]),
     "test": ("nothing", TEXTS[:1]),
     "clean": ("nothing", {}),  # the cleaned text is stored in the place of the other one
     "src_lang": ("plan", "fr"),

@@ -127,7 +127,7 @@ def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
           "test": [{"path": "a", "src_lang": "de", "tgt_lang": "it"}]},
          ("data.test[0].tgt_lang", "translates into (en)", "found it")),
         ({"valid": {"src": "a", "tgt": "b", "directions": ["de-en"]}},
-         ("data.valid.directions", "path")),
+         ("data.valid[0].directions", "path")),
         ({"language_tokens": True, "train": [{"path": "a", "directions": ["de-en", "en-de"]}]},
          ("data.train[0].directions", "joint: false", "en-de and de-en", "remove one of them")),
     ],

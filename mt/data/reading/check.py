@@ -127,7 +127,7 @@ def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[str]:
         return names, {digest or path for digest, path in zip(known, paths, strict=True)}
 
     trained = [(corpus.name, content(corpus.source)) for corpus in data.corpora]
-    for text in (*data.valid, *data.test):
+    for text in data.held_out:
         names, files = content(text.source)
         for other, (other_names, other_files) in trained:
             if names == other_names and files <= other_files:
