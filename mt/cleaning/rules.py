@@ -20,8 +20,9 @@ from mt.cleaning.characters import (
     CharacterCounts,
     count_characters,
 )
-from mt.cleaning.languages import LEAST_IDENTIFIED, Language
+from mt.cleaning.languages import Language
 from mt.cleaning.repair import repairer
+from mt.data.reading.identify import LEAST_IDENTIFIED
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean

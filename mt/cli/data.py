@@ -1,22 +1,34 @@
-"""`mt data`: fetch, count and clean corpora, prepare training."""
+"""`mt data split` and `mt data prepare`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 from mt.cli.console import print_result
 from mt.cli.options import (
     ConfigName,
+    CorpusGroup,
     RunDir,
     Settings,
     execution_option,
+    output_option,
+    plain_option,
+    with_groups,
 )
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
 
 # fmt: off
 Shard = Annotated[str, execution_option("--shard", metavar="K/N", help=
     "encode part K of N, as job K of an array; the last job joins the parts")]
+Valid = Annotated[int, plain_option("--valid", metavar="N", min=0, help=
+    "pairs of the validation set")]
+Test = Annotated[int, plain_option("--test", metavar="N", min=0, help="pairs of the test set")]
+Seed = Annotated[int, plain_option("--seed", metavar="N", min=0, help="of the random choice")]
+Folder = Annotated[Path, output_option("--output", "-o", metavar="FOLDER", help=
+    "new folder for train.de, train.en, valid.de, ...")]
 # fmt: on
 
 
@@ -48,3 +60,51 @@ def prepare(
     from mt.training.launch import prepare_data
 
     print_result(prepare_data(loaded.config, folder, (int(match[1]), int(match[2]))))
+
+
+@with_groups
+def split(
+    corpora: CorpusGroup,
+    *,
+    output: Folder,
+    valid: Valid = 2000,
+    test: Test = 2000,
+    seed: Seed = 1,
+) -> None:
+    """Split a corpus into training, validation and test sets.
+
+    Pairs are drawn at random, in whole groups: no sentence of a set, however it is spelt, is in
+    another one. A config does the same where it says data.valid: {split: 2000}.
+
+    \b
+    mt data split corpus.de corpus.en -o corpus
+    mt data split corpus.tsv --langs de-en --valid 1000 --test 0 -o corpus
+    """
+    from mt.artefacts import whole_folder
+    from mt.config.plan import plan_data
+    from mt.data.reading.corpus import read_pairs
+    from mt.data.reading.split import split_pairs, write_parts
+    from mt.files import require_new
+
+    data = plan_data(corpora.value())
+    if len(data.corpora) > 1:
+        raise ConfigError(
+            f"IN: must be one corpus, found {len(data.corpora)}; split each by itself"
+        )
+    require_new(output)
+    (corpus,) = data.corpora
+    sizes = {name: size for name, size in (("valid", valid), ("test", test)) if size}
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        return read_pairs(corpus.source, data.root, corpus.name)
+
+    (parts,) = split_pairs([pairs()], list(sizes.values()), seed, "--valid, --test")
+    try:
+        with whole_folder(output, there="error") as partial:
+            write_parts(pairs(), parts, partial, ["train", *sizes], corpus.direction)
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror})"
+        raise DataError(f"--output {output}: {reason}; give a folder elsewhere") from error
+    counts = {"train": len(parts) - sum(sizes.values()), **sizes}
+    listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print_result(f"{output}: {listed}")

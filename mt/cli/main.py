@@ -45,12 +45,13 @@ DATA_COMMANDS = {
     "get": "mt.fetch.commands:get",
     "clean": "mt.cleaning.commands:clean",
     "stats": "mt.inspect.corpus_commands:stats",
+    "split": "mt.cli.data:split",
     "prepare": "mt.cli.data:prepare",
 }
 
 app = command_group("mt", "", COMMANDS, Commands)
 data = command_group(
-    "data", "Fetch, count, show and clean corpora; prepare training.", DATA_COMMANDS
+    "data", "Fetch, count, clean and split corpora; prepare training.", DATA_COMMANDS
 )
 
 

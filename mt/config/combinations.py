@@ -167,6 +167,9 @@ def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
 def _sides(data: DataConfig) -> Iterator[Fault]:
     """An entry has two files, or a path with sides; or a path with several directions."""
     for path, source in named_sources(data):
+        if isinstance(source.split, int):
+            yield from _held_out(path, source, data.train)
+            continue
         for side in ("src", "tgt"):
             if getattr(source, side) is None and source.path is None:
                 yield Fault(
@@ -181,6 +184,28 @@ def _sides(data: DataConfig) -> Iterator[Fault]:
                 "stands with path, and without src, tgt, src_lang, tgt_lang and reverse, which it "
                 "says for each direction; name what the files have in common with path",
             )
+
+
+def _held_out(path: str, entry: TextEntry, train: list[TextEntry]) -> Iterator[Fault]:
+    """A set that is held out has no other key, and the training texts a direction each."""
+    if path.startswith("data.train"):
+        yield Fault([f"{path}.split"], f"must be text, found {entry.split}; remove it")
+    elif len(entry.model_dump(exclude_defaults=True)) > 1:
+        yield Fault(
+            [path], "with a number as split is held out of data.train, and has no other key"
+        )
+    elif several := [n for n, text in enumerate(train) if text.directions]:
+        yield Fault(
+            [f"data.train[{several[0]}].directions", path],
+            "cannot stand where a set is held out; write a text for each direction, or name files "
+            f"in {path}",
+        )
+    elif train and (train[0].reverse or train[0].tag):
+        yield Fault(
+            ["data.train[0]", path],
+            f"is what {path} is held out of, so it must have neither reverse nor tag; put a text "
+            "as it is translated first",
+        )
 
 
 def _names(data: DataConfig) -> Iterator[Fault]:

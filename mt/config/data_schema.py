@@ -16,6 +16,7 @@ from mt.config.values import (
     FileOrColumn,
     Flag,
     Length,
+    NameOrCount,
     Natural,
     Portion,
     Positive,
@@ -77,8 +78,8 @@ class Section(BaseModel):
 
 
 def _source_schema(schema: dict[str, Any]) -> None:
-    """Let editors accept a source without src and tgt where it has a path."""
-    schema["anyOf"] = [{"required": ["src", "tgt"]}, {"required": ["path"]}]
+    """Let editors accept a source without src and tgt where it has a path or is held out."""
+    schema["anyOf"] = [{"required": sides} for sides in (["src", "tgt"], ["path"], ["split"])]
 
 
 class TextEntry(Section):
@@ -133,7 +134,12 @@ class TextEntry(Section):
         None, "format of path; null: by its ending (.txt is tsv)", "store"
     )
     name: Text | None = key(None, "configuration of a hub data set, such as de-en", "store")
-    split: Text = key("train", "split of the data set at path", "store")
+    split: NameOrCount = key(
+        "train",
+        "split of the data set at path; a number, for data.valid and data.test: so many pairs are "
+        "held out of the first text of data.train, and all their sentences of every text",
+        "store",
+    )
     delimiter: Delimiter | None = key(
         None,
         "character between the cells of path; null: a comma in .csv, a tab elsewhere",
@@ -160,6 +166,7 @@ class Source(TextEntry):
 
     src: FileOrColumn
     tgt: FileOrColumn
+    split: Text = "train"
 
 
 class Clean(Section):

@@ -190,14 +190,21 @@ class DataPlan:
 def plan_data(data: DataConfig) -> DataPlan:
     """Make the plan of a valid section `data`."""
     corpora, flows = corpora_and_flows(data)
-    tests = (texts_of(data, test, f"data.test[{i}]") for i, test in enumerate(data.test))
-    valid = (texts_of(data, entry, f"data.valid[{i}]") for i, entry in enumerate(data.valid))
+    # A set that is held out has no text of its own before training has taken it out.
+    valid, test = (
+        [
+            texts_of(data, entry, f"data.{key}[{i}]")
+            for i, entry in enumerate(entries)
+            if not isinstance(entry.split, int)
+        ]
+        for key, entries in (("valid", data.valid), ("test", data.test))
+    )
     return DataPlan(
         root=Path(data.root or ".").expanduser(),
         corpora=tuple(corpora),
         stages=tuple(_stages(data, flows)),
         valid_sets=tuple(map(tuple, valid)),
-        test=tuple(chain.from_iterable(tests)),
+        test=tuple(chain.from_iterable(test)),
         limits=Limits(data.max_tokens, data.max_length_ratio or math.inf, data.dedupe),
         clean=data.clean,
         temperature=data.temperature,

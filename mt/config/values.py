@@ -30,6 +30,12 @@ def _or_auto(number: Any) -> BeforeValidator:
     return BeforeValidator(lambda value: value if value == "auto" else check(value))
 
 
+def _name_or_count(value: object) -> object:
+    """Check a number as a number and the rest as text, for the errors of one of them."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return TypeAdapter(Count if is_number else Text).validate_python(value)
+
+
 # Upper limits refuse typing errors, such as a zero too many, before memory runs out.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(_integral)]
 Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(_integral)]
@@ -59,6 +65,7 @@ CountOrAuto = Annotated[Count | Literal["auto"] | None, _or_auto(Count | None)]
 VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
 ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
 PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
+NameOrCount = Annotated[Text | Count, BeforeValidator(_name_or_count)]
 FlagOrAuto = Annotated[Flag | Literal["auto"], _or_auto(Flag)]
 
 

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.cleaning.executors import process_pool, with_shared
-from mt.cleaning.languages import LEAST_IDENTIFIED, Language, can_identify, line_identifier
+from mt.cleaning.languages import Language
 from mt.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
 from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
+from mt.data.reading.identify import LEAST_IDENTIFIED, can_identify, line_identifier
 from mt.data.reading.text_files import Damage
 from mt.data.reading.words import has_visible, without_invisible
 from mt.data.tokens.duplicates import (

@@ -25,6 +25,7 @@ from mt.runs.metrics import METRICS, OTHER_VALID, metrics_lines, number, rank, s
 from mt.runs.model_folder import META
 from mt.runs.outputs import OUTPUTS, SAMPLE, SAMPLES, Sentence, valid_output_steps, valid_path
 from mt.runs.run_dir import CONFIG, LOG
+from mt.training.hold_out import with_files
 from mt.training.selection import Criterion
 from mt.training.validation import names_of
 
@@ -123,6 +124,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     require_run(folder)
     remarks: list[str] = []
     config = _read_config(folder, remarks)
+    config = config and with_files(config, folder)
     metrics = _read_metrics(folder, remarks)
     manifest = _read_manifest(folder, remarks)
     tests = _read_tests(folder, metrics)

@@ -33,6 +33,7 @@ LOG = "train.log"
 REPORT = "report.html"
 STORE = "store"  # token ids, in a folder for each of train and valid
 CLEANED = f"{STORE}/cleaned"  # text
+HELD_OUT = f"{STORE}/held-out"  # text for validation and tests, and the training text without it
 TENSORBOARD = "tensorboard"
 
 

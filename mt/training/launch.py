@@ -25,6 +25,7 @@ from mt.runs.model_folder import checkpoints, step_of
 from mt.runs.run_dir import (
     CLEANED,
     CONFIG,
+    HELD_OUT,
     LOCK,
     STORE,
     check_can_be_renamed,
@@ -47,6 +48,7 @@ from mt.terminal import say
 from mt.training.advice import baseline_note, recipe_note, standstill_note
 from mt.training.checkpoints import tidy
 from mt.training.finetune import kept_size, resolve_init_from
+from mt.training.hold_out import held_out_sets, hold_out
 from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import (
@@ -156,6 +158,7 @@ def _train(
         where = "dry run" if dry_run else f"run directory {run_dir}"
         log.say(f"{where} on {device}{others}")
         try:
+            config = hold_out(config, log, world)
             prepared = prepare(config, device, log, world, base, read)
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
@@ -250,10 +253,15 @@ def _check_corpora(
 
     Where a tokenizer is to be trained, its sample is drawn from the data in the same pass.
     """
-    known = {**known_records(run_dir / STORE / "train"), **known_records(run_dir / CLEANED)}
+    known = {
+        path: record
+        for name in (f"{STORE}/train", CLEANED, HELD_OUT)
+        for path, record in known_records(run_dir / name).items()
+    }
     sample = None
     learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
-    if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
+    # The vocabulary is that of the text that is trained on.
+    if learns and config.data.clean is None and not held_out_sets(config.data):
         sample = PairSample(config.tokenizer.sample_lines)
     counts = has_auto(config) and (fresh or saved_config(run_dir) is None)
 
@@ -290,6 +298,7 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
                 log.say(told)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
+            config = hold_out(config, log, World())
             cleaned = with_cleaned_text(plan_data(config.data), log, World())
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
     folder = run_dir / STORE / "train"
@@ -334,8 +343,8 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """Describe data and model for the manifest."""
     data = plan_data(prepared.config.data)
     store = trainer.run_dir / STORE
-    is_cleaned = data.clean is not None
-    training_files = known_records(trainer.run_dir / CLEANED if is_cleaned else store / "train")
+    made_of = store / "train" if data.clean is None else trainer.run_dir / CLEANED
+    training_files = known_records(trainer.run_dir / HELD_OUT) or known_records(made_of)
     files = {**training_files, **known_records(store / "valid")}
     return {
         "cwd": str(Path.cwd()),

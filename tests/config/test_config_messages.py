@@ -116,6 +116,24 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
             "data: {train: {src: a, tgt: b, format: tmx}}",
             "data.train[0].format: is the format of path, found 'tmx' without path; add path",
         ),
+        (
+            "data: {train: {src: a, tgt: b, split: 7}}",
+            "data.train[0].split: must be text … found 7",
+        ),
+        (
+            "data: {train: {path: a}, valid: {split: 0}}",
+            "data.valid[0].split: … at least 1, found 0",
+        ),
+        ("data: {train: {path: a}, valid: {split: ''}}", "data.valid[0].split: must not be empty"),
+        ("data: {train: {path: a}, test: {split: 7, src: a}}", "data.test[0]: … has no other key"),
+        (
+            "data: {train: {path: a, directions: [de-en]}, valid: {split: 7}}",
+            "data.train[0].directions: cannot stand … held out",
+        ),
+        (
+            "data: {train: {path: a, reverse: true}, valid: {split: 7}}",
+            "data.train[0]: … data.valid[0] is held out of … neither reverse nor tag",
+        ),
         ("data: {valid: [[]]}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is required"),

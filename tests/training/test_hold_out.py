@@ -1,0 +1,68 @@
+"""Sets that `data.valid` and `data.test` hold out of the training text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, refused
+from messages import says
+
+from mt.runs.run_dir import HELD_OUT
+from mt.training.launch import train
+
+SETS = {"valid": [{"split": 30}], "test": [{"split": 20}, {"split": 10}]}
+
+
+def pairs_at(stem: Path) -> list[tuple[str, str]]:
+    """The lines of two files side by side."""
+    return list(zip(lines_of(Path(f"{stem}.src")), lines_of(Path(f"{stem}.tgt")), strict=True))
+
+
+def test_a_run_trains_on_what_it_does_not_hold_out(
+    quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """One corpus, nothing else: it is split once, and found again."""
+    config = quick_config({"data": SETS}, train={"max_steps": 2, "valid_every": 2})
+    run = tmp_path / "run"
+    assert train(config, run, "cpu").exit_code == 0
+    folder = run / HELD_OUT
+    names = ("train-0", "valid-0", "test-0", "test-1")
+    texts = {name: pairs_at(folder / name) for name in names}
+    assert {name: len(pairs) for name, pairs in texts.items()} == {
+        "train-0": 1940, "valid-0": 30, "test-0": 20, "test-1": 10
+    }  # fmt: skip
+    whole = pairs_at(tiny_corpus / "train")
+    assert sorted(pair for pairs in texts.values() for pair in pairs) == sorted(whole)
+    kept = iter(whole)
+    assert all(pair in kept for pair in texts["train-0"])  # in their order
+    assert [line["lines"] for line in metrics_of(run, "valid")] == [30]
+    assert [line["lines"] for line in metrics_of(run, "test")] == [20, 10]
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    assert {str(tiny_corpus / "train.src")} < manifest["data"].keys()
+    made = (folder / "made.json").stat().st_mtime_ns
+    longer = quick_config({"data": SETS}, train={"max_steps": 3, "valid_every": 2})
+    assert train(longer, run, "cpu").exit_code == 0
+    assert (folder / "made.json").stat().st_mtime_ns == made
+    assert says(log_of(run), "resuming after update 2")
+    assert "order of the data" not in log_of(run)
+    assert mt("evaluate", "--model", run, "--metrics", "bleu").code == 0
+    assert mt("report", run, "-o", tmp_path / "report.html").code == 0
+    assert "no file" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_path: Path) -> None:
+    files = tiny_corpus / "train.src", tiny_corpus / "train.tgt"
+    command = ("data", "split", *files, "--langs", "de-en", "--valid", 40)
+    ended = mt(*command, "--test", 0, "-o", tmp_path / "parts")
+    assert (ended.code, says(ended.out.decode(), "1,960 train", "40 valid")) == (0, True)
+    sizes = {path.name: len(lines_of(path)) for path in (tmp_path / "parts").iterdir()}
+    assert sizes == {"train.de": 1960, "train.en": 1960, "valid.de": 40, "valid.en": 40}
+    for arguments, parts in (
+        (["-o", tmp_path / "parts"], ("--output", "already exists")),
+        (["--test", 2000, "-o", tmp_path / "new"], ("hold out 2,040 of 2,000", "at most half")),
+        (["-o", "/proc/none/new"], ("--output", "cannot be written", "elsewhere")),
+        ([*files, "-o", tmp_path / "new"], ("one corpus", "found 2")),
+    ):
+        assert says(refused(mt(*command, *arguments)), *parts)
+    assert not (tmp_path / "new").exists()
