@@ -61,7 +61,7 @@ def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_p
     for arguments, parts in (
         (["-o", tmp_path / "parts"], ("--output", "already exists")),
         (["--test", 2000, "-o", tmp_path / "new"], ("hold out 2,040 of 2,000", "at most half")),
-        (["-o", "/proc/none/new"], ("--output", "cannot be written", "elsewhere")),
+        (["--test", 0, "-o", "/proc/none/new"], ("--output", "cannot be written", "elsewhere")),
         ([*files, "-o", tmp_path / "new"], ("one corpus", "found 2")),
     ):
         assert says(refused(mt(*command, *arguments)), *parts)
