@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -46,8 +47,8 @@ def run(*command: object, folder: Path) -> str:
 @pytest.mark.slow
 def test_the_wheel_trains_and_translates_in_an_environment_of_its_own(tmp_path: Path) -> None:
     pip = (sys.executable, "-m", "pip")
-    # Build isolation downloads hatchling; the extra dev has it.
-    build = ["--no-build-isolation"] if find_spec("hatchling") else []
+    # Build isolation downloads hatchling and its plugin; the extra dev has them.
+    build = ["--no-build-isolation"] if find_spec("hatch_fancy_pypi_readme") else []
     run(*pip, "wheel", "-q", "--no-deps", *build, "-w", tmp_path, ROOT, folder=tmp_path)
     (wheel,) = tmp_path.glob(f"mt-{__version__}-*.whl")
 
@@ -85,3 +86,9 @@ def test_the_wheel_trains_and_translates_in_an_environment_of_its_own(tmp_path: 
     assert any(text.startswith("ctranslate2") for text in required)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert not [text for text in metadata.get_all("Classifier", []) if text.startswith("License")]
+    # An index shows the README without the files that it links to.
+    page = metadata.get_payload()
+    assert isinstance(page, str)
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "Train on a TMX or TSV file" in page
