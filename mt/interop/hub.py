@@ -1,8 +1,8 @@
 """Models on the Hugging Face hub: fetch one by its name to import it, push an exported folder.
 
-The library huggingface_hub keeps the files that it fetches in a cache of its own (HF_HOME), and
-continues there what was interrupted. What mt makes of a model named `hf:OWNER/NAME` is imported
-once, into the user's cache, and used from there without a network.
+The library huggingface_hub keeps each file that it has fetched in a cache of its own (HF_HOME), and
+takes up a connection that breaks. A model named `hf:OWNER/NAME` is imported once, into the user's
+cache, and used from there without a network.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _reason(library: Any, error: Exception, repository: str, without: str) -> st
     hub, reason = library.constants.ENDPOINT, first_line(cause or error)
     return (
         f"no usable answer from {hub} ({reason}); check the network and run the command again, "
-        f"which continues, or {without}"
+        f"or {without}"
     )
 
 
