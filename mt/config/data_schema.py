@@ -82,8 +82,9 @@ class Section(BaseModel):
 
 
 def _source_schema(schema: dict[str, Any]) -> None:
-    """Let editors accept a source without src and tgt where it has a path."""
-    schema["anyOf"] = [{"required": ["src", "tgt"]}, {"required": ["path"]}]
+    """Let editors accept a source without src and tgt where it has a path or a name."""
+    alternatives = ["src", "tgt"], ["path"], ["test_set"]
+    schema["anyOf"] = [{"required": keys} for keys in alternatives]
 
 
 class TextEntry(Section):
@@ -132,6 +133,12 @@ class TextEntry(Section):
     path: Text | None = key(
         None,
         "file of pairs (* for several), folder, common beginning of two text files, or hub name",
+        "store",
+    )
+    test_set: Text | None = key(
+        None,
+        "of data.valid and data.test: a test set of sacreBLEU by its name, such as wmt20, which is "
+        "fetched once",
         "store",
     )
     format: SourceFormat | None = key(

@@ -100,7 +100,8 @@ def check_data(
                 )
         except DataError as error:
             # A single pass ends at the first fault.
-            every = is_text and aligned_files_faults(source, root, where, check.records)
+            has_files = is_text and source.test_set is None
+            every = has_files and aligned_files_faults(source, root, where, check.records)
             check.faults += every or str(error).split("\n")
         else:
             check.n_pairs += sample.pairs * is_training
