@@ -135,9 +135,10 @@ def read_texts(
     options = {"--from": source, "--to": to}
     given = " and ".join(f"{option} {code}" for option, code in options.items() if code)
     if test_sets:
-        languages = _languages_of(models, source, to)
         sets = [
-            _listed_set(text) if "=" in text else _set_of_sacrebleu(text, languages)
+            _listed_set(text)
+            if "=" in text or "," in text
+            else _set_of_sacrebleu(text, _languages_of(models, source, to))
             for text in test_sets
         ]
     elif ref:

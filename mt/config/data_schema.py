@@ -137,9 +137,7 @@ class TextEntry(Section):
     )
     test_set: Text | None = key(
         None,
-        "of data.valid and data.test: a test set of sacreBLEU by its name, such as wmt20, which is "
-        "fetched once",
-        "store",
+        "for data.valid and data.test: name of a test set that sacreBLEU fetches, such as wmt20",
     )
     format: SourceFormat | None = key(
         None, "format of path; null: by its ending (.txt is tsv)", "store"

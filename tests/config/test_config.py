@@ -460,6 +460,7 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
     assert definitions["TextEntry"]["anyOf"] == [
         {"required": ["src", "tgt"]},
         {"required": ["path"]},
+        {"required": ["test_set"]},
     ]
     source = [{"$ref": "#/$defs/TextEntry"}, {"type": "string"}]
     kinds = definitions["DataConfig"]["properties"]["train"]["anyOf"]
