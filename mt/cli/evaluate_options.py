@@ -32,7 +32,7 @@ Hyp = Annotated[list[str] | None, input_option("--hyp", metavar="[NAME=]FILE", h
 Ref = Annotated[list[str] | None, input_option("--ref", metavar="FILE", help=
     "reference, detokenised; repeat for several references per line")]
 Model = Annotated[list[str] | None, input_option("--model", "-m", metavar="[NAME=]FOLDER", help=
-    "model that translates --src; repeatable, each is a system")]
+    "model that translates --src, also hf:OWNER/NAME; repeatable, each is a system")]
 Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
     "source text, for --model, --slices and --differences")]
 TestSet = Annotated[list[str] | None, input_option("--test-set", metavar="NAME[=SRC,REF]", help=

@@ -91,11 +91,12 @@ OptionalConfig = Annotated[str | None, _CONFIG]
 Settings = Annotated[list[str] | None, config_option("--set", metavar="KEY=VALUE", help=
     "override one value, such as model.d_ff=1024; repeatable")]
 Model = Annotated[Path, input_option("--model", "-m", metavar="FOLDER", help=
-    "run directory, checkpoint, averaged or imported model")]
+    "run directory, checkpoint, averaged or imported model, or hf:OWNER/NAME on the hub")]
 TokenizerPath = Annotated[Path, input_option("--model", "-m", metavar="PATH", help=
     "SentencePiece .model file, run directory, checkpoint, averaged or imported model")]
 Models = Annotated[list[Path], input_option("--model", "-m", metavar="FOLDER", help=
-    "run directory, checkpoint, averaged or imported model; several make an ensemble")]
+    "run directory, checkpoint, averaged or imported model, or hf:OWNER/NAME on the hub; several "
+    "make an ensemble")]
 OnErrors = Annotated[ErrorsName, input_option("--errors", metavar="HOW", help=
     "bytes that are not UTF-8: strict stops, replace puts U+FFFD")]
 OptionalModel = Annotated[Path | None, input_option("--model", "-m", metavar="FOLDER", help=

@@ -39,14 +39,13 @@ def import_huggingface(
     new_folder: NewFolder,
     revision: Revision = None,
 ) -> None:
-    """Import a Marian model (OPUS-MT) of transformers, from the hub or a folder.
+    """Import a Marian model (OPUS-MT) of transformers.
 
-    The folder is as Hugging Face transformers, or mt export huggingface, writes it. The new
-    folder's config.yaml is a config to fine-tune the model; see mt/interop/README.md.
+    MODEL is on the Hugging Face hub, or a folder as transformers, or mt export huggingface, writes
+    it. The new folder's config.yaml is a config to fine-tune it; see mt/interop/README.md.
 
     \b
     mt import huggingface Helsinki-NLP/opus-mt-de-en -o opus
-    mt import huggingface opus-mt-de-en -o opus        # a folder
     mt translate --model opus input.de -o output.en
     mt train --config opus/config.yaml --run-dir runs/tuned \\
         --set "data.train={src: train.de, tgt: train.en}"

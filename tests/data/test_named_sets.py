@@ -26,7 +26,9 @@ Fill = Callable[..., Path]
 def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fill:
     """`fill("wmt20", "de-en", lines, lines)`: the folder of a set in the cache of sacreBLEU."""
 
-    def no_network(*_: Any, **__: Any) -> None:
+    def no_network(url: str, *_: Any, **__: Any) -> None:
+        if "17" in url:
+            raise SystemExit(1)  # as for a wrong MD5
         raise URLError("no network in tests")
 
     cache = tmp_path / "sacrebleu"
@@ -137,6 +139,7 @@ CONFIG = {"src_lang": "de", "tgt_lang": "en", "train": [{"src": "train.src", "tg
             {"test": [{"test_set": "wmt18"}]},
             ["data.test[0]", "wmt18 de-en", "no network", "copy", "sacrebleu/wmt18", "SACREBLEU"],
         ),
+        ({"test": [{"test_set": "wmt17"}]}, ["wmt17 de-en", "SSL", "MD5", "remove it if"]),
         ({"test": [{"test_set": "wmt20", "src": "a"}]}, ["data.test[0].test_set", "without path"]),
         ({"train": [{"test_set": "wmt20"}]}, ["data.train[0].test_set", "not to train on"]),
     ],

@@ -176,6 +176,10 @@ def test_messages_without_a_network_or_a_cache(
         message = refused(mt("translate", "--model", f"hf:{NAME}"))
         parts = f"--model hf:{NAME}", place, "XDG_CACHE_HOME", f"mt import huggingface hf:{NAME}"
         assert says(message, *parts)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "mt.interop.hub", cast("Any", None))
+        message = refused(mt("translate", "--model", f"hf:{NAME}"))
+        assert says(message, f"--model hf:{NAME}", "mt.interop.hub", "install")
     importing = "import", "huggingface"
     assert says(refused(mt(*importing, SAVED, "--revision", "v1", "-o", "x")), "--revision", SAVED)
     two = mt(*importing, f"hf:{NAME}@v1", "--revision", "v2", "-o", "x")
@@ -278,3 +282,28 @@ def test_ctrl_c_ends_a_download_at_once(real: tuple[Hub, dict[str, str]], tmp_pa
     assert (again.returncode, again.stdout.count("\n")) == (0, 1), again.stderr
     assert (hub.fetched().count("source.spm"), hub.fetched().count("model.safetensors")) == (1, 2)
     assert not list(tmp_path.rglob("*.incomplete"))
+
+
+@pytest.mark.slow
+def test_what_is_pushed_can_be_imported(
+    real: tuple[Hub, dict[str, str]], tiny_run: Path, tmp_path: Path
+) -> None:
+    """The export comes back with the same computation, and its card says how to use it."""
+    hub, environment = real
+    given = "--model", tiny_run, "-o", tmp_path / "exported", "--push", "me/new"
+    command, paths = mt_command("export", "huggingface", *given)
+    ended = subprocess.run(
+        command, env=environment | paths, text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert says(ended.stderr, "pushed to", "me/new (private)", PUSHED)
+    (tmp_path / "pushed").mkdir()
+    for name, content in hub.pushed.pop("me/new").items():
+        (tmp_path / "pushed" / name).write_bytes(content)
+    assert "library_name: transformers" in (tmp_path / "pushed" / "README.md").read_text()
+    hub.models["me/new"] = tmp_path / "pushed"
+    command, paths = mt_command("import", "huggingface", "me/new", "-o", tmp_path / "back")
+    ended = subprocess.run(
+        command, env=environment | paths, text=True, capture_output=True, check=False
+    )
+    assert says(ended.stderr, "compared with transformers", "me/new"), ended.stderr

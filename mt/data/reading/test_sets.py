@@ -74,7 +74,9 @@ def files_of_set(name: str, languages: tuple[str, str], where: str) -> list[Path
         source = sacrebleu.get_source_file(name, pair)
         files = [source, *sacrebleu.get_reference_files(name, pair)]
     except (Exception, SystemExit) as error:  # the library ends the process where it gives up
-        reason = "damaged" if isinstance(error, SystemExit) else " ".join(str(error).split())
+        reason = " ".join(str(error).split())
+        if isinstance(error, SystemExit):
+            reason = "SSL fails, or the MD5 of what came is wrong"
         raise DataError(
             f"{where}: the test set {name} {pair} cannot be fetched ({reason}); without a network "
             f"copy {folder} from a machine where sacrebleu -t {name} -l {pair} --echo src has "
