@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -128,7 +129,7 @@ def _fetch_weights(model: HubModel, commit: str) -> None:
     """Fetch the weights beside the small files, if the hub has any."""
     from mt.interop.huggingface_layout import PYTORCH, SAFETENSORS
 
-    with _library_to_fetch(model) as library:
+    with _library_to_fetch(model, bar=can_show_bar()) as library:
         for name in (SAFETENSORS, PYTORCH):
             try:
                 # Not in a thread, as `snapshot_download` does: Ctrl-C would wait for its end.
@@ -140,12 +141,12 @@ def _fetch_weights(model: HubModel, commit: str) -> None:
             raise missing
 
 
-def _library_to_fetch(model: HubModel) -> AbstractContextManager[Any]:
+def _library_to_fetch(model: HubModel, bar: bool = False) -> AbstractContextManager[Any]:
     elsewhere = (
         f"fetch it on another machine (hf download {model.repository} --local-dir FOLDER), copy "
         "the folder here, and run: mt import huggingface FOLDER -o MODEL"
     )
-    return _library(f"{model}: cannot be fetched", model.repository, elsewhere)
+    return _library(f"{model}: cannot be fetched", model.repository, elsewhere, bar)
 
 
 # --- push -------------------------------------------------------------------------------------
@@ -174,7 +175,8 @@ def push(folder: Path, repository: str, private: bool) -> str:
     All files are one commit, so nobody fetches a part of them.
     """
     failed = f"--push {repository}: the export in {folder} is whole, but was not uploaded"
-    with _library(failed, repository, f"later run: hf upload {repository} {folder}") as library:
+    later = f"later run: hf upload {repository} {folder}"
+    with _library(failed, repository, later, can_show_bar()) as library:
         api = library.HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
         files = [library.CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())]
@@ -187,19 +189,20 @@ def push(folder: Path, repository: str, private: bool) -> str:
 
 
 @contextmanager
-def _library(failed: str, repository: str, without: str) -> Iterator[Any]:
+def _library(failed: str, repository: str, without: str, bar: bool = False) -> Iterator[Any]:
     """Give the library huggingface_hub; each of its errors becomes a ConfigError.
 
-    `failed` begins its message; `without`: what to do without a network.
+    `failed` begins its message; `without`: what to do without a network; `bar`: it shows progress.
     """
     import huggingface_hub
-    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     logging.getLogger(huggingface_hub.__name__).setLevel(logging.CRITICAL)
-    if not can_show_bar():
-        disable_progress_bars()
     try:
-        yield huggingface_hub
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as of HF_HUB_DISABLE_PROGRESS_BARS
+            (enable_progress_bars if bar else disable_progress_bars)()
+            yield huggingface_hub
     except MtError:
         raise
     except Exception as error:  # the library passes on what its many parts raise
