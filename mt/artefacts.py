@@ -122,6 +122,13 @@ def is_made(folder: Path, key: str | None, digest: Digest | None = None) -> bool
     return False
 
 
+def user_cache(kind: str) -> Path:
+    """The user's folder for artefacts of a kind. Raises RuntimeError for a user without a home."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # A relative path is not valid (XDG base directories), and would be another one in each folder.
+    return (home if home.is_absolute() else Path.home() / ".cache") / "mt" / kind
+
+
 def key_of(folder: Path) -> str:
     """The key of an artefact. Raises OSError, ValueError or LookupError where there is none."""
     return str(read_json(folder / RECORD)["key"])

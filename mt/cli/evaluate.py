@@ -43,7 +43,9 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     mt evaluate --hyp x.en,y.en --test-set a=a.de,a.en --test-set b=b.de,b.en
+    mt evaluate --model runs/base --test-set wmt20 --langs de-en
     """
+    from mt.cli.corpora import languages as languages_of
     from mt.cli.evaluate_inputs import read_texts, systems_of, with_slices
     from mt.evaluation.metrics import check_metrics
     from mt.evaluation.perturb import check_kinds
@@ -56,6 +58,8 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     check_options(given, systems, search, engine)
     tests = paired_tests(2 if given.perturb else len(systems), given)
     refs, from_, to = given.ref or [], search.from_, search.to
+    if given.langs:
+        from_, to = languages_of(given.langs, [])
     texts = read_texts(
         systems, given.test_set or [], given.src, refs, given.domain, source=from_, to=to
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mt.cli.console import say
 from mt.errors import DataError
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
-# A test set: its name, its source if it has one, its references.
-NamedSet = tuple[str, NamedLines, NamedLines]
+
+
+class NamedSet(NamedTuple):
+    """A test set as it is read."""
+
+    name: str
+    sources: NamedLines  # empty if it has none
+    refs: NamedLines
+    test_set: tuple[str, str] | None = None  # name and languages, of one of sacreBLEU
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def scoring_of(
     `into`: the target language of a test set, instead of the configs'.
     """
     if not models or (tgt_lang is not None and tokenize != "auto"):
-        return tgt_lang or "", tokenize
+        return tgt_lang or into or "", tokenize
     from mt.runs.model_folder import read_config
 
     pairs = []
@@ -119,18 +126,24 @@ def read_texts(
 ) -> list[Texts]:
     """Read every test set and the outputs for it.
 
-    `test_sets`: each NAME=SRC,REF[,REF...]; without them, `src` and `ref`; without these, the
-    `data.test`, or other `section`, of the first model's config. `source`, `to`: the languages of
-    --from and --to. Raises DataError for missing files and unequal counts.
+    `test_sets`: each NAME=SRC,REF[,REF...], or a name that sacreBLEU knows; without them, `src` and
+    `ref`; without these, the `data.test`, or other `section`, of the first model's config.
+    `source`, `to`: the languages of --from and --to, or --langs. Raises DataError for missing files
+    and unequal counts.
     """
     models = [system.model for system in systems if system.model is not None]
     options = {"--from": source, "--to": to}
     given = " and ".join(f"{option} {code}" for option, code in options.items() if code)
     if test_sets:
-        sets = [_listed_set(text) for text in test_sets]
+        sets = [
+            _listed_set(text)
+            if "=" in text or "," in text
+            else _set_of_sacrebleu(text, _languages_of(models, source, to))
+            for text in test_sets
+        ]
     elif ref:
         sources = {} if src is None else {f"--src {src}": read(src, "--src")}
-        sets = [("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
+        sets = [NamedSet("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
         sets, directions = _configured_sets(models[0], section)
         if given:
@@ -140,10 +153,10 @@ def read_texts(
             )
     if test_sets or ref:
         directions = [_direction_of(models, source, to)] * len(sets)
-    names = [name for name, _, _ in sets]
+    names = [each.name for each in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
-    for name, sources, _ in sets:
+    for name, sources, *_ in sets:
         if models and not sources:
             raise DataError(
                 f"--test-set {name}: has no source for --model to translate; write {name}=SRC,REF"
@@ -155,7 +168,7 @@ def read_texts(
     }
     domains = None if domain is None else _per_set(domain, names, "--domain")
     texts = []
-    for number, (name, sources, refs) in enumerate(sets):
+    for number, (name, sources, refs, test_set) in enumerate(sets):
         hyps = {system: f"--hyp {paths[number]}" for system, paths in files.items()}
         named = {hyp: read(hyp.removeprefix("--hyp "), "--hyp") for hyp in hyps.values()}
         named |= sources | refs
@@ -166,7 +179,10 @@ def read_texts(
         named, numbers = _with_references(name, named, refs)
         src_lines = next((named[label] for label in sources), None)
         lines = [named[label] for label in refs]
-        data = EvaluationSet(name, lines, src_lines, [], directions[number], numbers)
+        if numbers:  # its score is not that of the whole set
+            test_set = None
+        direction = directions[number]
+        data = EvaluationSet(name, lines, src_lines, [], direction, numbers, test_set)
         texts.append(
             Texts(data, {system: named[hyp] for system, hyp in hyps.items()}, named.get(label))
         )
@@ -175,8 +191,8 @@ def read_texts(
 
 def _direction_of(models: Sequence[Path], source: str | None, to: str | None) -> TextDirection:
     """The languages of --from and --to; a model of both directions tells the other language."""
-    if not source and not to:
-        return ANY_DIRECTION
+    if not models or (not source and not to):
+        return TextDirection(source, to)
     from mt.config.plan import plan_data
     from mt.runs.model_folder import read_config
 
@@ -229,7 +245,7 @@ def _per_set(text: str, names: Sequence[str], option: str) -> list[str]:
 
 
 def _listed_set(text: str) -> NamedSet:
-    """Read the files of NAME=SRC,REF[,REF...]; SRC may be empty."""
+    """The lines of NAME=SRC,REF[,REF...]; SRC may be empty."""
     name, equals, files = text.partition("=")
     src, *refs = files.split(",")
     if not equals or not name or not refs or not all(refs):
@@ -241,13 +257,47 @@ def _listed_set(text: str) -> NamedSet:
         {f"{option}: {path}": read(path, option) for path in paths if path}
         for paths in ([src], refs)
     )
-    return name, sources, references
+    return NamedSet(name, sources, references)
+
+
+def _set_of_sacrebleu(name: str, languages: tuple[str, str] | None) -> NamedSet:
+    """The lines of a test set of sacreBLEU, with all references."""
+    from mt.data.reading.test_sets import files_of_set, language_pair
+
+    option = f"--test-set {name}"
+    if languages is None:
+        raise DataError(
+            f"{option}: needs the languages, such as --langs de-en; files are NAME=SRC,REF"
+        )
+    pair = language_pair(name, languages, option)
+    src, *refs = (
+        {f"{option}: {path}": read(str(path), option)}
+        for path in files_of_set(name, languages, option)
+    )
+    references = {label: lines for ref in refs for label, lines in ref.items()}
+    return NamedSet(name, src, references, (name, pair))
+
+
+def _languages_of(
+    models: Sequence[Path], source: str | None, to: str | None
+) -> tuple[str, str] | None:
+    """The languages of named test sets: as given, else those of the first model, if it has two."""
+    if models and not (source and to):
+        from mt.config.plan import plan_data
+        from mt.runs.model_folder import read_config
+
+        plan = plan_data(read_config(models[0]).data)
+        directions = plan.directions or [plan.usual]
+        known = plan.direction(source, to) or (directions[0] if len(directions) == 1 else None)
+        source, to = known or (source, to)
+    return (source, to) if source and to else None
 
 
 def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[TextDirection]]:
     """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
     from mt.config.plan import plan_data
     from mt.data.reading.corpus import read_pairs
+    from mt.data.reading.test_sets import named_set
     from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
@@ -265,7 +315,8 @@ def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Te
         except DataError as error:
             raise DataError(f"{error} This is data.{section} of {model}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
-        sets.append((name, {f"{text.name}.src": sources}, {text.name: refs}))
+        test_set = named_set(text.source, text.name)
+        sets.append(NamedSet(name, {f"{text.name}.src": sources}, {text.name: refs}, test_set))
     several = len(data.directions) > 1
     return sets, [
         TextDirection(*text.direction)

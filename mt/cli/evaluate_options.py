@@ -32,12 +32,15 @@ Hyp = Annotated[list[str] | None, input_option("--hyp", metavar="[NAME=]FILE", h
 Ref = Annotated[list[str] | None, input_option("--ref", metavar="FILE", help=
     "reference, detokenised; repeat for several references per line")]
 Model = Annotated[list[str] | None, input_option("--model", "-m", metavar="[NAME=]FOLDER", help=
-    "model that translates --src; repeatable, each is a system")]
+    "model that translates --src, also hf:OWNER/NAME; repeatable, each is a system")]
 Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
     "source text, for --model, --slices and --differences")]
-TestSet = Annotated[list[str] | None, input_option("--test-set", metavar="NAME=SRC,REF", help=
-    "test set, instead of --src and --ref; repeatable. --hyp then names a file for each, separated "
-    "by commas. More references: SRC,REF,REF (default: data.test of the first model's config)")]
+TestSet = Annotated[list[str] | None, input_option("--test-set", metavar="NAME[=SRC,REF]", help=
+    "test set, instead of --src and --ref; repeatable. NAME alone, such as wmt20, is one that "
+    "sacreBLEU fetches. --hyp then names a file for each, separated by commas. More references: "
+    "SRC,REF,REF (default: data.test of the first model's config)")]
+Langs = Annotated[str | None, input_option("--langs", metavar="SRC-TGT", help=
+    "languages of a --test-set NAME, such as de-en (default: the model's)")]
 Metrics = Annotated[str, output_option(
     "--metrics", autocompletion=metric_names, metavar="NAMES", help=
     "any of bleu, chrf, chrf++, ter and comet, separated by commas")]
@@ -95,6 +98,7 @@ class EvaluationGroup:
     model: Model = None
     src: Src = None
     test_set: TestSet = None
+    langs: Langs = None
     metrics: Metrics = "bleu,chrf,ter"
     comet_model: CometModel = None
     tokenize: Tokenize = "auto"
@@ -172,6 +176,10 @@ def _input_faults(
         yield f"{together} --model FOLDER too"
     if test_sets and (src is not None or ref):
         yield "evaluate: --test-set takes the place of --src and --ref; give one or the other"
+    if given.langs and not any("=" not in text for text in test_sets):
+        yield "--langs: only with --test-set NAME, a set of sacreBLEU, such as wmt20"
+    if given.langs and (search.from_ or search.to):
+        yield "--langs: tells both languages; leave out --from and --to"
     if not test_sets and with_models and src is None and ref:
         yield f"{together} --src FILE too"
     if not test_sets and not ref and (src is not None or not with_models):

@@ -78,8 +78,9 @@ class Section(BaseModel):
 
 
 def _source_schema(schema: dict[str, Any]) -> None:
-    """Let editors accept a source without src and tgt where it has a path or is held out."""
-    schema["anyOf"] = [{"required": sides} for sides in (["src", "tgt"], ["path"], ["split"])]
+    """Let editors accept a source without src and tgt where another key says what it is."""
+    alternatives = ["src", "tgt"], ["path"], ["split"], ["test_set"]
+    schema["anyOf"] = [{"required": keys} for keys in alternatives]
 
 
 class TextEntry(Section):
@@ -129,6 +130,10 @@ class TextEntry(Section):
         None,
         "file of pairs (* for several), folder, common beginning of two text files, or hub name",
         "store",
+    )
+    test_set: Text | None = key(
+        None,
+        "for data.valid and data.test: name of a test set that sacreBLEU fetches, such as wmt20",
     )
     format: SourceFormat | None = key(
         None, "format of path; null: by its ending (.txt is tsv)", "store"

@@ -61,7 +61,7 @@ class Corpus:
     @property
     def file(self) -> str:
         """The name of its file in the config, the first one of two."""
-        return self.source.path or self.source.src
+        return self.source.test_set or self.source.path or self.source.src
 
     def is_same_text(self, other: Corpus) -> bool:
         """Whether both are the same lines."""
@@ -226,10 +226,11 @@ def texts_of(data: DataConfig, entry: TextEntry, name: str) -> list[Corpus]:
 
 
 def _source(entry: TextEntry, direction: Direction) -> Source:
-    """The text of an entry: sides of a path without names are called by their languages."""
+    """The text of an entry: sides without names are called by their languages."""
     how_used = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
     named = entry.model_dump(exclude=how_used)
-    names = direction if entry.path else ("", "")  # a check of the config refuses the second
+    has_names = entry.path or entry.test_set
+    names = direction if has_names else ("", "")  # a check of the config refuses the second
     sides = {"src": entry.src or names[0], "tgt": entry.tgt or names[1]}
     return Source.model_construct(**named | sides)
 

@@ -256,8 +256,8 @@ class TrainConfig(_Strict):
     tensorboard: Flag = key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = key(
         None,
-        "model to fine-tune: run directory, checkpoint, averaged or imported model; null: "
-        "random weights",
+        "model to fine-tune: run directory, checkpoint, averaged or imported model, or "
+        "hf:OWNER/NAME; null: random weights",
         "start",
     )
     new_vocabulary: Flag = key(

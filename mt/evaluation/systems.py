@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +32,7 @@ from mt.evaluation.significance import (
     randomisation_p_value,
     resample,
     sampled_signature,
+    signature_on,
 )
 from mt.evaluation.slices import Slicing
 
@@ -59,6 +60,7 @@ class EvaluationSet:
     slicings: list[Slicing] = field(default_factory=list)
     direction: TextDirection = ANY_DIRECTION
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
+    test_set: tuple[str, str] | None = None  # name and languages, of one of sacreBLEU
 
     def number(self, line: int) -> int:
         """The number of a line in the files; both count from 1."""
@@ -127,15 +129,16 @@ def evaluate_systems(
     for hyps in outputs.values():
         check_lines(hyps, data.refs)
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
+    sets = own_sets or {"": data}
     for name in dict.fromkeys(settings.metrics):
         metrics = {
             system: METRICS[name](
                 own.refs, own.sources, settings.tokenize, settings.comet, settings.tgt_lang
             )
-            for system, own in (own_sets or {"": data}).items()
+            for system, own in sets.items()
         }
         try:
-            for system, score in _by_system(metrics, data, outputs, settings).items():
+            for system, score in _by_system(metrics, sets, outputs, settings).items():
                 systems[system].append(score)
         except MemoryError as error:
             raise ConfigError(
@@ -154,7 +157,7 @@ def evaluate_systems(
 
 def _by_system(
     metrics: Mapping[str, Metric],
-    data: EvaluationSet,
+    sets: Mapping[str, EvaluationSet],
     outputs: Mapping[str, Sequence[str]],
     settings: Settings,
 ) -> dict[str, SystemScore]:
@@ -168,8 +171,11 @@ def _by_system(
     first: tuple[str, float, Statistics, dict[int, Values]] | None = None
     for system, hyps in outputs.items():
         metric = metrics.get(system) or metrics[""]  # which all share
+        data = sets.get(system) or sets[""]
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
+        if data.test_set is not None:
+            score = replace(score, signature=signature_on(score.signature, *data.test_set))
         # As the trials compute it: a score may be cut to 100, from 100.00000000000004.
         value = metric.value(statistics.sum(axis=0).tolist())
         sign = partial(sampled_signature, score.signature, seed=settings.seed)

@@ -15,6 +15,7 @@ from mt.cli.options import (
     PrecisionOfWeights,
     Quantization,
     argument,
+    input_option,
     output_option,
 )
 from mt.errors import ConfigError
@@ -24,31 +25,34 @@ export_app = command_group("export", "Convert a model for another program.")
 
 
 # fmt: off
-Folder = Annotated[Path, argument(
-    "folder with config.json, weights, source.spm, target.spm", "DIR")]
+Imported = Annotated[str, argument(
+    "name on the Hugging Face hub, OWNER/NAME, or a folder with config.json, weights, source.spm, "
+    "target.spm", "MODEL")]
+Revision = Annotated[str | None, input_option("--revision", metavar="NAME", help=
+    "branch, tag or commit on the hub (default: the newest commit)")]
 # fmt: on
 
 
 @import_app.command("huggingface", cls=PanelCommand)
 def import_huggingface(
-    folder: Folder,
+    model: Imported,
     new_folder: NewFolder,
+    revision: Revision = None,
 ) -> None:
     """Import a Marian model (OPUS-MT) of transformers.
 
-    The folder is as Hugging Face transformers, or mt export huggingface, writes it. The new
-    folder's config.yaml is a config to fine-tune the model; see mt/interop/README.md.
+    MODEL is on the Hugging Face hub, or a folder as transformers, or mt export huggingface, writes
+    it. The new folder's config.yaml is a config to fine-tune it; see mt/interop/README.md.
 
     \b
-    hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en
-    mt import huggingface opus-mt-de-en -o opus
+    mt import huggingface Helsinki-NLP/opus-mt-de-en -o opus
     mt translate --model opus input.de -o output.en
     mt train --config opus/config.yaml --run-dir runs/tuned \\
         --set "data.train={src: train.de, tgt: train.en}"
     """
-    from mt.interop.huggingface_import import import_model
+    from mt.interop.hub import import_named
 
-    say(f"{new_folder}: {import_model(folder, new_folder)}")
+    say(f"{new_folder}: {import_named(model, revision, new_folder)}")
 
 
 @import_app.command("marian", cls=PanelCommand, hidden=True)
@@ -153,6 +157,9 @@ def argos(
 # fmt: off
 LicenseName = Annotated[str | None, output_option("--license", metavar="ID", help=
     "licence for the model card, such as apache-2.0; none is stated if not given")]
+Push = Annotated[str | None, output_option("--push", metavar="OWNER/NAME", help=
+    "upload the folder to this repository on the Hugging Face hub; a new one is private")]
+Public = Annotated[bool, output_option("--public", help="make a new repository public")]
 # fmt: on
 
 
@@ -161,6 +168,8 @@ def export_huggingface(
     model: Model,
     new_folder: NewFolder,
     license_name: LicenseName = None,
+    push_to: Push = None,
+    public: Public = False,
 ) -> None:
     """Convert a model for Hugging Face transformers.
 
@@ -169,7 +178,15 @@ def export_huggingface(
 
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0
+    mt export huggingface --model runs/base -o base.hf --push OWNER/NAME
     """
     from mt import api
+    from mt.interop.hub import check_push, push
 
+    if public and push_to is None:
+        raise ConfigError("--public: only with --push OWNER/NAME")
+    if push_to is not None:
+        check_push(push_to, new_folder)
     api.export(model, new_folder, "huggingface", license_name=license_name)
+    if push_to is not None:
+        say(push(new_folder, push_to, private=not public))

@@ -107,8 +107,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder}: must be a folder with config.json, the weights, source.spm, target.spm and "
-            "vocab.json; there is no folder. To fetch one: hf download Helsinki-NLP/opus-mt-de-en "
-            "--local-dir opus-mt-de-en"
+            "vocab.json; there is no folder. Of a model on the hub give the name, such as "
+            "Helsinki-NLP/opus-mt-de-en"
         )
     faults: list[str] = []
     content = read_json(folder / CONFIG, faults)

@@ -63,12 +63,13 @@ TOLERANCE = 0.01
 MAX_TOKENS = 256
 
 
-def import_model(folder: Path, output: Path) -> str:
+def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = None) -> str:
     """Write the Marian model in `folder` to `output`, a new model folder; return what to report.
 
-    `config.yaml` beside the weights is a config to fine-tune it. Raises ConfigError with all
-    reasons at once for what `mt` cannot represent, CheckpointError for files that are missing or
-    damaged and for an `output` that exists or cannot be written.
+    `origin`: where the folder comes from, which `meta.json` records. `config.yaml` beside the
+    weights is a config to fine-tune it. Raises ConfigError with all reasons at once for what `mt`
+    cannot represent, CheckpointError for files that are missing or damaged and for an `output` that
+    exists or cannot be written.
     """
     require_new(output)
     settings = read_config(folder)
@@ -96,6 +97,7 @@ def import_model(folder: Path, output: Path) -> str:
             "imported": {
                 "format": f"huggingface {settings['model_type']}",
                 "sha256": {path.name: sha256_of(path)},
+                **(origin or {}),
             },
         },
         tokenizer=tokenizer.tokenizer,

@@ -100,7 +100,9 @@ def _shape(loaded: LoadedModel) -> str:
         mean = f", the mean of updates {averaged}" if averaged else ""
         text += f" Weights of update {step:,}{mean}."
     if imported := loaded.meta.get("imported"):
-        text += f" Imported ({imported.get('format')})."
+        names = imported.get("hub"), imported.get("commit")
+        source = " from {}, commit {}".format(*names) if all(names) else ""
+        text += f" Imported{source} ({imported.get('format')})."
     return text
 
 

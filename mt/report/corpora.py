@@ -132,7 +132,7 @@ def _evaluation_sets(
         if sentences := kept.get(name):
             yield name, [(sentence.source, sentence.reference) for sentence in sentences]
             continue
-        if text.source.path is not None and not local_files(text.source, data.root):
-            continue  # on a hub, not here
+        if not local_files(text.source, data.root):
+            continue  # not here, and not to be fetched now
         with suppress(DataError):
             yield name, list(read_pairs(text.source, data.root, name))

@@ -21,7 +21,7 @@ from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
-from mt.errors import CheckpointError
+from mt.errors import CheckpointError, leaf_for
 from mt.files import read_json, sha256_of
 from mt.runs.metrics import Scored, rank
 
@@ -42,6 +42,8 @@ SCORED_ON = "scored_on"  # a fingerprint of the validation set, its metric and i
 CHECKPOINTS = "checkpoints"
 LAST = "last"
 BEST = "best"
+# What a name of a model on the Hugging Face hub begins with: hf:OWNER/NAME.
+HUB = "hf:"
 REMEDY = "use another checkpoint, or copy this one again"
 
 
@@ -207,8 +209,13 @@ def tuned_shortlist(folder: Path) -> Path:
 def find_model(path: Path, option: str = "--model") -> Path:
     """Resolve what `--model` (or the key `option`) names to a model folder.
 
-    A run directory stands for its best checkpoint, or its last one if none is the best yet.
+    A run directory stands for its best checkpoint, or its last one if none is the best yet. A name
+    on the hub (`hf:OWNER/NAME`) stands for what was imported of it, now if it was not before.
     """
+    if str(path).startswith(HUB):
+        with leaf_for(f"{option} {path}"):
+            from mt.interop.hub import cached_model
+        path = cached_model(str(path), option)
     try:
         for folder in (path, path / CHECKPOINTS / BEST, path / CHECKPOINTS / LAST):
             if (folder / META).is_file():
@@ -228,7 +235,7 @@ def find_model(path: Path, option: str = "--model") -> Path:
         problem = str(error.strerror)
     raise CheckpointError(
         f"{option} {path}: must be a run directory, a checkpoint, an averaged or an imported "
-        f"model; {problem}"
+        f"model, or {HUB}OWNER/NAME; {problem}"
     )
 
 

@@ -168,7 +168,7 @@ def load_initial_weights(
     new piece gets the mean row of the old pieces that spell it (Mosin et al., 2023, "Fine-tuning
     transformers: Vocabulary transfer"), or stays random if none do.
 
-    Returns folder, step and checksum of `source`.
+    Returns folder, step and checksum of `source`, and where it was imported from, if it was.
     """
     step = source.meta.get("step")
     say(
@@ -198,7 +198,8 @@ def load_initial_weights(
                 say(f"{name}: positions from {n:,} on stay random, max_positions was {n:,}")
         else:
             parameter.copy_(old)
-    return {"folder": str(source.folder), "step": step, "sha256": source.meta["sha256"][WEIGHTS]}
+    origin = {"folder": str(source.folder), "step": step, "sha256": source.meta["sha256"][WEIGHTS]}
+    return origin | {key: source.meta[key] for key in ("imported",) if key in source.meta}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # Keys of an entry that say where its text is, not how it is used.
 PLACE = {
-    *("src", "tgt", "path", "format", "name", "split", "delimiter", "quoting", "tags", "errors"),
+    *("src", "tgt", "path", "test_set", "format", "name", "split"),
+    *("delimiter", "quoting", "tags", "errors"),
 }
 
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
@@ -18,6 +18,7 @@ import torch
 
 from mt.config.plan import Corpus, DataPlan, Direction, Flow, Limits, plan_data
 from mt.data.reading.corpus import read_pairs
+from mt.data.reading.test_sets import named_set
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
@@ -38,6 +39,7 @@ from mt.evaluation.bleu_tokenizer import (
 )
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import METRICS, Metric, Score
+from mt.evaluation.significance import signature_on
 from mt.runs.metrics import metrics_lines
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runs.run_dir import STORE
@@ -373,6 +375,11 @@ def score_tests(
         translations = interleaved(world.all_gather(shard))
         outputs = [translation.texts[0] for translation in translations]
         scores = world.on_main(partial(scoring.scores, outputs, src, ref, test.direction.tgt))
+        if named := named_set(test.source, test.name):
+            scores = {
+                metric: replace(score, signature=signature_on(score.signature, *named))
+                for metric, score in scores.items()
+            }
         sentences = as_sentences(src, ref, translations)
         write = partial(write_test_outputs, run_dir, step, sentences)
         yield name, scores, len(src), world.on_main(write)

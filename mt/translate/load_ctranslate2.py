@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mt.artefacts import make
+from mt.artefacts import make, user_cache
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of
@@ -37,7 +37,9 @@ from mt.translate.loaded_engine import LoadedEngine
 COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 # Of the way in which models are converted: another number, and all are converted again.
 FORMAT = 2
-# Size of the user's cache. A base model (60 million parameters) takes 0.25 GB.
+# The user's cache of converted models.
+CACHE = "ctranslate2"
+# Its size. A base model (60 million parameters) takes 0.25 GB.
 MAX_BYTES = 5 * 10**9
 # A conversion that is being written, and is this many seconds old, was interrupted.
 ABANDONED = 3600
@@ -181,7 +183,7 @@ def load_converted(
     key = _key(described)
     errors = ["no home directory; set XDG_CACHE_HOME"]
     with suppress(RuntimeError):
-        place = user_cache() / key[:32]
+        place = user_cache(CACHE) / key[:32]
         try:
             return _load_kept(described, place, key, load, report)
         except OSError as error:  # such as a full disk
@@ -259,13 +261,6 @@ def convert(described: ModelFolder, output: Path) -> None:
     specification(loaded.model, loaded.tokenizer).save(str(output))
     translator = ctranslate2.Translator(str(output), device="cpu", compute_type="float32")
     prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator))
-
-
-def user_cache() -> Path:
-    """The user's folder for converted models. Raises RuntimeError for one without a home."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # A relative path is not valid (XDG base directories), and would be another one in each folder.
-    return (home if home.is_absolute() else Path.home() / ".cache") / "mt" / "ctranslate2"
 
 
 def _key(described: ModelFolder) -> str:

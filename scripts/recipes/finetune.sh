@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Fine-tunes a published Marian model (OPUS-MT) on your own text, and exports the result.
 #
-#   hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en
-#   bash scripts/recipes/finetune.sh opus-mt-de-en train.de train.en valid.de valid.en tuned
+#   bash scripts/recipes/finetune.sh Helsinki-NLP/opus-mt-de-en \
+#       train.de train.en valid.de valid.en tuned
 #
-# Arguments: the folder of the model; training text, validation text (source, target: line n of one
+# Arguments: the model, on the hub or a folder; training text, validation text (source, target: line n of one
 # is the translation of line n of the other); the folder to write. It gets
 #   imported/     the model as it was            run/         the run directory of the training
 #   averaged/     the mean of its last weights   before.txt, after.txt   translations of the validation

@@ -457,6 +457,8 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
     assert definitions["TextEntry"]["anyOf"] == [
         {"required": ["src", "tgt"]},
         {"required": ["path"]},
+        {"required": ["split"]},
+        {"required": ["test_set"]},
     ]
     source = [{"$ref": "#/$defs/TextEntry"}, {"type": "string"}]
     for key in ("train", "valid", "test"):

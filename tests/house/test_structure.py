@@ -105,9 +105,16 @@ def import_faults(module: str, tree: ast.Module) -> list[str]:
 
 
 def circles(trees: dict[str, ast.Module]) -> list[set[str]]:
-    """Groups of modules that import each other, directly or through others of the group."""
+    """Groups of modules that import each other, directly or through others of the group.
+
+    A leaf that is imported inside `with leaf_for(...)` may import who does so.
+    """
     reached = {
-        module: {name if name in trees else name.rpartition(".")[0] for _, name in imported(tree)}
+        module: {
+            name if name in trees else name.rpartition(".")[0]
+            for line, name in imported(tree)
+            if line not in lines_of_leaves(tree)
+        }
         for module, tree in trees.items()
     }
     for via in reached:  # afterwards: all that can be reached over any number of imports

@@ -411,7 +411,7 @@ def test_damaged_bytes_of_any_file_are_taken_or_refused(marian: Path, no_writing
 def test_messages_about_files(
     marian: Path, tmp_path: Path, refusal: Callable[..., str], mt: Mt
 ) -> None:
-    assert says(refusal(tmp_path / "none"), tmp_path / "none", "hf download")
+    assert says(refusal(tmp_path / "none"), tmp_path / "none", "on the hub", "Helsinki-NLP/")
     assert says(refusal(output=marian), marian, "already exists")
     (marian / "model.safetensors").write_bytes(b"damaged")
     assert says(refusal(), "model.safetensors: damaged")

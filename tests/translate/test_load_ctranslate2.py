@@ -18,13 +18,13 @@ from messages import says
 from model_files import copy_model, drop, empty, flip, truncate
 
 from mt import artefacts
-from mt.artefacts import RECORD, is_made
+from mt.artefacts import RECORD, is_made, user_cache
 from mt.errors import CheckpointError
 from mt.files import sha256_of
 from mt.runs.model_folder import ModelFolder, checkpoints, read_folder
 from mt.search import ctranslate2_model
 from mt.translate import load, load_ctranslate2
-from mt.translate.load_ctranslate2 import is_mine, load_converted, user_cache
+from mt.translate.load_ctranslate2 import CACHE, is_mine, load_converted
 
 Convert = Callable[[ModelFolder, Path], None]
 DISK_FULL = OSError(28, "No space left on device")
@@ -70,7 +70,7 @@ def quiet(_: str) -> None:
 
 
 def cached() -> list[Path]:
-    return sorted(path for path in user_cache().iterdir() if path.suffix != ".lock")
+    return sorted(path for path in user_cache(CACHE).iterdir() if path.suffix != ".lock")
 
 
 def test_it_is_made_once_and_again_if_damaged(described: ModelFolder, calls: list[Path]) -> None:
@@ -138,7 +138,7 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
     source = tiny_corpus / "test.src"
     options = ("-m", described.folder, source, "--precision", "fp32")
     ended = mt("translate", *options)
-    assert says(ended.err, "converted for CTranslate2", "kept in", user_cache())
+    assert says(ended.err, "converted for CTranslate2", "kept in", user_cache(CACHE))
     torch = mt("translate", *options, "--engine", "torch", "--workers", 1)
     assert ended.out == torch.out
     assert ended.out.count(b"\n") == 40
@@ -197,7 +197,9 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
     converts(raising(DISK_FULL))
     with pytest.raises(CheckpointError) as error:
         load_converted(described, content, quiet)
-    assert says(str(error.value), user_cache(), "No space", temporary, "No space", "XDG_CACHE_HOME")
+    assert says(
+        str(error.value), user_cache(CACHE), "No space", temporary, "No space", "XDG_CACHE_HOME"
+    )
 
 
 @pytest.mark.parametrize("given", ["", "caches", "~/caches"])
@@ -207,7 +209,7 @@ def test_a_cache_has_one_place_whatever_the_current_folder(
     """A relative XDG_CACHE_HOME is not valid; it would put models into the current folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", given)
-    assert user_cache() == tmp_path / ".cache" / "mt" / "ctranslate2"
+    assert user_cache(CACHE) == tmp_path / ".cache" / "mt" / "ctranslate2"
 
 
 @pytest.mark.slow
@@ -238,7 +240,7 @@ def test_the_cache_keeps_what_was_used_last_and_is_limited(
     load_converted(models[0], content, quiet)  # used now
     size = sum(file.stat().st_size for file in cached()[0].iterdir())
     monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 2 * size)
-    interrupted, current = (user_cache() / f".{name}.partial" for name in ("old", "new"))
+    interrupted, current = (user_cache(CACHE) / f".{name}.partial" for name in ("old", "new"))
     for folder in (interrupted, current):
         folder.mkdir()
     os.utime(interrupted, (1, 1))

@@ -152,7 +152,8 @@ def _check_text(
             )
     except DataError as error:
         # A single pass ends at the first fault.
-        every = is_text and aligned_files_faults(source, root, where, records)
+        has_files = is_text and source.test_set is None
+        every = has_files and aligned_files_faults(source, root, where, records)
         check.faults += every or str(error).split("\n")
         return check
     check.n_pairs = sample.pairs * where.startswith("data.train")

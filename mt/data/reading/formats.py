@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from mt.config.data_schema import SourceFormat
 from mt.data.reading.compression import PACKED, suffix_of, unpacked_name
+from mt.data.reading.test_sets import fetched_files, files_of_set
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, under
 from mt.errors import DataError
 
@@ -70,6 +71,8 @@ def _texts_in(folder: Path) -> list[Path]:
 
 def local_files(source: Source, root: Path) -> list[Path]:
     """The files on this machine that a source is read from; none for a hub name."""
+    if source.test_set is not None:
+        return fetched_files(source.test_set, (source.src, source.tgt))[:2]
     if source.path is None:
         return [*matching_files(source.src, root), *matching_files(source.tgt, root)]
     kind = format_of(source, root)
@@ -121,6 +124,11 @@ def aligned_files(source: Source, root: Path, where: str) -> list[tuple[Path, Pa
 def side_files(source: Source, side: str, root: Path, where: str) -> dict[tuple[str, ...], Path]:
     """The text files of one side, by what tells them apart. Raises `DataError` if there is none."""
     name: str = getattr(source, side)
+    if source.test_set is not None:
+        source_file, reference, *_ = files_of_set(
+            source.test_set, (source.src, source.tgt), where.removesuffix(f".{side}")
+        )
+        return {(): source_file if side == "src" else reference}
     if source.path is None:
         return _by_wildcards(name, existing_path(name, root, where), root)
     files = _side(source, name, root)

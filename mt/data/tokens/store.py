@@ -89,7 +89,8 @@ def fingerprint_of(texts: StoreTexts) -> str:
         source = corpus.source
         files = [texts.records[str(path)]["sha256"] for path in local_files(source, texts.root)]
         # Of two text files their content says all.
-        names = {"path", *(("src", "tgt", "name", "split") if source.path is None else ())}
+        names = {"path", "test_set"}
+        names |= {"src", "tgt", "name", "split"} if source.path is None else set()
         settings = source.model_dump(mode="json", exclude=names, exclude_defaults=True)
         return [settings, files or source.path]
 
