@@ -29,7 +29,7 @@ from mt.model.cpu_ops import attend
 from mt.runtime.devices import DTYPES, can_compile
 from mt.runtime.distributed import World
 from mt.runtime.local_processes import free_port
-from mt.training.batch_size import fitting_batch
+from mt.training.batch_size import fitting_batch, lengths_to_try
 from mt.training.compilation import n_compiled_graphs
 from mt.training.loss import smoothed_cross_entropy
 from mt.training.update import Updater
@@ -271,7 +271,8 @@ def automatic_batch(setting: Setting) -> str:
     tokens = 512 if setting.tiny else 2_000_000
     config = setting.config(tokens, compiled=False, batch={"tokens_per_batch": "auto"})
     updater = setting.updater(config)
-    chosen = fitting_batch(config, updater, setting.pairs.longest)
+    lengths = lengths_to_try(setting.pairs, setting.pairs.longest, updater.packed)
+    chosen = fitting_batch(config, updater, lengths)
     assert chosen > 200, f"only {chosen} tokens"
     return f"{chosen:,} tokens of the longer side, padding included where it is computed"
 
