@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from packed_rows import DATA, SMALL, attend_each
 from processes import run_ranks
-from test_packed import DATA, SMALL, attend_each
 from token_stores import store_of_lengths
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -70,7 +70,11 @@ def compute_in_small_buckets() -> None:
         return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
 
     real = DistributedDataParallel.__init__
-    small = functools.wraps(real)(functools.partialmethod(real, bucket_cap_mb=BUCKET / 2**20))
+
+    @functools.wraps(real)
+    def small(*given: Any, **named: Any) -> None:
+        real(*given, **named, bucket_cap_mb=BUCKET / 2**20)
+
     model = SMALL | {"dropout": 0.0, "n_encoder_layers": 1, "n_decoder_layers": 1}
     config = config_from_mapping(DATA | {"model": model}, "test")
     tokenizer: Any = SimpleNamespace(src=SimpleNamespace(size=VOCABULARY), joint=True)
