@@ -1,11 +1,15 @@
 """Check and measure mt on a GPU with one command, in at most nine minutes.
 
     PYTHONPATH=. python scripts/gpu_check.py --output gpu-check.jsonl
+    PYTHONPATH=. python scripts/gpu_check.py --levers --output gpu-levers.jsonl
 
 It downloads nothing, reads no corpus, and needs torch, NumPy, PyYAML, pydantic and this repository.
 Each section runs in a process of its own within its own time, and appends what it finds to the
 output at once, so that a crash or a time limit loses nothing else. The output is one JSON object a
 line: section, name, status, value, unit, note.
+
+`--levers` measures instead what might make a GPU faster, in at most eight minutes, and decides by a
+fixed rule what to adopt (`gpu_sections/decision.py`).
 
 `--device cpu` runs the same code in a minute, with a tiny model, to test it. Those figures mean
 nothing, and what only a GPU can show is printed as skipped.
@@ -42,6 +46,15 @@ SECTIONS = {
     "decoding": 0.17,
     "translating": 0.10,
 }
+# Those of --levers: the last one gets all the time that is left.
+LEVERS = {
+    "launches": 0.09,
+    "products": 0.05,
+    "attentions": 0.13,
+    "workers": 0.23,
+    "updates": 0.50,
+}
+MINUTES, MINUTES_OF_LEVERS = 9.0, 8.0
 # Seconds beyond its time after which a section is ended: imports, and the last item.
 GRACE = 20
 # Seconds for the start of this script, and for its closing table.
@@ -63,12 +76,17 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
     parser.add_argument("--output", type=Path, default=Path("gpu-check.jsonl"), help="a new file")
-    parser.add_argument("--minutes", type=float, default=9.0, help="time for all sections")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--levers", action="store_true", help="compare ways to be faster")
+    parser.add_argument("--minutes", type=float, help="time for all sections, by default 9 or 8")
+    names = [*SECTIONS, *LEVERS]
+    parser.add_argument("--sections", nargs="+", choices=names, help="by default all")
     parser.add_argument("--tiny", action="store_true", help="so little work that a CPU can do it")
-    parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
+    parser.add_argument("--section", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.minutes = args.minutes or (MINUTES_OF_LEVERS if args.levers else MINUTES)
+    args.sections = args.sections or list(LEVERS if args.levers else SECTIONS)
+    return args
 
 
 def missing_packages() -> list[str]:
@@ -109,7 +127,8 @@ def missing_for_code() -> list[str]:
 
 def seconds_for(sections: list[str], left: float) -> float:
     """The time of the first of the `sections` that share the time that is left."""
-    share = SECTIONS[sections[0]] / sum(SECTIONS[name] for name in sections)
+    shares = SECTIONS | LEVERS
+    share = shares[sections[0]] / sum(shares[name] for name in sections)
     return max(5.0, (left - GRACE * len(sections)) * share)
 
 
@@ -140,6 +159,13 @@ def start_section(args: argparse.Namespace, name: str, seconds: float) -> None:
     report.add("section", status, time.monotonic() - start, "s", note)
 
 
+def decision(items: list[Item]) -> str:
+    """What the measurements of --levers decide, and what failed or says nothing."""
+    from gpu_sections.decision import decide, table_of
+
+    return "\n".join(["decision", *decide(*table_of(items)).lines, *failures(items)])
+
+
 def closing_table(items: list[Item]) -> str:
     """What was aimed at, what was reached, and what takes the most time."""
     lines = [f"{'':<20} {'aim':>12} {'reached':>12}"]
@@ -160,15 +186,19 @@ def closing_table(items: list[Item]) -> str:
     if kernels:
         largest = max(kernels, key=lambda item: float(item.value))
         lines.append(f"largest kernel: {largest.name.removesuffix(': kernel')}: {largest.note}")
-    failed = [
-        f"{item.section}: {item.name}: {item.note}" for item in items if item.status == "failed"
-    ]
-    skipped = [
-        f"{item.section}: {item.name}: {item.note}" for item in items if item.status == "skipped"
-    ]
-    lines += ["", f"{len(skipped)} not judged", *skipped] if skipped else []
-    lines += ["", f"{len(failed)} failed", *failed] if failed else ["", "nothing failed"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *failures(items)])
+
+
+def failures(items: list[Item]) -> list[str]:
+    """Lines that name what was skipped and what failed."""
+    lines = []
+    for status, counted in (("skipped", "not judged"), ("failed", "failed")):
+        chosen = [item for item in items if item.status == status]
+        listed = [f"{item.section}: {item.name}: {item.note}" for item in chosen]
+        lines += ["", f"{len(chosen)} {counted}", *listed] if chosen else []
+    return (
+        lines if any(item.status == "failed" for item in items) else [*lines, "", "nothing failed"]
+    )
 
 
 def main() -> int:
@@ -201,7 +231,8 @@ def main() -> int:
         for number, name in enumerate(args.sections):
             start_section(args, name, seconds_for(args.sections[number:], end - time.monotonic()))
     items = read_items(args.output)
-    print(f"\n{closing_table(items)}\n\nall items: {args.output}")
+    table = decision(items) if args.levers else closing_table(items)
+    print(f"\n{table}\n\nall items: {args.output}")
     return 1 if any(item.status == "failed" for item in items) else 0
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from typing_extensions import assert_never
 
+from mt.data.tokens.plan import MOST_ROWS, SHARES
 from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.runs.model_folder import checkpoints, read_meta
 from mt.runtime.memory import (
@@ -21,6 +25,7 @@ from mt.training.compilation import made_up_batch
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+    from mt.data.tokens.directions import DirectedPairs
     from mt.training.runlog import RunLog
     from mt.training.update import Updater
 
@@ -41,10 +46,25 @@ LARGE_PROBE = 2048
 LEAP = 4
 
 
-def settle_batch_size(config: Config, updater: Updater, longest: int, log: RunLog) -> Config:
+def lengths_to_try(pairs: DirectedPairs, longest: int, packed: bool) -> list[int]:
+    """The lengths of sentences, eos counted, of which a batch may take the most memory.
+
+    A padded batch takes the most for the longest sentences. Without padding, a GPU's attention also
+    keeps a buffer for each sentence, so an update of short ones may take more. An update has a
+    share of each quarter of the tokens by length: at worst the shortest sentences of each.
+    """
+    if not packed:
+        return [longest]
+    counts = np.bincount(np.maximum(pairs.src_lengths, pairs.tgt_lengths).astype(np.int64) + 1)
+    up_to = (counts * np.arange(len(counts))).cumsum()  # tokens in sentences up to this length
+    shortest = np.searchsorted(up_to, up_to[-1] * np.arange(SHARES) / SHARES, side="right")
+    return [longest, max(2, int(SHARES / (1 / shortest).sum()))]
+
+
+def settle_batch_size(config: Config, updater: Updater, lengths: list[int], log: RunLog) -> Config:
     """The config with a number for `batch.tokens_per_batch`, where it is `auto` or null.
 
-    `longest` is the number of tokens of the longest side of a sentence, eos counted.
+    `lengths`: see `lengths_to_try`.
 
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
@@ -67,7 +87,7 @@ def settle_batch_size(config: Config, updater: Updater, longest: int, log: RunLo
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         origin = "on a CPU"
     elif tokens is None:
-        fitting = world.all_or_raise(lambda: fitting_batch(config, updater, longest))
+        fitting = world.all_or_raise(lambda: fitting_batch(config, updater, lengths))
         tokens = min(world.all_gather(fitting))
         origin = "here"
     log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
@@ -83,40 +103,51 @@ def _from_checkpoint(run_dir: Path) -> int | None:
     return None
 
 
-def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
-    """Measure the largest batch of sentences of `longest` tokens that leaves `MARGIN` free.
+def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:
+    """Measure the largest batch that leaves `MARGIN` free, whichever length its sentences have.
 
-    Memory grows linearly with the sentences of a batch, so two small batches give an estimate, and
-    larger ones a better one until it is near. That is tried, and lowered until it fits. Returns
-    padded tokens of the longer side.
-
-    Raises TooLittleMemoryError if not even one sentence fits.
+    Returns padded tokens of the longer side. Raises TooLittleMemoryError if not even one sentence
+    fits.
     """
     device = updater.device.device
     # On a CPU the processes of a machine share its memory.
     n_sharing = 1 if updater.device.is_cuda else updater.world.local_size
     room = available_memory_mb(device) / n_sharing * (1 - MARGIN)
     room -= updater.optimizer_bytes / 1e6
-    most = MOST_UPDATES * config.batch.tokens_per_update // longest
+    vocab_size = updater.model.output.out_features
 
-    def try_out(rows: int) -> float:
+    def try_out(rows: int, length: int) -> float:
         """MB that a batch of so many sentences takes."""
         release_freed_memory()
         reset_peak_memory(device)
-        vocab_size = updater.model.output.out_features
-        updater.dry_run_step(made_up_batch(rows, longest - 1, longest - 1, vocab_size))
+        updater.dry_run_step(made_up_batch(rows, length - 1, length - 1, vocab_size))
         return peak_memory_mb(device)
 
-    def memory(rows: int) -> float:
+    def memory(rows: int, length: int) -> float:
         """MB that such a batch takes, infinite if it does not fit."""
         try:
-            return try_out(rows)
+            return try_out(rows, length)
         except TooLittleMemoryError:
             return math.inf
 
-    try_out(1)  # loads the libraries that are loaded once
-    few = max(1, SMALL_PROBE // longest)
-    more = max(2, LARGE_PROBE // longest)
+    try_out(1, lengths[0])  # loads the libraries that are loaded once
+    tokens = MOST_UPDATES * config.batch.tokens_per_update
+    for length in lengths:
+        rows = _fitting_rows(partial(memory, length=length), length, tokens // length, room)
+        if rows < MOST_ROWS:  # else it is that which limits the batch
+            tokens = rows * length
+    return tokens
+
+
+def _fitting_rows(memory: Callable[[int], float], length: int, most: int, room: float) -> int:
+    """The most sentences of `length` tokens, at most `most`, whose `memory` is within `room` MB.
+
+    Memory grows linearly with the sentences of a batch, so two small batches give an estimate, and
+    larger ones a better one until it is near. That is tried, and lowered until it fits.
+    """
+    most = min(most, MOST_ROWS)
+    few = max(1, SMALL_PROBE // length)
+    more = max(2, LARGE_PROBE // length)
     memory_of_few = memory(few)
     while (memory_of_more := memory(more)) < math.inf:
         per_row = max(1e-3, (memory_of_more - memory_of_few) / (more - few))
@@ -129,4 +160,4 @@ def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
     rows = max(1, min(most, rows))
     while rows > 1 and memory(rows) > room:
         rows = rows * 9 // 10
-    return rows * longest
+    return rows

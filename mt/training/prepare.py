@@ -43,7 +43,7 @@ from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
-from mt.training.batch_size import settle_batch_size
+from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -173,7 +173,8 @@ def make_plans(
         Augmentation(pairs, stage, *about) if stage.augment else None for stage in data.stages
     ]
     longest = data.limits.max_tokens + 1 if any(resamples) else pairs.longest
-    config = settle_batch_size(config, updater, longest, log)
+    lengths = lengths_to_try(pairs, longest, updater.packed)
+    config = settle_batch_size(config, updater, lengths, log)
     require_counted_texts(data, pairs.kept)
     plans = []
     for stage, resample in zip(data.stages, resamples, strict=True):

@@ -429,8 +429,12 @@ class Trainer:
     # --- divergence -------------------------------------------------------------------------
 
     def _reason_to_roll_back(self) -> str:
-        """Why to return to an earlier checkpoint; empty if there is no reason."""
-        if self.updater.most_skipped() >= MAX_SKIPPED_UPDATES:
+        """Why all ranks return to an earlier checkpoint; empty if none has a reason.
+
+        Each rank hears of the others' counters: with another answer it would wait for a collective
+        that they never reach.
+        """
+        if self.world.all_reduce_max(self.updater.most_skipped()) >= MAX_SKIPPED_UPDATES:
             return f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
         return "" if self._has_finite_weights() else "there are non-finite weights"
 

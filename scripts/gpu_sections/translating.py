@@ -27,6 +27,7 @@ from mt.search.inference import Inference
 from mt.translate.assemble import make_translator
 from mt.translate.load_torch import ELSEWHERE
 from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.translator import Translator
 from mt.translate.workers import Pool
 
 LINES = 20_000
@@ -78,29 +79,42 @@ class SearchHere:
 def run(report: Report, setting: Setting) -> None:
     """Compare what a worker finds with what this process finds, and time the worker."""
     model = random_model(setting)
+    lines = prepared_text(model, setting)
+    lines[FIRST - 1] = ""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(model.state_dict(), weights := Path(folder) / "weights.pt")
+        report.check("a worker", partial(through_worker, report, setting, weights, lines))
+
+
+def prepared_text(model: Any, setting: Setting) -> list[str]:
+    """Lines to translate with the model, whose sentences may end at any step from here on."""
     count = 200 if setting.tiny else LINES
     sources = [setting.pairs.pair(number)[0].tolist() for number in range(count)]
     let_end(model, Setting("cpu", setting.tiny), sources[:20])
-    with tempfile.TemporaryDirectory() as folder:
-        torch.save(model.state_dict(), weights := Path(folder) / "weights.pt")
-        lines = tokenizer_of(setting).src.decode(sources)
-        lines[FIRST - 1] = ""
-        report.check("a worker", partial(through_worker, report, setting, weights, lines))
+    lines: list[str] = tokenizer_of(setting).src.decode(sources)
+    return lines
+
+
+def translator_of(setting: Setting, searches: list[SearchHere]) -> Translator:
+    """A translator whose workers call these; this process only reads and writes lines."""
+    with torch.device("meta"):
+        elsewhere = engine_of(random_model(setting), setting, ELSEWHERE)
+    options = loading_options(setting, elsewhere)
+    pool = Pool(searches, forks=False)
+    return make_translator(LoadedEngine(engine=elsewhere, pool=pool, reads_ahead=True, **options))
+
+
+def loading_options(setting: Setting, engine: TorchEngine) -> dict[str, Any]:
+    """The other parts of a `LoadedEngine`."""
+    batch_tokens = 1024 if setting.tiny else BATCH_TOKENS
+    common = {"tokenizer": tokenizer_of(setting), "batch_tokens": batch_tokens}
+    return {**common, "max_source": engine.max_length}
 
 
 def through_worker(report: Report, setting: Setting, weights: Path, lines: list[str]) -> str:
     """Translate the lines by a worker, then in this process."""
     search = SearchHere(setting, weights)
-    with torch.device("meta"):
-        elsewhere = engine_of(random_model(setting), setting, ELSEWHERE)
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer_of(setting),
-        "max_source": elsewhere.max_length,
-        "batch_tokens": 1024 if setting.tiny else BATCH_TOKENS,
-    }
-    pool = Pool([search], forks=False)
-    loaded = LoadedEngine(engine=elsewhere, pool=pool, reads_ahead=True, **options)
-    with make_translator(loaded) as translator:
+    with translator_of(setting, [search]) as translator:
         list(translator.translate(lines[:FIRST]))  # the worker loads the model
         start = time.perf_counter()
         found = [each.texts[0] for each in translator.translate(lines)]
@@ -109,6 +123,7 @@ def through_worker(report: Report, setting: Setting, weights: Path, lines: list[
     report.add("lines through a worker", value=speed, unit="lines/s")
     search([[EOS + 1]], [[]], 1, False)  # loads the model here too
     assert search.engine is not None
+    options = loading_options(setting, search.engine)
     here = make_translator(LoadedEngine(engine=search.engine, **options))
     expected = [each.texts[0] for each in here.translate(lines)]
     assert len(found) == len(lines), "lines are missing"

@@ -122,7 +122,7 @@ def tokens_per_batch(value: Any) -> Any:
     )
     updater: Any = SimpleNamespace(device=CPU, world=world)
     log: Any = SimpleNamespace(say=lambda line: None, run_dir=Path("/nowhere"))
-    settled = batch_size.settle_batch_size(config, updater, 9, log)
+    settled = batch_size.settle_batch_size(config, updater, [9], log)
     return settled.batch.tokens_per_batch
 
 

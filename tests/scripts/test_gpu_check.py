@@ -17,7 +17,8 @@ import pytest
 import torch
 from conftest import ROOT, lines_of
 from faults import raising
-from gpu_check import SECTIONS, closing_table, device_refusal
+from gpu_check import LEVERS, SECTIONS, closing_table, device_refusal
+from gpu_runs import bare_environment, run
 from gpu_sections import correctness, training
 from gpu_sections.report import Item, NotJudgedError, Report, read_items
 from gpu_sections.setting import MEAN_LOG_LENGTH, Setting
@@ -31,31 +32,11 @@ from mt.data.tokens.tokenizer import EOS
 from mt.errors import ConfigError
 from mt.training import compilation, update
 
-# Packages of mt that a machine with torch, NumPy, PyYAML and pydantic does not have.
-ABSENT = (
-    "ctranslate2", "datasets", "jinja2", "matplotlib", "sacrebleu", "safetensors", "sentencepiece",
-    "tqdm", "transformers", "typer", "xxhash",
-)  # fmt: skip
-
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment where none of these packages can be imported."""
-    folder = tmp_path / "absent"
-    folder.mkdir()
-    for name in ABSENT:
-        (folder / f"{name}.py").write_text(f'raise ImportError("{name} is absent")\n')
-    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT)))}
-
-
-def run(bare: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "gpu_check.py", *arguments],
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """The environment of a machine with few packages."""
+    return bare_environment(tmp_path)
 
 
 def test_an_item_that_fails_or_comes_too_late_is_an_item(tmp_path: Path) -> None:
@@ -265,7 +246,7 @@ def test_a_model_that_cannot_be_compiled_is_not_measured_as_compiled(
 
 def test_nothing_is_imported_beyond_what_is_asked_for(bare: dict[str, str]) -> None:
     """The slow test runs what is imported here; it takes a minute."""
-    names = ", ".join(f"gpu_sections.{name}" for name in SECTIONS)
+    names = ", ".join(f"gpu_sections.{name}" for name in (*SECTIONS, *LEVERS))
     ended = subprocess.run(
         [sys.executable, "-c", f"import gpu_check, {names}"],
         cwd=ROOT / "scripts",

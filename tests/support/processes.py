@@ -175,11 +175,16 @@ def fork_server() -> Any:
 
 
 def run_ranks(
-    folder: Path, arguments: list[str], run: Callable[[], Any] = main, processes: int = 2
+    folder: Path,
+    arguments: list[str],
+    run: Callable[[], Any] = main,
+    processes: int = 2,
+    seconds: float = 100,
 ) -> list[Ended]:
     """Run `mt` in the folders `0`, `1`, ... as so many ranks, without torchrun.
 
-    torchrun would hide the exit codes. `run` is called in place of mt's `main`.
+    torchrun would hide the exit codes. `run` is called in place of mt's `main`. After `seconds` the
+    ranks that still run are killed; their exit code is None.
     """
     common = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     started = []
@@ -192,8 +197,9 @@ def run_ranks(
         )
         started[-1].start()
     try:
+        end = time.monotonic() + seconds
         for process in started:
-            process.join(100)
+            process.join(max(0.0, end - time.monotonic()))
         return [
             Ended(process.exitcode, (there / "out").read_bytes(), (there / "err").read_text())
             for process, there in ((one, folder / str(i)) for i, one in enumerate(started))

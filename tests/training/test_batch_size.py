@@ -38,12 +38,13 @@ def full(*_: Any) -> None:
 def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """A device with `memory["room"]` MB, where a batch takes 100 MB and 0.1 MB a token.
 
-    `memory["kept"]` of them are there before.
+    `memory["kept"]` of them are there before. Each sentence takes `memory["row"]` more.
     """
-    state = {"room": 300.0, "peak": 0.0, "largest": 0.0, "kept": 0.0}
+    state = {"room": 300.0, "peak": 0.0, "largest": 0.0, "kept": 0.0, "row": 0.0}
 
     def run_preflight(_: Updater, batch: Batch) -> None:
-        state["peak"] = max(state["kept"], 100 + 0.1 * batch.tgt_in.numel())
+        taken = 100 + 0.1 * batch.tgt_in.numel() + state["row"] * len(batch.tgt_in)
+        state["peak"] = max(state["kept"], taken)
         state["largest"] = max(state["largest"], state["peak"])
         if state["peak"] > state["room"]:
             raise TooLittleMemoryError("out of memory")
@@ -94,6 +95,19 @@ def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(
     trainer = trainer_of(BLIND, batch=AUTO)
     assert memory["largest"] < 4 * memory["room"]
     assert 20_000 <= trainer.config.batch.budget <= 24_500
+
+
+def test_without_padding_many_short_sentences_fit_as_well(
+    trainer_of: TrainerOf, memory: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sentence takes 5 MB besides its tokens, as the buffer of a GPU's attention grows."""
+    memory.update(room=1000.0, row=5.0)
+    monkeypatch.setattr(update, "can_pack", lambda *_: True)
+    trainer = trainer_of(BLIND, batch=AUTO)
+    plan = trainer.plan
+    batches = [batch for update in plan.updates(0) for batch in update]
+    assert len(batches) > 2
+    assert max(100 + 0.1 * plan.n_tokens(batch)[1] + 5 * len(batch) for batch in batches) < 850
 
 
 def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: Path) -> None:
@@ -181,7 +195,7 @@ def test_another_error_is_not_taken_for_too_little_memory(
     trainer = trainer_of(BLIND)
     monkeypatch.setattr(Updater, "dry_run_step", not_compiled)
     with pytest.raises(ConfigError, match="the model cannot be compiled"):
-        batch_size.fitting_batch(trainer.config, trainer.updater, trainer.plan.pairs.longest)
+        batch_size.fitting_batch(trainer.config, trainer.updater, [trainer.plan.pairs.longest])
 
 
 @pytest.mark.parametrize("tokens", ["auto", 500])
@@ -237,7 +251,7 @@ def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
     config = updater.config.model_copy(update={"batch": batch})
     monkeypatch.setattr(Device, "is_cuda", on_gpu)
     with RunLog(tmp_path, 1) as log:
-        found = settle_batch_size(config, updater, pairs.longest, log).batch
+        found = settle_batch_size(config, updater, [pairs.longest], log).batch
     # 300 MB, of which 15 % stay free; 100 MB are taken, and each token takes 0.1
     assert found.tokens_per_batch == pytest.approx(1500 if on_gpu else 8192, abs=100 * on_gpu)
     where = "here" if on_gpu else "on a CPU"

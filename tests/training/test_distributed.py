@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import log_of, merged, metrics_of
+import torch.distributed as dist
+from conftest import lines_of, log_of, merged, metrics_of, write_lines
 from messages import raises_saying
 from processes import (
     Mapped,
@@ -30,6 +32,7 @@ from processes import (
 )
 from token_stores import store_of_lengths
 
+from mt.cli.main import main
 from mt.config.schema import BatchConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan, shard_batches
@@ -68,9 +71,31 @@ def together(settings: Mapped, tiny_corpus: Path, tmp_path_factory: pytest.TempP
     shortened(tiny_corpus, folder / "1" / "corpus")
     run = folder / "run"
     mapping = merged(settings, {"data": {"root": "corpus"}})
-    done = run_ranks(folder, command_of(mapping, run)[1:])
+    done = run_ranks(folder, command_of(mapping, run)[1:], counted)
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     return run
+
+
+def counted() -> None:
+    """Run mt, and list the collectives that this rank has made."""
+    made: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        real = getattr(dist, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            made.append(name)
+            return real(*given, **named)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather_object", "broadcast_object_list", "barrier"):
+            patch.setattr(dist, name, noted(name))
+        try:
+            main()
+        finally:  # it exits
+            write_lines(Path("collectives"), made)
 
 
 # --- one optimisation -------------------------------------------------------------------------
@@ -92,6 +117,14 @@ def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> No
         for key in same.keys() & our.keys():
             assert our[key] == pytest.approx(other[key], rel=same[key], abs=0), key
         assert 0 <= our.get("padding", 0) < 0.2
+
+
+def test_every_rank_makes_the_same_collectives(together: Path) -> None:
+    """In the same order, from connecting to the end; one more or less would be a hang."""
+    first, second = (lines_of(together.parent / str(rank) / "collectives") for rank in range(2))
+    assert first == second
+    assert len(first) > 50
+    assert len(set(first)) == 4
 
 
 def test_only_rank_0_writes(alone: Path, together: Path) -> None:

@@ -39,6 +39,7 @@ from mt.data.tokens.loader import Update
 from mt.runs import model_folder
 from mt.runtime.local_processes import free_port
 from mt.training import update as updates
+from mt.training.trainer import MAX_SKIPPED_UPDATES
 from mt.training.update import Updater
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -168,6 +169,32 @@ def test_both_roll_back_to_the_same_checkpoint(long: Mapped, tmp_path: Path) -> 
     expected = "from update 24 back to the weights after update 20, continuing with the data"
     assert expected in log_of(run)
     assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
+    assert state_of(run)["train"]["rollbacks"] == 1
+
+
+def with_another_counter() -> None:
+    """Run mt; after update 8 rank 1 alone counts 20 skipped updates, as a faulty device would."""
+    numbers = itertools.count(1)
+
+    def train_step(self: Updater, update: Update, step: int) -> Any:
+        result = real(self, update, step)
+        if next(numbers) == 8 and os.environ["RANK"] == "1":
+            self._most_skipped += MAX_SKIPPED_UPDATES
+        return result
+
+    real = Updater.train_step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Updater, "train_step", train_step)
+        main()
+
+
+def test_ranks_that_disagree_roll_back_together(long: Mapped, tmp_path: Path) -> None:
+    """Otherwise one broadcasts while the other reduces, and both wait for 15 minutes."""
+    run = tmp_path / "run"
+    mapping = merged(long, {"train": {"max_steps": 12, "log_every": 4, "valid_every": 4}})
+    done = run_ranks(tmp_path, command_of(mapping, run)[1:], with_another_counter, seconds=60)
+    assert [rank.code for rank in done] == [0, 0], done[0].err + done[1].err
+    assert "from update 8 back to the weights after update 4" in log_of(run)
     assert state_of(run)["train"]["rollbacks"] == 1
 
 

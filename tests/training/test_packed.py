@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import BLIND, QuickConfig, TrainerOf, metrics_of
 from messages import says
+from packed_rows import DATA, SMALL, attend_each
 from token_stores import store_of_lengths
-from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig
@@ -31,33 +30,6 @@ from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.training import update
 from mt.training.launch import train
-
-DATA: dict[str, Any] = {"data": {"train": [{"src": "none", "tgt": "none"}]}}
-SMALL = {"d_model": 32, "n_heads": 4, "d_ff": 64, "n_encoder_layers": 2, "n_decoder_layers": 2}
-
-
-def attend_each(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    starts: Tensor,
-    key_starts: Tensor,
-    longest: int,
-    longest_key: int,
-    *,
-    window_size: tuple[int, int],
-) -> Tensor:
-    """`varlen_attn`, a sentence at a time. q (N, H, K), k and v (M, H, K) -> (N, H, K)"""
-    assert starts.dtype == key_starts.dtype == torch.int32
-    assert (starts.diff().max(), key_starts.diff().max()) <= (longest, longest_key)
-    parts = []
-    for (a, b), (c, d) in zip(
-        *(each.unfold(0, 2, 1).tolist() for each in (starts, key_starts)), strict=True
-    ):
-        query, key, value = (x.transpose(0, 1) for x in (q[a:b], k[c:d], v[c:d]))  # (H, T, K)
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=window_size == (-1, 0))
-        parts.append(out.transpose(0, 1))
-    return torch.cat(parts)
 
 
 @pytest.fixture
