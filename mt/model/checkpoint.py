@@ -41,6 +41,7 @@ from mt.runs.model_folder import (
     read_meta,
     step_of,
 )
+from mt.runs.origin import HISTORY, history_of
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,8 @@ def average_run(
     steps = [step_of(folder.name) for folder in chosen]
     names = {"config", "tokenizer", SEVERAL_SENTENCES}
     meta = {name: value for name, value in newest.meta.items() if name in names}
-    meta |= {"step": steps[-1], "averaged": steps}
+    history = [start.model_dump() for start in history_of(newest.folder, newest.meta)]
+    meta |= {"step": steps[-1], "averaged": steps, HISTORY: history}
     styles = newest.styles
     texts = {WRITING: styles.to_json()} if styles else {}
     save_model_folder(output, average(chosen), meta, tokenizer=newest.tokenizer, texts=texts)

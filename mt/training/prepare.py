@@ -17,7 +17,7 @@ import numpy as np
 
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import keys_affecting
-from mt.data.reading.corpus import read_pairs
+from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
@@ -41,7 +41,8 @@ from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
-from mt.runs.run_dir import STORE
+from mt.runs.origin import Start, corpora_of_text, files_of
+from mt.runs.run_dir import CLEANED, STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
 from mt.training.update import Updater
@@ -343,6 +344,17 @@ def prepare_store(
     same = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
     world.require_same(log.run_dir, **same)
     return store
+
+
+def start_on(data: DataPlan, run_dir: Path) -> Start:
+    """A start of the training in `run_dir`, before its first update."""
+    files = known_records(
+        run_dir / CLEANED if data.clean is not None else run_dir / STORE / "train"
+    )
+    elsewhere = [text.file for text in data.corpora if not local_files(text.source, data.root)]
+    corpora = corpora_of_text(files, elsewhere)
+    name = run_dir.absolute().name
+    return Start(model=name, began_from="new weights", files=files_of(files), corpora=corpora)
 
 
 def several_sentences(prepared: Prepared) -> dict[str, float]:
