@@ -171,7 +171,8 @@ def build(library: Any, loaded: LoadedModel) -> Any:
         section: {key: getattr(getattr(loaded.config, section), key) for key in keys}
         for section, keys in OWN_KEYS.items()
     }
-    history = [start.model_dump() for start in history_of(loaded.folder, loaded.meta)]
+    starts = history_of(loaded.folder, loaded.meta)
+    history = [start.without_folders().model_dump() for start in starts]
     settings |= {"scale_embedding": True, "mt": {**ours, HISTORY: history}, **ids}
     if config.pre_norm:
         # One vocab_size for both sides: the smaller vocabulary is filled with rows never used.

@@ -24,7 +24,7 @@ from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import read_manifest
 from mt.runs.metrics import metrics_lines, scored_step
 from mt.runs.model_folder import run_dir_of
-from mt.runs.origin import Start, corpora_of, history_of, recorded_history
+from mt.runs.origin import Start, corpora_of, history_of
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
@@ -114,10 +114,8 @@ def _shape(loaded: LoadedModel) -> str:
 def _files(history: Sequence[Start], manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
     """Each data file by its name alone: the folders of the training machine stay private."""
     files = {path: file for start in history for path, file in start.files.items()}
-    trained = {path for start in recorded_history(manifest, "") for path in start.files}
-    data = manifest.get("data")
-    others = data if isinstance(data, dict) else {}  # those of the validation set
-    files |= {path: file for path, file in others.items() if path not in trained}
+    others = manifest.get("valid_data", manifest.get("data"))  # of mt 0.3.0, all files
+    files |= others if isinstance(others, dict) else {}
     for path, file in files.items():
         if isinstance(file, dict):
             lines = file.get("lines")

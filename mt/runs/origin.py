@@ -45,32 +45,58 @@ class Start(BaseModel, extra="ignore"):
         """Its first and last update, for people."""
         return f"{self.from_update + 1:,}–{self.to_update:,}" if self.to_update else "none"
 
+    def without_folders(self) -> Start:
+        """The same with file names alone: the folders of a machine stay private."""
+        files = {Path(path).name: file for path, file in self.files.items()}
+        return self.model_copy(update={"files": files})
+
 
 def history_of(folder: Path, meta: Mapping[str, Any]) -> list[Start]:
     """The starts that a model folder with this `meta.json` is the result of."""
-    if HISTORY in meta:
-        return _valid(Start, meta[HISTORY])
     run_dir = run_dir_of(folder)
     name, step = (run_dir or folder).name, meta.get("step") or 0
+    if HISTORY in meta:
+        return _starts(meta[HISTORY], name)
     with suppress(OSError, ValueError):
         if run_dir is not None:
             return recorded_history(read_manifest(run_dir), name, step)
-    unknown = TrainedCorpus.of_unknown_origin(f"training data of {name}", "not recorded")
-    return [Start(model=name, began_from="not recorded", to_update=step, corpora=[unknown])]
+    return [_unrecorded(name, step)]
 
 
 def recorded_history(manifest: Mapping[str, Any], name: str, step: int = 0) -> list[Start]:
     """The history in the manifest of a run; that of mt 0.3.0 has one start, up to `step`."""
     if HISTORY in manifest:
-        return _valid(Start, manifest[HISTORY])
-    corpora = _valid(TrainedCorpus, manifest.get("corpora"))
-    began_from = "new weights"
+        return _starts(manifest[HISTORY], name)
+    start = _unrecorded(name, step)
+    if "corpora" not in manifest:
+        return [start]
+    corpora = _valid(TrainedCorpus, manifest["corpora"])
+    known = {file for corpus in corpora for file in (*corpus.files, *corpus.cleaned)}
+    data = manifest.get("data")
+    paths = map(Path, data if isinstance(data, dict) else ())
+    if rest := dict.fromkeys(path.name for path in paths if path.name not in known):
+        reason = "no corpus.yaml beside it, or validation text"
+        corpora.append(TrainedCorpus.of_unknown_origin(", ".join(rest), reason))
+    start.began_from = "new weights"
     if isinstance(base := manifest.get("init_from"), dict):
         folder = Path(str(base.get("folder")))
-        began_from = (run_dir_of(folder) or folder).name
-        text = f"training data of {began_from}"
-        corpora.append(TrainedCorpus.of_unknown_origin(text, "not recorded"))
-    return [Start(model=name, began_from=began_from, to_update=step, corpora=corpora)]
+        start.began_from = (run_dir_of(folder) or folder).name
+        corpora += _unrecorded(start.began_from).corpora
+    start.corpora = corpora
+    return [start]
+
+
+def _starts(entries: Any, name: str) -> list[Start]:
+    """The starts in a list; where one is damaged, all that it says is unknown."""
+    starts = _valid(Start, entries)
+    is_whole = isinstance(entries, list) and len(starts) == len(entries)
+    return starts if is_whole else [*starts, _unrecorded(name)]
+
+
+def _unrecorded(name: str, step: int = 0) -> Start:
+    """The training of a model of which nothing is known."""
+    unknown = TrainedCorpus.of_unknown_origin(f"training data of {name}", "not recorded")
+    return Start(model=name, began_from="not recorded", to_update=step, corpora=[unknown])
 
 
 def _valid(kind: type[Kind], entries: Any) -> list[Kind]:
@@ -156,6 +182,6 @@ def merged(corpora: Iterable[TrainedCorpus]) -> list[TrainedCorpus]:
     """Each corpus once, with every way in which it was used."""
     once: dict[str, TrainedCorpus] = {}
     for corpus in corpora:
-        key = corpus.model_dump_json(exclude={"through"})
+        key = corpus.model_dump_json(exclude={"through", "state"})
         once[key] = once.get(key, corpus).used(*corpus.through)
     return [*once.values()]

@@ -333,13 +333,15 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """Describe data and model for the manifest."""
     data = plan_data(prepared.config.data)
     start = trainer.start
+    valid = files_of(known_records(trainer.run_dir / STORE / "valid"))
     return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
         "device": str(prepared.updater.device),
         "processes": prepared.updater.world.size,
         "parameters": prepared.updater.n_parameters,
-        "data": start.files | files_of(known_records(trainer.run_dir / STORE / "valid")),
+        "data": start.files | valid,
+        "valid_data": valid,
         "corpora": [corpus.model_dump() for corpus in start.corpora],
         HISTORY: trainer.history(),
         "test_data": files_of(corpus_records(data.test, data.root, known={})),

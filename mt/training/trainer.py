@@ -91,7 +91,7 @@ class Trainer:
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
         # The starts before this one, those of the model that it began from first.
         self.earlier: list[Start] = []
-        self.start = start_on(prepared.data, self.run_dir)
+        self.start = self.world.on_main(lambda: start_on(prepared.data, self.run_dir))
         self.last_tick = prepared.started
         self.saved_step = 0
         self.loop_start = self.saved_at = 0.0  # of this start, as is the number of updates

@@ -78,7 +78,8 @@ def test_the_card_has_licence_and_citation_of_fetched_corpora(copied_run: Path) 
         meta.write_text(json.dumps(values))
     card = model_card(load_model(copied_run), "Use it.")
     # That of the model is the user's to state.
-    assert "Licence: not stated. Of the training data: CC-BY|4.0; not stated by mtdata." in card
+    licences = "CC-BY|4.0; not stated by mtdata; unknown: no corpus.yaml beside it, or validation"
+    assert f"Licence: not stated. Of the training data: {licences} text." in card
     assert says(
         card,
         "## Corpora",
@@ -86,7 +87,7 @@ def test_the_card_has_licence_and_citation_of_fetched_corpora(copied_run: Path) 
         "| A-b | 1 | de-en | not stated by mtdata |",
         "| cleaned: clean.de; changed since it was fetched: corpus.de |",
         "Citations, word for word:\n\n```\nA. Author, 2012\n```\n\n## History",
-        "| run | 1–200 | new weights | Digits; A-b |",
+        "| run | 1–200 | new weights | Digits; A-b; train.src, train.tgt,",
     )
 
 

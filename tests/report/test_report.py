@@ -187,7 +187,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     run = write_run(tmp_path / "new")
     page = Page(make_page([run]))
     assert "Nothing has been scored yet." in page.text
-    assert page.text.count("not recorded") == 6
+    assert page.text.count("not recorded") == 8
     (run / "metrics.jsonl").unlink()
     (run / "manifest.json").write_text("[1", encoding="utf-8")
     (run / "config.yaml").write_text("model: {d_modle: 3}", encoding="utf-8")

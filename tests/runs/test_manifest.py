@@ -116,14 +116,20 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
 def test_damaged_corpora_of_a_manifest_are_left_out(entries: object) -> None:
     """And what a later version may record of a good one."""
     assert recorded_history({"corpora": entries}, "run")[0].corpora == []
-    assert recorded_history({"history": entries}, "run") == []
+    for damaged in ({"history": entries}, {}):
+        (start,) = recorded_history(damaged, "run")
+        assert [corpus.licence for corpus in start.corpora] == ["unknown: not recorded"]
     record = CorpusRecord(
         source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
         fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
     )  # fmt: skip
     good = {**record.model_dump(), "changed": ["a.de"]}
-    (start,) = recorded_history({"corpora": [1, {**good, "new": 1}]}, "run", 5)
-    assert (start.model, start.updates, start.began_from) == ("run", "1–5", "new weights")
-    (corpus,) = start.corpora
+    manifest = {"corpora": [1, {**good, "new": 1}], "init_from": {"folder": "a/base"}}
+    (start,) = recorded_history(manifest | {"data": {"b/own.de": {}}}, "run", 5)
+    assert (start.model, start.updates, start.began_from) == ("run", "1–5", "base")
+    corpus, text, base = start.corpora
+    assert (text.name, base.name) == ("own.de", "training data of base")
+    assert text.licence == "unknown: no corpus.yaml beside it, or validation text"
+    assert base.licence == "unknown: not recorded"
     assert corpus.model_dump().items() >= good.items()
     assert corpus.state == "changed since it was fetched: a.de"

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from conftest import BLIND, Mt, QuickConfig, lines_of, log_of, refused, write_lines
@@ -19,8 +20,9 @@ from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import average_run, load_model
 from mt.runs.manifest import read_manifest
-from mt.runs.origin import recorded_history
+from mt.runs.origin import corpora_of_output, corpora_of_text, merged, recorded_history
 from mt.training.launch import train
+from mt.training.trainer import Trainer
 
 Sides = dict[str, str]
 Trained = Callable[..., Path]
@@ -69,7 +71,7 @@ def licences_of(model: Path) -> list[tuple[str, str]]:
 
 
 def test_each_start_that_did_updates_is_in_the_history(
-    corpus: Callable[[str, str], Sides], trained: Trained
+    corpus: Callable[[str, str], Sides], trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = corpus("Closed", "CC-BY-NC-4.0")
     run = trained("run", closed, max_steps=2)
@@ -84,6 +86,13 @@ def test_each_start_that_did_updates_is_in_the_history(
         for start in history
     ] == [("run", "new weights", "1–2", ["Closed"]), ("run", "update 2", "3–4", ["Free"])]
     assert history[0].files[closed["src"]]["lines"] == 200
+    # Nor does the card, once a start was killed before it saved anything.
+    lost = corpus("Lost", "GPL")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            trained("run", lost, max_steps=6)
+    assert "Lost" not in model_card(load_model(run), "Use it.")
     assert licences_of(run) == [("Closed", "CC-BY-NC-4.0"), ("Free", "CC0-1.0")]
     # A checkpoint knows the starts until it was written.
     first = run / "checkpoints" / "step-00000002"
@@ -94,8 +103,12 @@ def test_each_start_that_did_updates_is_in_the_history(
         values = json.loads(path.read_text())
         del values["history"]
         path.write_text(json.dumps(values))
-    trained("run", closed, max_steps=5)
-    assert licences_of(run) == [("Free", "CC0-1.0"), ("Closed", "CC-BY-NC-4.0")]
+    trained("run", closed, max_steps=7)
+    assert ("Closed", "CC-BY-NC-4.0") in licences_of(run)
+    assert [start.updates for start in recorded_history(read_manifest(run), "run")] == [
+        "1–4",
+        "5–7",
+    ]
 
 
 def test_models_that_began_from_others_keep_their_corpora(
@@ -118,6 +131,7 @@ def test_models_that_began_from_others_keep_their_corpora(
     if find_spec("transformers"):
         export(tmp_path / "mean", tmp_path / "hf", "huggingface")
         assert says((tmp_path / "hf" / "README.md").read_text(), *behind[0], *unknown)
+        assert str(tmp_path) not in (tmp_path / "hf" / "config.json").read_text()
         import_model(tmp_path / "hf", tmp_path / "back")
         assert licences_of(tmp_path / "back") == behind
     marian = shutil.copytree(SAVED, tmp_path / "marian")
@@ -132,6 +146,10 @@ def test_a_text_that_a_model_wrote_names_the_models_corpora(
 ) -> None:
     """Back-translated or distilled, then cleaned: the text, and what its model was trained on."""
     mono = corpus("Mono", "CC-BY-4.0")["src"]
+    corpora = corpora_of_output("out", corpora_of_text({mono: {"sha256": ""}}), [])
+    ways = ["translated into out", "by hand"]
+    (once,) = merged([*corpora, corpora[0].model_copy(update={"through": ways[1:]})])
+    assert once.through == ways
     (tmp_path / "a.tsv.corpus.yaml").write_text("packages: [a]\n")  # of another program
     message = refused(mt("backtranslate", "-m", tiny_run, mono, "-o", tmp_path / "a.tsv"))
     assert says(message, "a.tsv.corpus.yaml", "is not a record of mt", "rename")
