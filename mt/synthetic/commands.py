@@ -91,7 +91,7 @@ Student = Annotated[str, output_option("--student", metavar="N-M", help=
     "layers of the student's encoder and decoder")]
 NBest = Annotated[int, search_option("--n-best", metavar="N", min=1, help=
     "of N outputs, keep the most similar to the reference; 1 keeps the best by score")]
-Metric = Annotated[Literal["bleu", "chrf"] | None, search_option("--metric", metavar="NAME", help=
+Metric = Annotated[Literal["chrf", "bleu"] | None, search_option("--metric", metavar="NAME", help=
     "similarity to the reference: bleu or chrf of the sentence; bleu if not given")]
 # fmt: on
 
