@@ -64,7 +64,7 @@ def clean(
     The report says for each rule how many pairs it rejects, with examples. Rules and limits are
     those of data.clean in a config. With --config, leaks of its data.valid and data.test go too. A
     command that was interrupted continues when it is given again. OUT.corpus.yaml has the licences
-    of corpora that mt data get fetched, for the manifest of a training.
+    of the corpora, for the manifest of a training.
 
     \b
     mt data clean web.de web.en news.tmx -o clean --rejected bad.tsv

@@ -17,15 +17,14 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.data.reading.corpus import local_files
 from mt.data.reading.corpus_record import (
-    RECORD,
     CleanedRecord,
-    TrainedCorpus,
     described,
     read_cleaned_record,
+    record_path,
 )
 from mt.data.reading.text_files import matching_files
 from mt.errors import ConfigError, DataError
-from mt.runs.manifest import fetched_corpora
+from mt.runs.origin import corpora_of_text
 from mt.runtime.machine import usable_cores
 from mt.terminal import Progress, can_show_bar
 
@@ -131,25 +130,17 @@ def cleaning_files(
     return CleanedFiles(range(len(data.corpora)), paths), form
 
 
-def record_path(prefix: str) -> Path:
-    """The file that says what the cleaned text at `prefix` was made of."""
-    return Path(f"{prefix}.{RECORD}")
-
-
 def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: FileRecords) -> None:
     """Record what cleaned text was made of, if a part of the `files` of `plan` was fetched.
 
     An older record goes. Raises DataError.
     """
     path = record_path(prefix)
-    corpora = [TrainedCorpus.model_validate(entry) for entry in fetched_corpora(files)]
-    others = [Path(name).name for name in files if not fetched_corpora({name: files[name]})]
-    others += [corpus.file for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
-    if corpora and others:
-        corpora.append(TrainedCorpus.of_unknown_origin(", ".join(others)))
+    sources = [corpus for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
+    corpora = corpora_of_text(files, [corpus.file for corpus in sources])
     try:
         path.unlink(missing_ok=True)
-        if corpora:
+        if any(corpus.source or corpus.through for corpus in corpora):
             cleaned = described(filter(Path.is_file, output.paths))
             CleanedRecord(files=cleaned, corpora=corpora).write(path)
     except OSError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,10 +62,16 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     refs, from_, to = given.ref or [], search.from_, search.to
     if given.langs:
         from_, to = languages_of(given.langs, [])
+    section = "valid" if given.fit_confidence else "test"
     texts = read_texts(
-        systems, given.test_set or [], given.src, refs, given.domain, source=from_, to=to
+        systems, given.test_set or [], given.src, refs, given.domain, section, from_, to
     )
     models = [system.model for system in systems if system.model is not None]
+    if given.fit_confidence or given.reliability:
+        sets = [text.data for text in texts]
+        options = replace(search, to=None).value(confidence=given.reliability)
+        print_result(_confidence(models[0], sets, options, engine, given.as_json))
+        return
     # Of several languages each has its own rare words, unless the files to count in are given.
     languages = [None if given.train_src else text.data.direction.source for text in texts]
     slicers = {code: _slicers(given, models, code) for code in dict.fromkeys(languages)}
@@ -89,6 +97,40 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     _print(evaluations, style, given.as_json, given.as_tsv)
 
 
+def _confidence(
+    model: Path,
+    sets: Sequence[EvaluationSet],
+    search: SearchOptions,
+    engine: EngineGroup,
+    as_json: bool,
+) -> str:
+    """Fit the model's confidence, or with `search.confidence` measure it; return what to print."""
+    from mt.cli.evaluate_inputs import best_texts, translate_sets
+    from mt.runs.model_folder import read_folder
+    from mt.runs.outputs import Sentence
+    from mt.training.calibration import fit_model, good_lines, reliability
+
+    translated = translate_sets(model, sets, search, engine)
+    good = [
+        good_lines(outputs, test_set.refs)
+        for test_set, outputs in zip(sets, best_texts(translated), strict=True)
+    ]
+    if not search.confidence:
+        lines = [line for lines in translated for line in lines]
+        sentences = [Sentence("", "", line.texts[0], line.scores[0], line.flags) for line in lines]
+        described = read_folder(model)
+        penalty = search.decode_config(described.config).length_penalty
+        return fit_model(described.folder, sentences, [*chain.from_iterable(good)], penalty)
+    measured = {
+        test_set.name: reliability([line.confidence or 0.0 for line in lines], is_good)
+        for test_set, lines, is_good in zip(sets, translated, good, strict=True)
+    }
+    if as_json:
+        return json.dumps({name: asdict(each) for name, each in measured.items()}, indent=1)
+    tables = [[name, each.table()] for name, each in measured.items()]
+    return "\n\n".join("\n".join(filter(None, table)) for table in tables)
+
+
 def _evaluate_perturbed(
     test_set: EvaluationSet,
     kinds: Sequence[str],
@@ -97,7 +139,7 @@ def _evaluate_perturbed(
     search: SearchOptions,
     engine: EngineGroup,
 ) -> Iterator[Evaluation]:
-    from mt.cli.evaluate_inputs import translate_sets
+    from mt.cli.evaluate_inputs import best_texts, translate_sets
     from mt.evaluation.perturb import evaluate_perturbed
     from mt.runs.model_folder import read_config
 
@@ -107,7 +149,7 @@ def _evaluate_perturbed(
         test_set,
         kinds,
         (source, chosen.tgt_lang),
-        lambda perturbed: translate_sets(model, perturbed, search, engine),
+        lambda perturbed: best_texts(translate_sets(model, perturbed, search, engine)),
         chosen,
     )
 

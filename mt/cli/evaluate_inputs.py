@@ -19,6 +19,7 @@ from mt.translate.streaming import read_input
 if TYPE_CHECKING:
     from mt.cli.options import EngineGroup
     from mt.search.options import SearchOptions
+    from mt.translate.lines import Translation
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
@@ -340,9 +341,14 @@ def outputs_of(
     return {
         system.name: [text.hyps[system.name] for text in texts]
         if system.model is None
-        else translate_sets(system.model, sets, search, engine, names[system.name])
+        else best_texts(translate_sets(system.model, sets, search, engine, names[system.name]))
         for system in systems
     }
+
+
+def best_texts(sets: Sequence[Sequence[Translation]]) -> list[list[str]]:
+    """The best output of each line."""
+    return [[translation.texts[0] for translation in translations] for translations in sets]
 
 
 def translate_sets(
@@ -351,7 +357,7 @@ def translate_sets(
     search: SearchOptions,
     engine: EngineGroup,
     name: str = "",
-) -> list[list[str]]:
+) -> list[list[Translation]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.terminal import Progress, can_show_bar
     from mt.translate.assemble import make_translator
@@ -371,7 +377,7 @@ def translate_sets(
                     on_progress=bar.update,
                     number_of=test_set.number,
                 )
-                outputs.append([output.texts[0] for output in translator.translate(sources)])
+                outputs.append([*translator.translate(sources)])
             which = ", ".join(filter(None, [name, test_set.name]))
             say(f"{which}: " * bool(which) + translator.summary())
     return outputs

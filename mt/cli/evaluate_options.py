@@ -76,6 +76,12 @@ PairedArN = Annotated[int | None, confidence_option("--paired-ar-n", metavar="N"
     "trials of --paired-ar (default: 10000)")]
 Seed = Annotated[int | None, confidence_option("--seed", metavar="N", min=1, help=
     "seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)")]
+FitConfidence = Annotated[bool, confidence_option("--fit-confidence", help=
+    "instead of scores: fit how sure the outputs of a --model are on this text (default: its "
+    "data.valid), and keep it in the model, for mt translate --confidence")]
+Reliability = Annotated[bool, confidence_option("--reliability", help=
+    "instead of scores: how many of the lines that a --model is so and so sure of have a chrF of "
+    "at least 50, and the AUC")]
 Slices = Annotated[str, slices_option("--slices", metavar="NAMES", help=
     "scores by source length (length), by how rare its rarest word is in the training data (rare), "
     "by unknown pieces (unknown); separated by commas")]
@@ -116,6 +122,8 @@ class EvaluationGroup:
     paired_bs_n: PairedBsN = None
     paired_ar_n: PairedArN = None
     seed: Seed = None
+    fit_confidence: FitConfidence = False
+    reliability: Reliability = False
     slices: Slices = ""
     domain: Domain = None
     train_src: TrainSrc = None
@@ -142,6 +150,7 @@ def check_options(
         *_input_faults(systems, given, search, engine),
         *(_perturb_faults(systems, given) if given.perturb else ()),
         *_output_faults(systems, given),
+        *_confidence_faults(systems, given),
     ):
         raise DataError(fault)
 
@@ -223,6 +232,15 @@ def _output_faults(systems: Sequence[System], given: EvaluationGroup) -> Iterato
             "--differences: is the key `differences` in --json, which is also the name of a "
             "system; rename the system: NAME=differences"
         )
+
+
+def _confidence_faults(systems: Sequence[System], given: EvaluationGroup) -> Iterator[str]:
+    options = {"--fit-confidence": given.fit_confidence, "--reliability": given.reliability}
+    asked = [option for option, value in options.items() if value]
+    if len(asked) > 1:
+        yield "--fit-confidence, --reliability: on the same lines all look reliable; give one"
+    if asked and (len(systems) != 1 or systems[0].model is None):
+        yield f"{asked[0]}: takes one --model; leave out --hyp and other models"
 
 
 def paired_tests(n_systems: int, given: EvaluationGroup) -> dict[str, int]:

@@ -58,12 +58,13 @@ class FormatGroup:
     quoting: Quoting = None
     errors: OnErrors = "strict"
 
-    def value(self, n_best: int, scores: bool) -> LineFormat:
+    def value(self, n_best: int, scores: bool, confidence: bool) -> LineFormat:
         """Return the format of lines with so many outputs."""
         from mt.translate.formats import LineFormat, format_of
 
         form = self.form or format_of(self.source)
-        return LineFormat(form, self.column, self.field, n_best, scores, self.quoting)
+        columns = (self.column, self.field, n_best, scores, self.quoting, confidence)
+        return LineFormat(form, *columns)
 
 
 # fmt: off
@@ -134,6 +135,9 @@ NBest = Annotated[int, output_option("--n-best", metavar="N", min=1, help=
 Scores = Annotated[bool, output_option("--scores", help=
     "put the score and a tab before each output, of the tokens that the search found: mt score "
     "cuts the text into tokens anew, and may find others")]
+Confidence = Annotated[bool, output_option("--confidence", help=
+    "put before each output the chance that its chrF would be at least 50, as fitted on the "
+    "validation set")]
 # fmt: on
 
 
@@ -145,6 +149,7 @@ def translate(
     output: OutputFile = "-",
     n_best: NBest = 1,
     scores: Scores = False,
+    confidence: Confidence = False,
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
     resume: Resume = False,
@@ -188,11 +193,12 @@ def translate(
         **vars(choice),
         **vars(constraints) | {"forbid": tuple(constraints.forbid or ())},
         n_best=n_best,
-        with_scores=scores,
+        with_scores=scores or confidence,
+        confidence=confidence,
         prefixes=prefix is not None,
         sample=sampling.value(),
         alignments=alignment_heads or ("auto" if alignments else None),
     )
-    line_format = text.value(1 if choice.mbr else n_best, scores)
+    line_format = text.value(1 if choice.mbr else n_best, scores, confidence)
     chosen_engine = engine.value(models, ensemble=ensemble, shortlist=shortlist)
     translate_file(files, line_format, options, chosen_engine, protect or (), glossary)

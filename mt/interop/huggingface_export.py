@@ -37,6 +37,7 @@ from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
+from mt.runs.origin import HISTORY, history_of
 from mt.search.parity import Parity, prove
 from mt.search.scoring import Pair
 
@@ -170,7 +171,9 @@ def build(library: Any, loaded: LoadedModel) -> Any:
         section: {key: getattr(getattr(loaded.config, section), key) for key in keys}
         for section, keys in OWN_KEYS.items()
     }
-    settings |= {"scale_embedding": True, "mt": ours, **ids}
+    starts = history_of(loaded.folder, loaded.meta)
+    history = [start.without_folders().model_dump() for start in starts]
+    settings |= {"scale_embedding": True, "mt": {**ours, HISTORY: history}, **ids}
     if config.pre_norm:
         # One vocab_size for both sides: the smaller vocabulary is filled with rows never used.
         settings |= {"vocab_size": max(sizes), "tie_word_embeddings": one_matrix}

@@ -7,6 +7,7 @@ which only tensors and plain values are read.
 
 from __future__ import annotations
 
+import re
 import reprlib
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mt.data.reading.corpus_record import TrainedCorpus
 from mt.errors import CheckpointError, ConfigError
 from mt.interop.huggingface_layout import (
     CONFIG,
@@ -31,6 +33,7 @@ from mt.interop.huggingface_layout import (
 )
 from mt.interop.huggingface_tokenizer import SOURCE_MODEL, read_json
 from mt.model.transformer import sinusoids
+from mt.runs.origin import HISTORY, Start, history_of
 
 # What transformers takes for a key that config.json leaves out.
 DEFAULTS: dict[str, Any] = {
@@ -100,6 +103,19 @@ SEARCHES = {
 
 
 # --- the folder -------------------------------------------------------------------------------
+
+
+def history_in(folder: Path, settings: Mapping[str, Any]) -> list[Start]:
+    """The history that mt has exported; else training data that is not known."""
+    if isinstance(more := settings.get("mt"), dict) and HISTORY in more:
+        return history_of(folder, more)
+    name = Path(settings.get("_name_or_path") or folder.absolute()).name
+    card = folder / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    licence = re.search(r"^license: *(.+)", text.split("\n---")[0], re.M)
+    reason = f"the model's card states {licence[1]}" if licence else "no licence on a model card"
+    corpus = TrainedCorpus.of_unknown_origin(f"training data of {name}", reason)
+    return [Start(model=name, began_from="import", corpora=[corpus])]
 
 
 def read_config(folder: Path) -> dict[str, Any]:

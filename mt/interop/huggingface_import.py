@@ -30,6 +30,7 @@ from mt.interop.huggingface_folder import (
     config_faults,
     embeddings,
     forbidden,
+    history_in,
     is_pre_norm,
     left_out,
     read_config,
@@ -51,6 +52,7 @@ from mt.interop.huggingface_tokenizer import (
     read_tokenizer,
 )
 from mt.model.checkpoint import LoadedModel, build_model, put_weights, save_model_folder
+from mt.runs.origin import HISTORY
 from mt.search.parity import prove
 from mt.search.scoring import Pair
 
@@ -94,6 +96,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
         {
             "config": config.model_dump(mode="json"),
             "tokenizer": tokenizer.tokenizer.fingerprint,
+            HISTORY: [start.model_dump() for start in history_in(folder, settings)],
             "imported": {
                 "format": f"huggingface {settings['model_type']}",
                 "sha256": {path.name: sha256_of(path)},

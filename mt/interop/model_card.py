@@ -10,19 +10,21 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mt import __version__
 from mt.config.plan import Direction, plan_data
+from mt.data.reading.corpus_record import TrainedCorpus
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
-from mt.runs.manifest import read_manifest, recorded_corpora
+from mt.runs.manifest import read_manifest
 from mt.runs.metrics import metrics_lines, scored_step
 from mt.runs.model_folder import run_dir_of
+from mt.runs.origin import Start, corpora_of, history_of
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
@@ -30,6 +32,7 @@ UNKNOWN = {"src", "tgt", ""}
 PLACE = re.compile(
     r"""(?<![^\s,=({\[:'"])(?!(?<=:)//)~?/(?:[^\s,={}\[\]'"]*/)?(?=[^\s/,={}\[\]'"])"""
 )
+HISTORY_COLUMNS = ["model", "updates", "began from", "corpora"]
 CORPUS_COLUMNS = ["corpus", "version", "languages", "licence", "fetched", "files"]
 SCORE_COLUMNS = ["text", "update", "metric", "score", "signature"]
 
@@ -49,6 +52,9 @@ def model_card(
     manifest: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         manifest = read_manifest(run_dir) if run_dir else {}
+    history = history_of(loaded.folder, loaded.meta)
+    corpora = corpora_of(history)
+    licences = dict.fromkeys(" ".join(corpus.licence.split()) for corpus in corpora)
     header = ["---"]
     if languages:
         header += ["language:", *(f"- {json.dumps(code)}" for code in dict.fromkeys(languages))]
@@ -60,12 +66,13 @@ def model_card(
     sections = [
         "\n".join(header),
         f"# Translation model {title}",
-        f"Licence: {license_name or 'not stated'}.",
+        f"Licence: {license_name or 'not stated'}. Of the training data: {'; '.join(licences)}.",
         f"## Use\n\n{usage}{_literal_tokens(loaded)}",
         f"## Model\n\n{_shape(loaded)}",
-        _table("## Data", ["file", "lines", "SHA-256"], _files(manifest)),
-        _table("## Corpora", CORPUS_COLUMNS, _corpora(manifest)),
-        _citations(manifest),
+        _table("## Data", ["file", "lines", "SHA-256"], _files(history, manifest)),
+        _table("## Corpora", CORPUS_COLUMNS, map(_corpus, corpora)),
+        _citations(corpora),
+        _table("## History", HISTORY_COLUMNS, map(_start, history)),
         _table("## Scores", SCORE_COLUMNS, _scores(loaded, run_dir)),
         f"## How it was made\n\n{_commands(manifest)}",
     ]
@@ -106,29 +113,35 @@ def _shape(loaded: LoadedModel) -> str:
     return text
 
 
-def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
+def _files(history: Sequence[Start], manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
     """Each data file by its name alone: the folders of the training machine stay private."""
-    files = manifest.get("data")
-    for path, file in files.items() if isinstance(files, dict) else ():
+    files = {path: file for start in history for path, file in start.files.items()}
+    others = manifest.get("valid_data", manifest.get("data"))  # of mt 0.3.0, all files
+    files |= others if isinstance(others, dict) else {}
+    for path, file in files.items():
         if isinstance(file, dict):
             lines = file.get("lines")
             count = f"{lines:,}" if isinstance(lines, int) else ""
             yield Path(path).name, count, f"`{file.get('sha256', '')}`"
 
 
-def _corpora(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
-    """Each corpus that `mt data get` fetched, with its licence as its source states it."""
-    for corpus in recorded_corpora(manifest):
-        origin = f"{corpus['fetched']} from {', '.join(corpus['url'])}" if corpus["url"] else ""
-        names = corpus["name"], corpus["version"], "-".join(corpus["languages"])
-        yield *names, " ".join(corpus["licence"].split()), origin, corpus["state"]
+def _corpus(corpus: TrainedCorpus) -> Sequence[object]:
+    """A corpus, with its licence as its source states it."""
+    origin = f"{corpus.fetched} from {', '.join(corpus.url)}" if corpus.url else ""
+    names = corpus.name, corpus.version, "-".join(corpus.languages)
+    return *names, " ".join(corpus.licence.split()), origin, corpus.state
 
 
-def _citations(manifest: dict[str, Any]) -> str:
+def _citations(corpora: Iterable[TrainedCorpus]) -> str:
     """Citations that the corpora ask for, word for word."""
-    texts = dict.fromkeys(corpus["citation"] for corpus in recorded_corpora(manifest))
+    texts = dict.fromkeys(corpus.citation for corpus in corpora)
     stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
     return "\n\n".join(["Citations, word for word:", *stated]) if stated else ""
+
+
+def _start(start: Start) -> Sequence[object]:
+    names = "; ".join(corpus.name for corpus in start.corpora)
+    return start.model, start.updates, start.began_from, names
 
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:

@@ -42,6 +42,7 @@ from mt.runs.model_folder import (
     read_meta,
     step_of,
 )
+from mt.runs.origin import HISTORY, history_of
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,8 @@ def average_run(
     chosen = sorted(chosen)
     steps = [step_of(folder.name) for folder in chosen]
     remedy = "average checkpoints of one run"
-    _write_average(chosen, None, output, {"step": steps[-1], "averaged": steps}, remedy)
+    about = {"step": steps[-1], "averaged": steps, HISTORY: _history(chosen[-1:])}
+    _write_average(chosen, None, output, about, remedy)
     return steps
 
 
@@ -272,8 +274,16 @@ def average_models(models: Sequence[Path], shares: Sequence[float], output: Path
     folders = [find_model(model, "MODEL") for model in models]
     mixed = [[str(folder), share] for folder, share in zip(folders, shares, strict=True)]
     remedy = "average models of one shape and vocabulary, such as a model and its fine-tuned one"
-    _write_average(folders, shares, output, {"step": 0, "mixed": mixed}, remedy)
+    about = {"step": 0, "mixed": mixed, HISTORY: _history(folders)}
+    _write_average(folders, shares, output, about, remedy)
     return folders
+
+
+def _history(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The starts behind several models, each once."""
+    histories = [history_of(folder, read_meta(folder, [])) for folder in folders]
+    starts = dict.fromkeys(start.model_dump_json() for history in histories for start in history)
+    return [json.loads(start) for start in starts]
 
 
 def _write_average(

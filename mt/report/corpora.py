@@ -21,7 +21,7 @@ from mt.data.tokens.duplicates import is_among
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.run_summary import RunSummary, scored_texts
-from mt.runs.manifest import recorded_corpora
+from mt.runs.origin import corpora_of, recorded_history
 
 # Training pairs that are read to count leaks.
 MAX_PAIRS = 5_000_000
@@ -30,13 +30,16 @@ EXAMPLES = 3
 
 
 def read_corpora(run: RunSummary) -> dict[str, Any]:
-    """List the `files` of a run and its `fetched` corpora, and count `leaks` in files still there.
+    """List the `files` of a run, and count `leaks` in files still there; its origin beside them.
 
-    `note` says how leaks were counted, or why they were not.
+    `history`: the starts of its training; `behind`: all corpora that it came from. `note` says how
+    leaks were counted, or why they were not.
     """
+    history = recorded_history(run.manifest, run.label, run.metrics.last_step)
+    origin = {"history": history, "behind": corpora_of(history)}
     if run.config is None:
         note = "Leaks were not counted, because the config is not known."
-        return {"files": [], "fetched": [], "leaks": [], "note": note}
+        return {**origin, "files": [], "leaks": [], "note": note}
     data = located(run.config, run.manifest)
     try:
         # What a run was trained on is in its directory, where its text was cleaned.
@@ -46,8 +49,7 @@ def read_corpora(run: RunSummary) -> dict[str, Any]:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
     is_moved = data.root != plan_data(run.config.data).root
     files = _files(data, run.recorded_files, Path(run.manifest["cwd"] if is_moved else ""))
-    fetched = recorded_corpora(run.manifest)
-    return {"files": files, "fetched": fetched, "leaks": leaks, "note": note}
+    return {**origin, "files": files, "leaks": leaks, "note": note}
 
 
 def located(config: Config, manifest: Mapping[str, Any]) -> DataPlan:

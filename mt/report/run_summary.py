@@ -11,7 +11,6 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,17 @@ from mt.config.load import load_config
 from mt.config.plan import Corpus, DataPlan
 from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
-from mt.files import parse_json
 from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.metrics import METRICS, OTHER_VALID, metrics_lines, number, rank, scored_step
 from mt.runs.model_folder import META
-from mt.runs.outputs import OUTPUTS, SAMPLE, SAMPLES, Sentence, valid_output_steps, valid_path
+from mt.runs.outputs import (
+    SAMPLE,
+    SAMPLES,
+    Sentence,
+    read_test_sentences,
+    read_valid_sentences,
+    valid_output_steps,
+)
 from mt.runs.run_dir import CONFIG, LOG
 from mt.training.hold_out import with_files
 from mt.training.selection import Criterion
@@ -269,46 +274,7 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))
 
 
-# --- kept sentences -------------------------------------------------------------------------
-
-
-def read_valid_sentences(run_dir: Path, step: int, at_most: int) -> list[Sentence]:
-    """The first sentences of the validation after update `step`; damaged lines are left out."""
-    return _read(valid_path(run_dir, step), at_most)
-
-
-def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
-    """The first sentences of a test set, whose file `write_test_outputs` has called `name`.
-
-    No other file is opened: the name may be from the metrics of a stranger.
-    """
-    pattern = rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl"
-    if not isinstance(name, str) or not re.fullmatch(pattern, name):
-        return []
-    return _read(run_dir / name, at_most)
-
-
-def _read(path: Path, at_most: int) -> list[Sentence]:
-    try:
-        with path.open("rb") as file:
-            sentences = (sentence for raw in file if (sentence := _sentence(raw)) is not None)
-            return list(islice(sentences, at_most))
-    except OSError:
-        return []
-
-
-def _sentence(raw: bytes) -> Sentence | None:
-    """Read one line; None where it is damaged."""
-    try:
-        line = parse_json(raw)
-        source, reference, output = (line[key] for key in ("source", "reference", "output"))
-    except (ValueError, KeyError, TypeError):
-        return None
-    if not all(isinstance(text, str) for text in (source, reference, output)):
-        return None
-    score, flags = number(line, "score"), line.get("flags")
-    names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
-    return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
+# --- samples ---------------------------------------------------------------------------------
 
 
 def read_samples(run_dir: Path) -> dict[int, list[Sentence]]:

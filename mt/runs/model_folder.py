@@ -2,11 +2,13 @@
 
 A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
 checkpoint of a training run also holds `state.pt`, from which training resumes. `mt tune` adds
-decoding defaults to `meta.json`, and a shortlist; nothing else changes a folder once it is written.
+decoding defaults to `meta.json`, and a shortlist; a fit of confidence is added there, too. Nothing
+else changes a folder once it is written.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError, leaf_for
-from mt.files import read_json, sha256_of
+from mt.files import read_json, sha256_of, write_whole
 from mt.runs.metrics import Scored, rank
 
 FORMAT = 2
@@ -145,6 +147,11 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             f"{folder}: not a complete model folder ({META}: {error}); {REMEDY}"
         ) from error
     return cast("dict[str, Any]", meta)
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Replace `meta.json` of a model folder. Raises OSError."""
+    write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))
 
 
 def _require(meta: Any, **kinds: type) -> None:

@@ -15,11 +15,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
-from mt.files import write_whole
-from mt.runs.metrics import metrics_lines
+from mt.files import parse_json, write_whole
+from mt.runs.metrics import metrics_lines, number
 from mt.runs.model_folder import checkpoints, step_name, step_of
 
 OUTPUTS = "outputs"
@@ -96,6 +96,45 @@ def _write(path: Path, sentences: Sequence[Sentence]) -> None:
         values["score"] = None if score is None or not math.isfinite(score) else round(score, 4)
         lines.append(json.dumps(values, ensure_ascii=False) + "\n")
     write_whole(path, "".join(lines))
+
+
+def read_valid_sentences(run_dir: Path, step: int, at_most: int | None = None) -> list[Sentence]:
+    """The first sentences of the validation after update `step`; damaged lines are left out."""
+    return _read(valid_path(run_dir, step), at_most)
+
+
+def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
+    """The first sentences of a test set, whose file `write_test_outputs` has called `name`.
+
+    No other file is opened: the name may be from the metrics of a stranger.
+    """
+    pattern = rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl"
+    if not isinstance(name, str) or not re.fullmatch(pattern, name):
+        return []
+    return _read(run_dir / name, at_most)
+
+
+def _read(path: Path, at_most: int | None) -> list[Sentence]:
+    try:
+        with path.open("rb") as file:
+            sentences = (sentence for raw in file if (sentence := _sentence(raw)) is not None)
+            return list(islice(sentences, at_most))
+    except OSError:
+        return []
+
+
+def _sentence(raw: bytes) -> Sentence | None:
+    """Read one line; None where it is damaged."""
+    try:
+        line = parse_json(raw)
+        source, reference, output = (line[key] for key in ("source", "reference", "output"))
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not all(isinstance(text, str) for text in (source, reference, output)):
+        return None
+    score, flags = number(line, "score"), line.get("flags")
+    names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
+    return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
 
 
 # --- samples ----------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ def backtranslate(
         lambda target, source: (f"{before}{source}", target),
         {"--tag": tag or ""},
         files.is_large,
+        [files.name],
+        "mt backtranslate",
     )
     make_corpus(spec, files, search, engine)
     entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}

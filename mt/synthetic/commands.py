@@ -56,6 +56,7 @@ def backtranslate(
     To train German-English on more English text, give an English-German model and that text. Each
     row of the output is a German translation, a tab and the English line. Lines are left out if
     they are blank, repeated, too long, or badly translated. Prints what to add to the config.
+    FILE.tsv.corpus.yaml has the licences of the text and of what the model was trained on.
 
     \b
     mt backtranslate --model runs/en-de news.en -o news.tsv
@@ -90,7 +91,7 @@ Student = Annotated[str, output_option("--student", metavar="N-M", help=
     "layers of the student's encoder and decoder")]
 NBest = Annotated[int, search_option("--n-best", metavar="N", min=1, help=
     "of N outputs, keep the most similar to the reference; 1 keeps the best by score")]
-Metric = Annotated[Literal["bleu", "chrf"] | None, search_option("--metric", metavar="NAME", help=
+Metric = Annotated[Literal["chrf", "bleu"] | None, search_option("--metric", metavar="NAME", help=
     "similarity to the reference: bleu or chrf of the sentence; bleu if not given")]
 # fmt: on
 
@@ -115,7 +116,8 @@ def distill(
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
     Each row of the output is a source line, a tab and the teacher's translation. The student's
-    config is written beside it, with the suffix .yaml.
+    config is written beside it, with the suffix .yaml, and in FILE.tsv.corpus.yaml the licences of
+    the text and of what the teacher was trained on.
 
     \b
     mt distill --model runs/base -o distilled.tsv

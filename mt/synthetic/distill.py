@@ -81,6 +81,12 @@ def distill(
         lambda source, target: (source, target),
         {"--metric": metric or ""},
         are_large(under(root, source.path or source.src) for source in sources.values()),
+        [
+            str(text)
+            for source in sources.values()
+            for text in local_files(source, root) or [Path(source.path or source.src)]
+        ],
+        "mt distill",
         None if metric is None else mbr.metric(metric, "--metric"),
     )
     make_corpus(spec, files, search, engine)

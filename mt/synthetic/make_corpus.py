@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.plan import Limits
+from mt.data.reading.corpus_record import (
+    CleanedRecord,
+    described,
+    read_cleaned_record,
+    record_path,
+)
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
+from mt.files import sha256_of
+from mt.runs.model_folder import find_model
+from mt.runs.origin import corpora_of_output, corpora_of_text
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
 from mt.translate.lines import Translation
@@ -114,6 +123,8 @@ class CorpusSpec:
     row: Callable[[str, str], tuple[str, str]]  # a text and its translation → source, target
     settings: Mapping[str, str]  # what else the corpus depends on, by the name of its option
     is_large: bool  # worth starting a process for each GPU
+    sources: Sequence[str]  # files that the lines are from, or names of other text
+    command: str
     # Chooses that of the n-best translations that is most like the reference; None: the best.
     utility: BLEU | CHRF | None = None
 
@@ -131,6 +142,7 @@ def check_output(
             f"--output {output}: must be a file whose name ends in .tsv, as training takes it for "
             "two columns then; name it so"
         )
+    read_cleaned_record(record_path(output))  # that of another program is not replaced
     refuse_overwrite(output, inputs, models)  # a data set of the hub has no files here
     if Path(output).is_file() and not files.overwrite:
         raise ConfigError(
@@ -175,9 +187,26 @@ def make_corpus(
                 f"--output {files.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
+    _write_record(spec, Path(files.output), engine.models)
     # The filter counts blank lines, and repeated ones.
     say(translator.summary(counts_blank=False).partition("\n")[0])
     say(f"{files.output}: {pair_filter.summary()}")
+
+
+def _write_record(spec: CorpusSpec, output: Path, models: Sequence[Path]) -> None:
+    """Record beside a corpus what it was made of. Raises DataError."""
+    paths = [name for name in spec.sources if Path(name).is_file()]
+    files = {name: {"sha256": sha256_of(Path(name))} for name in paths}
+    text = corpora_of_text(files, [name for name in spec.sources if name not in files])
+    corpora = corpora_of_output(output.name, text, map(find_model, models))
+    record = CleanedRecord(files=described([output]), corpora=corpora, made_by=spec.command)
+    try:
+        record.write(record_path(output))
+    except OSError as error:
+        raise DataError(
+            f"{record_path(output)}: cannot be written ({error.strerror}); the corpus is "
+            "whole, but training on it will not know its licences. Make room, and start over"
+        ) from error
 
 
 def _pairs(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mt.artefacts import make
 from mt.config.data_schema import DataConfig, TextEntry
 from mt.config.plan import corpora_and_flows, plan_data
-from mt.data.reading.corpus import read_pairs
+from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.split import STAYS, split_pairs, write_parts
 from mt.data.tokens.store import META, corpus_records, known_records
 from mt.runs.run_dir import HELD_OUT
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
 
+# Key of `meta.json`: the names of texts that are in no local file.
+ELSEWHERE = "elsewhere"
 # Keys of an entry that say where its text is, not how it is used.
 PLACE = {
     *("src", "tgt", "path", "test_set", "format", "name", "split"),
@@ -100,6 +102,8 @@ def _make(config: Config, log: RunLog) -> None:
             write_parts(pairs(corpus), of_corpus, partial, [f"train-{number}", *names])
             held = (of_corpus != STAYS).sum()
             log.say(f"{corpus.name}: {held:,} of {len(of_corpus):,} pairs are held out")
-        (partial / META).write_text(json.dumps({"records": records}, indent=1), encoding="utf-8")
+        others = [text.file for text in data.corpora if not local_files(text.source, data.root)]
+        meta = {"records": records, ELSEWHERE: others}
+        (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
     make(folder, hashlib.sha256(json.dumps(content).encode()).hexdigest(), build)

@@ -19,9 +19,10 @@ from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.files import write_whole
 from mt.model.checkpoint import load_model
-from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
+from mt.runs.manifest import MANIFEST, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints, step_of
+from mt.runs.origin import HISTORY, files_of
 from mt.runs.run_dir import (
     CLEANED,
     CONFIG,
@@ -46,6 +47,7 @@ from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.failures import explain_failures
 from mt.terminal import say
 from mt.training.advice import baseline_note, recipe_note, standstill_note
+from mt.training.calibration import fit_best
 from mt.training.checkpoints import tidy
 from mt.training.finetune import kept_size, resolve_init_from
 from mt.training.hold_out import held_out_sets, hold_out
@@ -62,7 +64,7 @@ from mt.training.prepare import (
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Trainer
-from mt.training.validation import check_metric, metric_names, names_of, score_tests
+from mt.training.validation import check_metric, metric_names, names_of, score_tests, store_of_set
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -182,6 +184,8 @@ def _train(
                 if step and (note := baseline_note(metrics_lines(run_dir), step, name)):
                     log.say(note)
             _score_tests(prepared, outcome.best, trainer.state.step, log)
+            if outcome.best and world.is_main and (said := fit_best(run_dir, outcome.best)):
+                log.say(said)
         log.say(outcome.reason)
         return outcome
 
@@ -197,15 +201,15 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
         initial_model=trainer.meta.get("init_from", {}).get("sha256"),
         plan=state.plan,
     )
-    if world.is_main:
-        recorded = _data_and_model(prepared, trainer)
-        write_manifest(log.run_dir, recorded)
-        for corpus in recorded["corpora"]:
-            if corpus["changed"]:
+    if trainer.is_done() and (log.run_dir / MANIFEST).exists():
+        log.say(f"no update is left to do, so nothing is trained on this data; {MANIFEST} stays")
+    elif world.is_main:
+        write_manifest(log.run_dir, _data_and_model(prepared, trainer))
+        for corpus in trainer.start.corpora:
+            if corpus.changed:
                 log.say(
-                    f"warning: {', '.join(corpus['changed'])}: not as fetched from "
-                    f"{corpus['source']} on {corpus['fetched']}: corpus.yaml beside it has "
-                    "another SHA-256"
+                    f"warning: {', '.join(corpus.changed)}: not as fetched from {corpus.source} on "
+                    f"{corpus.fetched}: corpus.yaml beside it has another SHA-256"
                 )
     is_cuda, n_pairs = trainer.device.is_cuda, len(prepared.store)
     if state.step == 0 and (note := recipe_note(prepared.config, n_pairs, is_cuda)):
@@ -342,30 +346,26 @@ def duration(seconds: float) -> str:
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """Describe data and model for the manifest."""
     data = plan_data(prepared.config.data)
-    store = trainer.run_dir / STORE
-    made_of = store / "train" if data.clean is None else trainer.run_dir / CLEANED
-    training_files = known_records(trainer.run_dir / HELD_OUT) or known_records(made_of)
-    files = {**training_files, **known_records(store / "valid")}
+    start = trainer.start
+    stores = [store_of_set(trainer.run_dir, place) for place in range(len(data.valid_sets))]
+    valid = files_of(
+        {name: file for store in stores for name, file in known_records(store).items()}
+    )
     return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
         "device": str(prepared.updater.device),
         "processes": prepared.updater.world.size,
         "parameters": prepared.updater.n_parameters,
-        "data": _hashes_and_lines(files),
-        "corpora": fetched_corpora(training_files),
-        "test_data": _hashes_and_lines(corpus_records(data.test, data.root, known={})),
+        "data": start.files | valid,
+        "valid_data": valid,
+        "corpora": [corpus.model_dump() for corpus in start.corpora],
+        HISTORY: trainer.history(),
+        "test_data": files_of(corpus_records(data.test, data.root, known={})),
         "pairs": len(prepared.store),
         "max_steps": prepared.config.train.max_steps,
         "tokenizer": prepared.tokenizer.fingerprint,
         **{key: value for key, value in trainer.meta.items() if key == "init_from"},
-    }
-
-
-def _hashes_and_lines(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        name: {"sha256": record["sha256"], "lines": record["lines"]}
-        for name, record in records.items()
     }
 
 

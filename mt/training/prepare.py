@@ -17,7 +17,7 @@ import numpy as np
 
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import keys_affecting
-from mt.data.reading.corpus import read_pairs
+from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
@@ -34,16 +34,24 @@ from mt.data.tokens.placeholders import (
     with_placeholders,
 )
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import corpus_records, known_records, open_built, open_or_build
+from mt.data.tokens.store import (
+    corpus_records,
+    known_records,
+    meta_of,
+    open_built,
+    open_or_build,
+)
 from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
-from mt.runs.run_dir import STORE
+from mt.runs.origin import Start, corpora_of_text, files_of
+from mt.runs.run_dir import CLEANED, HELD_OUT, STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import lengths_to_try, settle_batch_size
+from mt.training.hold_out import ELSEWHERE
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -343,6 +351,19 @@ def prepare_store(
     same = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
     world.require_same(log.run_dir, **same)
     return store
+
+
+def start_on(data: DataPlan, run_dir: Path) -> Start:
+    """A start of the training in `run_dir`, before its first update."""
+    elsewhere = [text.file for text in data.corpora if not local_files(text.source, data.root)]
+    made_of = run_dir / (CLEANED if data.clean is not None else f"{STORE}/train")
+    if data.corpora[0].file.startswith(str((run_dir / HELD_OUT).absolute())):
+        made_of = run_dir / HELD_OUT
+        elsewhere = meta_of(made_of).get(ELSEWHERE, [])
+    files = known_records(made_of)
+    corpora = corpora_of_text(files, elsewhere)
+    name = run_dir.absolute().name
+    return Start(model=name, began_from="new weights", files=files_of(files), corpora=corpora)
 
 
 def several_sentences(prepared: Prepared) -> dict[str, float]:

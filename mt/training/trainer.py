@@ -18,8 +18,10 @@ from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.model.checkpoint import LoadedModel
+from mt.runs.manifest import update_manifest
 from mt.runs.metrics import OTHER_VALID
 from mt.runs.model_folder import checkpoints, step_name, step_of
+from mt.runs.origin import HISTORY, history_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED
@@ -39,7 +41,7 @@ from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
 from mt.training.outcome import Outcome, finished, stopped_by
-from mt.training.prepare import Prepared, several_sentences
+from mt.training.prepare import Prepared, several_sentences, start_on
 from mt.training.runlog import Meter, format_duration
 from mt.training.signals import Signals, StopRequestedError
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Until
     from mt.data.tokens.loader import Update
     from mt.data.tokens.plan import Plan
+    from mt.runs.origin import Start
     from mt.training.runlog import RunLog
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
@@ -88,6 +91,9 @@ class Trainer:
         }
         if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
+        # The starts before this one, those of the model that it began from first.
+        self.earlier: list[Start] = []
+        self.start = self.world.on_main(lambda: start_on(prepared.data, self.run_dir))
         self.last_tick = prepared.started
         self.saved_step = 0
         self.loop_start = self.saved_at = 0.0  # of this start, as is the number of updates
@@ -120,6 +126,8 @@ class Trainer:
                 model = self.updater.model
                 origin = load_initial_weights(model, self.tokenizer, base, self.log.say)
                 self.meta["init_from"] = origin
+                self.earlier = history_of(base.folder, base.meta)
+                self.start.began_from = self.earlier[-1].model
                 if self.updater.ema is not None:
                     self.updater.ema.load_state_dict(model.state_dict())
             return
@@ -131,7 +139,10 @@ class Trainer:
             )
         plan = self.state.plan
         self.state = load_checkpoint(folder, self.updater)
-        self.saved_step = self.state.step
+        self.saved_step = step = self.state.step
+        self.earlier = history_of(folder, meta)
+        self.start.began_from = f"update {step:,}"
+        self.start.from_update = step
         if "init_from" in meta:
             self.meta["init_from"] = meta["init_from"]
         before = meta["config"]
@@ -177,7 +188,7 @@ class Trainer:
             if self._is_due() and self.validation and step_name(state.step) not in state.scores:
                 self._validate_and_save()
             stopped = self._stop_signal()
-            while not stopped and not self._is_done():
+            while not stopped and not self.is_done():
                 self._end_stage()
                 stopped = self._run_stage()
             if self.state.step > self.saved_step:  # a signal arrived, or a rank lacks memory
@@ -233,7 +244,7 @@ class Trainer:
         if not self.n_updates:
             self.loop_start = self.saved_at = time.perf_counter()
         self._show_progress()
-        while not stopped and not self._is_done() and self.state.stage == stage:
+        while not stopped and not self.is_done() and self.state.stage == stage:
             if self.state.update == 0 and (stopped := self._wait_for_update(prefetcher)):
                 break
             update = next(updates)
@@ -319,7 +330,8 @@ class Trainer:
         patience = self.patience if self.until is None else None
         return patience is not None and self.state.bad_validations >= patience
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
+        """Whether no update is left to do."""
         return self.state.step >= self.config.train.max_steps or self._is_out_of_patience()
 
     def _report(self, meter: Meter, update: Update) -> None:
@@ -422,9 +434,18 @@ class Trainer:
         """Write a checkpoint of the current step; the main process does it for all."""
         self._tick()
         if self.world.is_main:
-            save_checkpoint(self.run_dir, self.config, self.updater, self.state, self.meta)
+            history = {HISTORY: self.history()}
+            meta = self.meta | history
+            save_checkpoint(self.run_dir, self.config, self.updater, self.state, meta)
+            update_manifest(self.run_dir, history)
         self.saved_step = self.state.step
         self.saved_at = time.perf_counter()
+
+    def history(self) -> list[dict[str, Any]]:
+        """The starts that the weights are the result of; this one only if it has done updates."""
+        now = self.start.model_copy(update={"to_update": self.state.step})
+        starts = [*self.earlier, *([now] if now.to_update > now.from_update else [])]
+        return [start.model_dump() for start in starts]
 
     # --- divergence -------------------------------------------------------------------------
 

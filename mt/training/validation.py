@@ -188,6 +188,11 @@ def check_metric(config: Config, world: World) -> None:
         )
 
 
+def store_of_set(run_dir: Path, place: int) -> Path:
+    """The token store of a validation set, by its place in `data.valid`."""
+    return run_dir / STORE / (f"valid-{place}" if place else "valid")
+
+
 class Validation:
     """A validation set of a config as text and as token ids; rank 0 reads it for all."""
 
@@ -220,7 +225,7 @@ class Validation:
         ]
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
-        folder = run_dir / STORE / (f"valid-{place}" if place else "valid")
+        folder = store_of_set(run_dir, place)
         flows = [Flow.of(text, i, data.has_tokens) for i, text in enumerate(texts)]
         before = tokens_before(flows, tokenizer)
 

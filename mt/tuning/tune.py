@@ -9,7 +9,6 @@ or loses more than `max_loss` BLEU: of few lines, a large loss may be chance as 
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,15 @@ from mt.evaluation.metrics import METRICS
 from mt.evaluation.significance import RESAMPLES
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.files import sha256_of, write_whole
-from mt.runs.model_folder import META, SHORTLIST, TUNED, WEIGHTS, ModelFolder, find_model, read_meta
+from mt.runs.model_folder import (
+    SHORTLIST,
+    TUNED,
+    WEIGHTS,
+    ModelFolder,
+    find_model,
+    read_meta,
+    write_meta,
+)
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
 from mt.terminal import say
 from mt.translate.assemble import make_translator
@@ -332,14 +339,14 @@ def write_tuned(
             raise CheckpointError(f"{folder}: was replaced meanwhile; run the command again")
         if meta.pop(TUNED, None) is not None:
             had_shortlist = meta["sha256"].pop(SHORTLIST, None) is not None
-            _write_meta(folder, meta)
+            write_meta(folder, meta)
             if had_shortlist:  # another file of this name is the user's
                 (folder / SHORTLIST).unlink(missing_ok=True)
         if shortlist is not None:
             write_whole(folder / SHORTLIST, shortlist)
             meta["sha256"][SHORTLIST] = sha256_of(folder / SHORTLIST)
         if tuned is not None:
-            _write_meta(folder, meta | {TUNED: dict(tuned)})
+            write_meta(folder, meta | {TUNED: dict(tuned)})
     except OSError as error:
         raise _cannot_be_written(folder, str(error.strerror)) from error
 
@@ -349,7 +356,3 @@ def _cannot_be_written(folder: Path, reason: str) -> CheckpointError:
         f"{folder}: decoding defaults cannot be written there ({reason}); make it writable, or "
         "copy the model to a place of yours"
     )
-
-
-def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))

@@ -16,7 +16,7 @@ from xopen import xopen
 from mt.cleaning.report import CleaningReport
 from mt.data.reading.corpus_record import CorpusRecord, files_in
 from mt.files import sha256_of
-from mt.runs.manifest import fetched_corpora
+from mt.runs.origin import corpora_of_text
 
 DE = ["Guten Tag.", "", "Guten Tag!", "Wie geht es dir heute?", "Auf Wiedersehen"]
 EN = ["Good day.", "x", "Good day!", "How are you today?", "Good bye"]
@@ -61,8 +61,8 @@ def test_the_output_and_its_report(out: str, mt: Mt) -> None:
 
 def trained_on(*names: str) -> list[tuple[str, str, str]]:
     """Name, licence and state of the corpora in the manifest of a training on these files."""
-    corpora = fetched_corpora({name: {"sha256": sha256_of(Path(name))} for name in names})
-    return [(one["name"], one["licence"], one["state"]) for one in corpora]
+    corpora = corpora_of_text({name: {"sha256": sha256_of(Path(name))} for name in names})
+    return [(corpus.name, corpus.licence, corpus.state) for corpus in corpora]
 
 
 def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
@@ -83,9 +83,9 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
     mixture = ["data", "clean", "got/b.de", "got/b.en", "b.de", "b.en"]
     assert mt(*mixture, "-o", "c.tsv.gz", "--work", "w").code == 0
     assert "state: not fetched by mt data get" in Path("c.tsv.gz.corpus.yaml").read_text()
-    unknown = ("b.de, b.en", "not stated: no corpus.yaml beside it", "cleaned: c.tsv.gz")
+    unknown = ("b.de, b.en", "unknown: no corpus.yaml beside it", "cleaned: c.tsv.gz")
     assert trained_on("c.tsv.gz") == [("A", "CC0-1.0", "cleaned: c.tsv.gz"), unknown]
-    assert trained_on("b.de", "b.en") == []
+    assert trained_on("b.de", "b.en") == [(*unknown[:2], "not fetched by mt data get")]
     with Path("got/b.de").open("a") as file:
         file.write("\n")
     changed = "cleaned: b.de, b.en; changed since it was fetched: b.de"
@@ -93,7 +93,7 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
     assert Path("got/corpus.yaml").read_bytes() == before
     # Of other text, the record goes; that of another program stays.
     assert mt(*IN, "-o", "c.tsv.gz", "--overwrite").code == 0
-    assert trained_on("c.tsv.gz") == []
+    assert trained_on("c.tsv.gz") == [("c.tsv.gz", unknown[1], "not fetched by mt data get")]
     Path("c.tsv.gz.corpus.yaml").write_text("packages: [a]\n")
     message = refused(mt(*IN, "-o", "c.tsv.gz", "--overwrite"))
     assert says(message, "c.tsv.gz.corpus.yaml", "no", "mt data clean", "rename")

@@ -14,7 +14,8 @@ from conftest import BLIND, QuickConfig, log_of
 
 from mt import __version__
 from mt.data.reading.corpus_record import CorpusRecord, files_in
-from mt.runs.manifest import is_of_this_job, read_manifest, recorded_corpora, write_manifest
+from mt.runs.manifest import is_of_this_job, read_manifest, write_manifest
+from mt.runs.origin import recorded_history
 from mt.training.launch import train
 
 SLURM = {"SLURM_JOB_ID": "7"}
@@ -103,9 +104,10 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
     train(config, tmp_path / "run", "cpu")
     corpora = read_manifest(tmp_path / "run")["corpora"]
     assert {corpus["name"]: corpus["changed"] for corpus in corpora} == {
-        "fetched": [], "changed": ["train.src", "train.tgt"],
+        "fetched": [], "changed": ["train.src", "train.tgt"], "train.src, train.tgt": [],
     }  # fmt: skip
-    assert corpora[0]["licence"] == "CC0-1.0"
+    licences = [corpus["licence"] for corpus in corpora]
+    assert licences == ["CC0-1.0", "CC0-1.0", "unknown: no corpus.yaml beside it"]
     log = log_of(tmp_path / "run")
     assert log.count("warning: train.src, train.tgt: not as fetched from opus:changed/v1") == 1
 
@@ -113,11 +115,21 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
 @pytest.mark.parametrize("entries", [None, "text", 5, [5, "text", {}, {"name": 1}]])
 def test_damaged_corpora_of_a_manifest_are_left_out(entries: object) -> None:
     """And what a later version may record of a good one."""
-    assert recorded_corpora({"corpora": entries}) == []
+    assert recorded_history({"corpora": entries}, "run")[0].corpora == []
+    for damaged in ({"history": entries}, {}):
+        (start,) = recorded_history(damaged, "run")
+        assert [corpus.licence for corpus in start.corpora] == ["unknown: not recorded"]
     record = CorpusRecord(
         source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
         fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
     )  # fmt: skip
     good = {**record.model_dump(), "changed": ["a.de"]}
-    known = {**good, "cleaned": [], "state": "changed since it was fetched: a.de"}
-    assert recorded_corpora({"corpora": [1, {**good, "new": 1}]}) == [known]
+    manifest = {"corpora": [1, {**good, "new": 1}], "init_from": {"folder": "a/base"}}
+    (start,) = recorded_history(manifest | {"data": {"b/own.de": {}}}, "run", 5)
+    assert (start.model, start.updates, start.began_from) == ("run", "1–5", "base")
+    corpus, text, base = start.corpora
+    assert (text.name, base.name) == ("own.de", "training data of base")
+    assert text.licence == "unknown: no corpus.yaml beside it, or validation text"
+    assert base.licence == "unknown: not recorded"
+    assert corpus.model_dump().items() >= good.items()
+    assert corpus.state == "changed since it was fetched: a.de"

@@ -24,6 +24,7 @@ from mt.errors import CheckpointError
 from mt.evaluation.systems import EvaluationSet
 from mt.files import sha256_of
 from mt.interop.huggingface_import import import_model
+from mt.runs import model_folder
 from mt.runs.model_folder import META, SHORTLIST, find_model, read_folder, read_meta
 from mt.search.options import NO_SHORTLIST, EngineOptions
 from mt.tuning import tune
@@ -190,7 +191,8 @@ def test_killed_at_any_moment_the_defaults_are_whole_or_absent(
         left -= 1
         write(path, content)
 
-    monkeypatch.setattr(tune, "write_whole", write_some)
+    for module in (tune, model_folder):
+        monkeypatch.setattr(module, "write_whole", write_some)
     for writes in range(4):
         left = writes
         try:

@@ -12,14 +12,14 @@ from mt.config import yaml_text
 from mt.errors import ConfigError
 from mt.files import sha256_of, write_whole
 
-RECORD = "corpus.yaml"  # of cleaned text, OUT.corpus.yaml
+RECORD = "corpus.yaml"  # of text that was made from other text, OUT.corpus.yaml
 HEADING = """\
 # Written by mt data get. Training copies it into manifest.json, and from there it comes
 # into model cards. With this file alone, mt data get fetches the same corpus again.
 """
 HEADING_OF_CLEANED = """\
-# Written by mt data clean: what these files were made of. Training copies it into manifest.json,
-# and from there it comes into model cards.
+# Written by mt: what these files were made of. Training copies it into manifest.json, and from
+# there it comes into model cards.
 """
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -61,10 +61,11 @@ class CorpusRecord(BaseModel, extra="forbid"):
 
 
 class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record more
-    """A fetched corpus in the manifest of a run that was trained on it."""
+    """A corpus behind a model, or behind a text that was made from others."""
 
     changed: list[str]  # the files that are not as they were fetched, or cleaned
     cleaned: list[str] = []  # the files that mt data clean has made of it
+    through: list[str] = []  # what came between it and the text, such as a teacher
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -72,20 +73,26 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
         """The state of its files when the run was trained, for people."""
         states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
         said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
+        said += self.through
         return "; ".join(said) or ("as fetched" if self.url else "not fetched by mt data get")
 
+    def used(self, *ways: str) -> TrainedCorpus:
+        """The same corpus, used in these ways, too."""
+        return self.model_copy(update={"through": [*dict.fromkeys([*self.through, *ways])]})
+
     @classmethod
-    def of_unknown_origin(cls, names: str) -> TrainedCorpus:
-        """Text without a record, which was cleaned together with fetched corpora."""
-        values = {"name": names, "licence": "not stated: no corpus.yaml beside it"}
+    def of_unknown_origin(cls, name: str, reason: str) -> TrainedCorpus:
+        """Text of which no licence is known, for a reason."""
         empty = {"source": "", "version": "", "languages": [], "url": [], "changed": []}
-        return cls.model_validate({**empty, **values, "citation": "not stated"})
+        values = {"name": name, "licence": f"unknown: {reason}", "citation": "not stated"}
+        return cls.model_validate({**empty, **values})
 
 
 class CleanedRecord(BaseModel, extra="forbid"):
-    """The corpora that cleaned text was made of."""
+    """The corpora that cleaned text, or text that a model wrote, was made of."""
 
-    files: dict[str, CorpusFile]  # of the cleaned text, by name
+    files: dict[str, CorpusFile]  # of that text, by name
+    made_by: str = ""  # a command; "": mt data clean
     corpora: list[TrainedCorpus]
 
     def write(self, path: Path) -> None:
@@ -107,12 +114,17 @@ def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
 
 def read_record(folder: Path) -> CorpusRecord | None:
     """The record of `folder`, None where there is none. Raises ConfigError for any other file."""
-    return _read(folder / RECORD, CorpusRecord, "get")
+    return _read(folder / RECORD, CorpusRecord, "data get")
 
 
 def read_cleaned_record(path: Path) -> CleanedRecord | None:
     """The record of cleaned text at `path`; as `read_record`."""
-    return _read(path, CleanedRecord, "clean")
+    return _read(path, CleanedRecord, "data clean")
+
+
+def record_path(prefix: str | Path) -> Path:
+    """The file that says what the text at `prefix` was made of."""
+    return Path(f"{prefix}.{RECORD}")
 
 
 def _read(path: Path, kind: type[Record], command: str) -> Record | None:
@@ -122,6 +134,6 @@ def _read(path: Path, kind: type[Record], command: str) -> Record | None:
         return kind.model_validate(yaml_text.read(path))
     except ValidationError as error:
         raise ConfigError(
-            f"{path}: is not a record of mt data {command} ({len(error.errors())} keys differ); "
+            f"{path}: is not a record of mt {command} ({len(error.errors())} keys differ); "
             "rename it, or restore it"
         ) from None

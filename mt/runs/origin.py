@@ -1,0 +1,187 @@
+"""What a model or a text came from: its history, and the corpora behind it.
+
+A model's history is the starts of its training, those of the model that it began from first. It
+stands in `meta.json` of each model folder and in `manifest.json`. A text's corpora stand in the
+record beside it, those of the model that wrote it included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from mt.data.reading.corpus_record import (
+    RECORD,
+    CleanedRecord,
+    CorpusRecord,
+    TrainedCorpus,
+    read_cleaned_record,
+    read_record,
+)
+from mt.errors import ConfigError
+from mt.runs.manifest import read_manifest
+from mt.runs.model_folder import read_meta, run_dir_of
+
+HISTORY = "history"  # the key of `meta.json` and `manifest.json`
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+class Start(BaseModel, extra="ignore"):
+    """A start of a training: its updates, and on what; or an import, without updates."""
+
+    model: str  # name of its run directory
+    began_from: str
+    from_update: int = 0
+    to_update: int = 0
+    files: dict[str, dict[str, Any]] = {}  # SHA-256 and lines, by path
+    corpora: list[TrainedCorpus]
+
+    @property
+    def updates(self) -> str:
+        """Its first and last update, for people."""
+        return f"{self.from_update + 1:,}–{self.to_update:,}" if self.to_update else "none"
+
+    def without_folders(self) -> Start:
+        """The same with file names alone: the folders of a machine stay private."""
+        files = {Path(path).name: file for path, file in self.files.items()}
+        return self.model_copy(update={"files": files})
+
+
+def history_of(folder: Path, meta: Mapping[str, Any]) -> list[Start]:
+    """The starts that a model folder with this `meta.json` is the result of."""
+    run_dir = run_dir_of(folder)
+    name, step = (run_dir or folder).name, meta.get("step") or 0
+    if HISTORY in meta:
+        return _starts(meta[HISTORY], name)
+    with suppress(OSError, ValueError):
+        if run_dir is not None:
+            return recorded_history(read_manifest(run_dir), name, step)
+    return [_unrecorded(name, step)]
+
+
+def recorded_history(manifest: Mapping[str, Any], name: str, step: int = 0) -> list[Start]:
+    """The history in the manifest of a run; that of mt 0.3.0 has one start, up to `step`."""
+    if HISTORY in manifest:
+        return _starts(manifest[HISTORY], name)
+    start = _unrecorded(name, step)
+    if "corpora" not in manifest:
+        return [start]
+    corpora = _valid(TrainedCorpus, manifest["corpora"])
+    known = {file for corpus in corpora for file in (*corpus.files, *corpus.cleaned)}
+    data = manifest.get("data")
+    paths = map(Path, data if isinstance(data, dict) else ())
+    if rest := dict.fromkeys(path.name for path in paths if path.name not in known):
+        reason = "no corpus.yaml beside it, or validation text"
+        corpora.append(TrainedCorpus.of_unknown_origin(", ".join(rest), reason))
+    start.began_from = "new weights"
+    if isinstance(base := manifest.get("init_from"), dict):
+        folder = Path(str(base.get("folder")))
+        start.began_from = (run_dir_of(folder) or folder).name
+        corpora += _unrecorded(start.began_from).corpora
+    start.corpora = corpora
+    return [start]
+
+
+def _starts(entries: Any, name: str) -> list[Start]:
+    """The starts in a list; where one is damaged, all that it says is unknown."""
+    starts = _valid(Start, entries)
+    is_whole = isinstance(entries, list) and len(starts) == len(entries)
+    return starts if is_whole else [*starts, _unrecorded(name)]
+
+
+def _unrecorded(name: str, step: int = 0) -> Start:
+    """The training of a model of which nothing is known."""
+    unknown = TrainedCorpus.of_unknown_origin(f"training data of {name}", "not recorded")
+    return Start(model=name, began_from="not recorded", to_update=step, corpora=[unknown])
+
+
+def _valid(kind: type[Kind], entries: Any) -> list[Kind]:
+    """The entries of a list that are of a kind; damaged ones are left out."""
+    values = []
+    for entry in entries if isinstance(entries, list) else ():
+        with suppress(ValidationError):
+            values.append(kind.model_validate(entry))
+    return values
+
+
+def files_of(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """SHA-256 and lines of files, by path, of all that their records hold."""
+    return {
+        name: {"sha256": record["sha256"], "lines": record["lines"]}
+        for name, record in records.items()
+    }
+
+
+def corpora_of(history: Iterable[Start]) -> list[TrainedCorpus]:
+    """All corpora of a history."""
+    return merged(corpus for start in history for corpus in start.corpora)
+
+
+def corpora_of_text(
+    files: Mapping[str, Mapping[str, Any]], others: Sequence[str] = ()
+) -> list[TrainedCorpus]:
+    """The corpora that text belongs to or was made from; without a record, they are unknown.
+
+    `files`: records with `sha256`, by path. `others`: names of text that is in no local file.
+    """
+    digests: dict[Path, dict[str, str]] = {}  # by folder and name
+    for path, file in files.items():
+        digests.setdefault(Path(path).parent, {})[Path(path).name] = file["sha256"]
+    corpora: list[TrainedCorpus] = []
+    unknown: list[str] = []
+    for folder, used in digests.items():
+        recorded: set[str] = set()
+        for names, corpus in _corpora_in(folder, used):
+            recorded |= names
+            corpora.append(corpus)
+        unknown += [name for name in used if name not in recorded]
+    if unknown := [*dict.fromkeys([*unknown, *others])]:
+        reason = f"no {RECORD} beside it"
+        corpora.append(TrainedCorpus.of_unknown_origin(", ".join(unknown), reason))
+    return merged(corpora)
+
+
+def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[tuple[set[str], TrainedCorpus]]:
+    """What files of a folder are or were made from; `used` has their SHA-256 by name."""
+
+    def changed(names: set[str], record: CorpusRecord | CleanedRecord) -> list[str]:
+        return sorted(name for name in names if used[name] != record.files[name].sha256)
+
+    with suppress(ConfigError):  # a corpus.yaml of another program
+        record = read_record(folder)
+        if record and (names := record.files.keys() & used):
+            yield names, TrainedCorpus(**record.model_dump(), changed=changed(names, record))
+    for path in sorted(folder.glob(f"*.{RECORD}")):
+        with suppress(ConfigError):
+            made = read_cleaned_record(path)
+            if made and (names := made.files.keys() & used):
+                cleaned = {} if made.made_by else {"cleaned": sorted(names)}
+                for corpus in made.corpora:
+                    both = corpus.changed + changed(names, made)
+                    yield names, corpus.model_copy(update={**cleaned, "changed": both})
+
+
+def corpora_of_output(
+    name: str, text: Iterable[TrainedCorpus], models: Iterable[Path]
+) -> list[TrainedCorpus]:
+    """The corpora behind what `models`, their folders, have made of `text` into the file `name`."""
+    corpora = [corpus.used(f"translated into {name}") for corpus in text]
+    for folder in models:
+        model = (run_dir_of(folder) or folder).name
+        history = history_of(folder, read_meta(folder, []))
+        how = f"training data of {model}, which wrote {name}"
+        corpora += [corpus.used(how) for corpus in corpora_of(history)]
+    return merged(corpora)
+
+
+def merged(corpora: Iterable[TrainedCorpus]) -> list[TrainedCorpus]:
+    """Each corpus once, with every way in which it was used."""
+    once: dict[str, TrainedCorpus] = {}
+    for corpus in corpora:
+        key = corpus.model_dump_json(exclude={"through", "state"})
+        once[key] = once.get(key, corpus).used(*corpus.through)
+    return [*once.values()]
