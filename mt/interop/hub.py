@@ -213,6 +213,8 @@ def _library(failed: str, repository: str, without: str, bar: bool = False) -> I
 def _reason(library: Any, error: Exception, repository: str, without: str) -> str:
     """Why the library failed, and what to do."""
     errors, page = library.errors, _page(library, repository)
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # why it looked for local files alone
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
         return (
@@ -227,12 +229,11 @@ def _reason(library: Any, error: Exception, repository: str, without: str) -> st
         return f"it has no such revision; give a branch, tag or commit of {page}/commits/main"
     if status in (401, 403):
         return f"the hub refuses it (error {status}); check HF_TOKEN and its rights, or {without}"
-    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
-    if isinstance(cause or error, errors.OfflineModeIsEnabled):
+    if isinstance(error, errors.OfflineModeIsEnabled):
         return f"HF_HUB_OFFLINE is set; unset it, or {without}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; set HF_HOME to a folder of yours"
-    hub, reason = library.constants.ENDPOINT, first_line(cause or error)
+    hub, reason = library.constants.ENDPOINT, first_line(error)
     return (
         f"no usable answer from {hub} ({reason}); check the network and run the command again, "
         f"or {without}"

@@ -34,6 +34,7 @@ def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fill:
     cache = tmp_path / "sacrebleu"
     monkeypatch.setattr(sacrebleu, "SACREBLEU_DIR", str(cache))
     monkeypatch.setattr("sacrebleu.dataset.base.download_file", no_network)
+    monkeypatch.setattr("datasets.load_dataset", no_network)
     for name, data_set in sacrebleu.DATASETS.items():
         monkeypatch.setattr(data_set, "_outdir", str(cache / name))
         monkeypatch.setattr(data_set, "_rawdir", str(cache / name / "raw"))
@@ -141,6 +142,7 @@ CONFIG = {"src_lang": "de", "tgt_lang": "en", "train": [{"src": "train.src", "tg
         ),
         ({"test": [{"test_set": "wmt17"}]}, ["wmt17 de-en", "SSL", "MD5", "remove it if"]),
         ({"test": [{"test_set": "wmt20", "src": "a"}]}, ["data.test[0].test_set", "without path"]),
+        ({"test": "multi30k/2016"}, ["data.test[0].path", "{test_set: multi30k/2016}"]),
         ({"train": [{"test_set": "wmt20"}]}, ["data.train[0].test_set", "not to train on"]),
     ],
 )

@@ -24,6 +24,8 @@ from mt.errors import MtError
 from mt.files import read_json
 from mt.interop.hub import push
 from mt.interop.huggingface_import import import_model
+from mt.interop.model_card import model_card
+from mt.model.checkpoint import load_model
 from mt.runs.manifest import read_manifest
 from mt.runs.model_folder import read_folder, read_meta
 
@@ -81,6 +83,18 @@ def test_imports_a_model_by_its_name(hub: Hub, tmp_path: Path, mt: Mt) -> None:
     assert metas[0]["sha256"]["model.safetensors"] == metas[1]["sha256"]["model.safetensors"]
     from_hub = {"hub": NAME, "commit": commit}
     assert metas[0]["imported"] == metas[1]["imported"] | from_hub
+    card = model_card(load_model(tmp_path / "by-name"), "usage")
+    assert says(card, f"Imported from {NAME}, commit {commit}")
+
+
+def test_nothing_is_fetched_to_complete_a_word(
+    hub: Hub, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_MT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"mt translate --model hf:{NAME} --to ")
+    monkeypatch.setenv("COMP_CWORD", "5")
+    assert mt().out.strip() == b""
+    assert hub.asked == []
 
 
 def test_commands_take_the_name(

@@ -127,5 +127,13 @@ def _unreadable(source: Source, root: Path, where: str, error: Exception) -> str
         f"{where}.path: {source.path!r} cannot be opened. Tried: {path.absolute()} (no such file "
         f"or folder), then the hub data set {source.path!r}, name {source.name!r}, split "
         f"{source.split!r} ({reason}). Correct path, name or split; without a network, download "
-        "the data set beforehand or name a local file."
+        f"the data set beforehand or name a local file.{_set_of_sacrebleu(source)}"
     )
+
+
+def _set_of_sacrebleu(source: Source) -> str:
+    """A hint for a test set that stands in the place of a path."""
+    from sacrebleu import DATASETS
+
+    name = source.path
+    return f" The test set of sacreBLEU is {{test_set: {name}}}." if name in DATASETS else ""
