@@ -83,8 +83,11 @@ def split(
     from mt.artefacts import whole_folder
     from mt.config.plan import plan_data
     from mt.data.reading.corpus import read_pairs
+    from mt.data.reading.corpus_record import CleanedRecord, files_in, record_path
     from mt.data.reading.split import split_pairs, write_parts
+    from mt.data.tokens.store import corpus_records
     from mt.files import require_new
+    from mt.runs.origin import corpora_of_text
 
     data = plan_data(corpora.value())
     if len(data.corpora) > 1:
@@ -102,6 +105,13 @@ def split(
     try:
         with whole_folder(output, there="error") as partial:
             write_parts(pairs(), parts, partial, ["train", *sizes], corpus.direction)
+            files = corpus_records([corpus], data.root, known={})
+            behind = corpora_of_text(files, [] if files else [corpus.file])
+            if any(each.source or each.through for each in behind):
+                record = CleanedRecord(
+                    files=files_in(partial), made_by="mt data split", corpora=behind
+                )
+                record.write(record_path(partial / "parts"))
     except OSError as error:
         reason = f"cannot be written ({error.strerror})"
         raise DataError(f"--output {output}: {reason}; give a folder elsewhere") from error

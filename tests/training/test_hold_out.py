@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, refused
+from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, refused, write_lines
 from messages import says
 
+from mt.data.reading.corpus_record import (
+    CorpusRecord,
+    files_in,
+    read_cleaned_record,
+    record_path,
+)
 from mt.runs.run_dir import HELD_OUT
 from mt.training.launch import train
 
@@ -66,3 +72,21 @@ def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_p
     ):
         assert says(refused(mt(*command, *arguments)), *parts)
     assert not (tmp_path / "new").exists()
+
+
+def test_the_licence_of_a_split_corpus_is_recorded(mt: Mt, tmp_path: Path) -> None:
+    """`corpus.yaml` beside the text: the record of the parts names it for each of their files."""
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    write_lines(folder / "a.de", [f"Zeile {n}" for n in range(50)])
+    write_lines(folder / "a.en", [f"line {n}" for n in range(50)])
+    about: dict[str, object] = {"source": "mtdata:X", "name": "X", "version": "1"}
+    about |= {"languages": [], "url": []}
+    about |= {"licence": "CC0", "citation": "us", "files": files_in(folder)}
+    CorpusRecord.model_validate(about).write(folder)
+    command = ("data", "split", folder / "a.de", folder / "a.en", "--valid", 10, "--test", 10)
+    assert mt(*command, "-o", tmp_path / "parts").code == 0
+    record = read_cleaned_record(record_path(tmp_path / "parts" / "parts"))
+    assert record is not None
+    assert len(record.files) == 6
+    assert [(corpus.licence, corpus.changed) for corpus in record.corpora] == [("CC0", [])]
