@@ -53,7 +53,8 @@ def tile_ranges(starts: Tensor, others: Tensor, n: int, size: int) -> Ranges:
     Tokens are in the sentences that begin at `starts` (B + 1,), the visited ones in the same
     sentences at `others`. All are int32 (tiles,); ends are behind the last token.
     """
-    first = torch.arange(0, n, size, device=starts.device, dtype=starts.dtype)
+    # One tile more, perhaps empty: a batch of one tile would be another graph.
+    first = torch.arange(0, n + size, size, device=starts.device, dtype=starts.dtype)
     end = (first + size).clamp(max=n)
     sentence = torch.searchsorted(starts, torch.stack([first, end - 1]), right=True)
     return Ranges(first, end, others[sentence[0] - 1], others[sentence[1]])

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import cycle, islice
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpu_sections.attention_ways import WAYS, attending, require
 from gpu_sections.decision import (
@@ -25,15 +25,14 @@ from gpu_sections.decision import (
     decide,
     table_of,
 )  # fmt: skip
+from gpu_sections.replay import captured
 from gpu_sections.report import NotJudgedError, Report, read_items
 from gpu_sections.setting import Setting
 from gpu_sections.training import no_waiting, profile_updates
 from mt.data.tokens.loader import Update
 from mt.data.tokens.plan import Plan
-from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import can_compile
 from mt.training.compilation import n_compiled_graphs
-from mt.training.loss import batch_loss
 from mt.training.optim import build_optimizer
 from mt.training.update import Updater
 
@@ -211,40 +210,6 @@ def replayed(report: Report, setting: Setting, size: int, name: str, updater: Up
     graph.reset()
     for kind, speeds in windows.items():
         add_windows(report, name + kind, size, speeds)
-
-
-Grads = list[tuple[nn.Parameter, Tensor]]
-
-
-def captured(
-    setting: Setting, updater: Updater, update: Update
-) -> tuple[Callable[[], None], torch.cuda.CUDAGraph, Grads]:
-    """A CUDA graph of forward pass, loss and backward pass, and the gradients that it writes."""
-    (batch,) = update.batches
-    batch = batch.to(setting.torch_device)
-    model, smoothing = updater.model, updater.config.optim.label_smoothing
-
-    def compute() -> None:
-        copy_weights(model, model.dtype)
-        given = updater.forward, model.output, batch, smoothing
-        loss = batch_loss(*given, gradient=updater.loss_gradient)
-        (loss.smoothed / update.n_tgt).backward()
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    model.train()
-    updater.optimizer.zero_grad(set_to_none=True)
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            compute()
-    torch.cuda.current_stream().wait_stream(stream)
-    grads: Grads = [(each, each.grad) for each in model.parameters() if each.grad is not None]
-    graph = torch.cuda.CUDAGraph()
-    # Thread-local, because a thread that loads batches may pin memory meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        torch._foreach_zero_([grad for _, grad in grads])
-        compute()
-    return graph.replay, graph, grads
 
 
 def waits_for_nothing(setting: Setting, name: str, updater: Updater) -> str:

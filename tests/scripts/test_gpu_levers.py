@@ -50,10 +50,10 @@ def each_alone(
 
 
 def test_a_tile_visits_the_tokens_of_its_sentences_and_no_others() -> None:
-    """By hand: three sentences of 3, 1 and 4 queries, which see 2, 5 and 1 keys."""
+    """By hand: sentences of 3, 1 and 4 queries, which see 2, 5 and 1 keys; one tile is empty."""
     ranges = tile_ranges(where([3, 1, 4]).starts, where([2, 5, 1]).starts, 8, 2)
     assert [part.tolist() for part in ranges] == [
-        [0, 2, 4, 6], [2, 4, 6, 8], [0, 0, 7, 7], [2, 7, 8, 8],
+        [0, 2, 4, 6, 8], [2, 4, 6, 8, 8], [0, 0, 7, 7, 8], [2, 7, 8, 8, 8],
     ]  # fmt: skip
     assert sentence_of(where([3, 1, 4]).starts, 8).tolist() == [1, 1, 1, 2, 3, 3, 3, 3]
 

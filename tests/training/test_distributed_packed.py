@@ -73,7 +73,8 @@ def compute_in_small_buckets() -> None:
 
     @functools.wraps(real)
     def small(*given: Any, **named: Any) -> None:
-        real(*given, **named, bucket_cap_mb=BUCKET / 2**20)
+        named["bucket_cap_mb"] = BUCKET / 2**20
+        real(*given, **named)
 
     model = SMALL | {"dropout": 0.0, "n_encoder_layers": 1, "n_decoder_layers": 1}
     config = config_from_mapping(DATA | {"model": model}, "test")
