@@ -84,7 +84,7 @@ def split(
     from mt.config.plan import plan_data
     from mt.data.reading.corpus import read_pairs
     from mt.data.reading.corpus_record import CleanedRecord, files_in, record_path
-    from mt.data.reading.split import split_pairs, write_parts
+    from mt.data.tokens.split import split_pairs, write_parts
     from mt.data.tokens.store import corpus_records
     from mt.files import require_new
     from mt.runs.origin import corpora_of_text

@@ -108,6 +108,13 @@ def _valid(kind: type[Kind], entries: Any) -> list[Kind]:
     return values
 
 
+def continued(earlier: Iterable[Start], start: Start, step: int) -> list[dict[str, Any]]:
+    """A history with a start that has come to an update; without it where that did none."""
+    now = start.model_copy(update={"to_update": step})
+    starts = [*earlier, *([now] if step > now.from_update else [])]
+    return [each.model_dump() for each in starts]
+
+
 def files_of(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """SHA-256 and lines of files, by path, of all that their records hold."""
     return {

@@ -15,7 +15,7 @@ from mt.artefacts import make
 from mt.config.data_schema import DataConfig, TextEntry
 from mt.config.plan import corpora_and_flows, plan_data
 from mt.data.reading.corpus import local_files, read_pairs
-from mt.data.reading.split import STAYS, split_pairs, write_parts
+from mt.data.tokens.split import STAYS, split_pairs, write_parts
 from mt.data.tokens.store import META, corpus_records, known_records
 from mt.runs.run_dir import HELD_OUT
 

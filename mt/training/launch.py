@@ -22,7 +22,7 @@ from mt.model.checkpoint import load_model
 from mt.runs.manifest import MANIFEST, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints, step_of
-from mt.runs.origin import HISTORY, files_of
+from mt.runs.origin import HISTORY, continued, files_of
 from mt.runs.run_dir import (
     CLEANED,
     CONFIG,
@@ -360,7 +360,7 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "data": start.files | valid,
         "valid_data": valid,
         "corpora": [corpus.model_dump() for corpus in start.corpora],
-        HISTORY: trainer.history(),
+        HISTORY: continued(trainer.earlier, trainer.start, trainer.state.step),
         "test_data": files_of(corpus_records(data.test, data.root, known={})),
         "pairs": len(prepared.store),
         "max_steps": prepared.config.train.max_steps,

@@ -21,7 +21,7 @@ from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import update_manifest
 from mt.runs.metrics import OTHER_VALID
 from mt.runs.model_folder import checkpoints, step_name, step_of
-from mt.runs.origin import HISTORY, history_of
+from mt.runs.origin import HISTORY, continued, history_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED
@@ -71,8 +71,8 @@ class Trainer:
         self.tokenizer = prepared.tokenizer
         self.updater = prepared.updater
         self.plans = prepared.plans
+        self.validations = prepared.validations
         self.validation = next(iter(prepared.validations), None)
-        self.other_validations = prepared.validations[1:]
         self.device = prepared.updater.device
         self.world = prepared.updater.world
         self.run_dir = log.run_dir
@@ -197,7 +197,11 @@ class Trainer:
                 else:
                     self.log.say("nothing is saved, because there are non-finite weights")
             self.world.all_or_raise(self._require_memory)
-        return self._outcome(stopped)
+        best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
+        if stopped:
+            return stopped_by(stopped, self.state, best)
+        criterion = self.validation.criterion if self.validation else None
+        return finished(self.config, self.state, criterion, best, self._is_out_of_patience())
 
     def _run_stage(self) -> int:
         """Update until the stage or training ends; the signal that ended it, 0 for none."""
@@ -404,7 +408,9 @@ class Trainer:
         start = time.perf_counter()
         about = self.run_dir, self.meta, self.config, self.tokenizer
         model = LoadedModel(*about, self.updater.eval_model)
-        result = self.validation.evaluate(model, self.device, self.world, self.signals)
+        # All of them first: a signal meanwhile leaves nothing half recorded.
+        evaluated = model, self.device, self.world, self.signals
+        result, *others = (each.evaluate(*evaluated) for each in self.validations)
         step = self.state.step
         criterion = self.validation.criterion
         scored = criterion.scored(result.figures())
@@ -422,11 +428,8 @@ class Trainer:
         bleu = f"{result.scores['bleu'].value:.2f}"
         self.log.progress(step, {"left": format_duration(self._seconds_left()), "BLEU": bleu})
         if self.world.is_main:
-            self.validation.write_samples(step, result.outputs)
-            if new_best:
-                self.validation.write_outputs(step, result)
-        for other in self.other_validations:
-            result = other.evaluate(model, self.device, self.world, self.signals)
+            self.validation.write(step, result, bool(new_best))
+        for other, result in zip(self.validations[1:], others, strict=True):
             self.log.record(OTHER_VALID, step, name=other.name, **result.figures(), **times)
             self.log.say(f"{other.label} | step {step:,} | {result}")
 
@@ -434,18 +437,12 @@ class Trainer:
         """Write a checkpoint of the current step; the main process does it for all."""
         self._tick()
         if self.world.is_main:
-            history = {HISTORY: self.history()}
+            history = {HISTORY: continued(self.earlier, self.start, self.state.step)}
             meta = self.meta | history
             save_checkpoint(self.run_dir, self.config, self.updater, self.state, meta)
             update_manifest(self.run_dir, history)
         self.saved_step = self.state.step
         self.saved_at = time.perf_counter()
-
-    def history(self) -> list[dict[str, Any]]:
-        """The starts that the weights are the result of; this one only if it has done updates."""
-        now = self.start.model_copy(update={"to_update": self.state.step})
-        starts = [*self.earlier, *([now] if now.to_update > now.from_update else [])]
-        return [start.model_dump() for start in starts]
 
     # --- divergence -------------------------------------------------------------------------
 
@@ -499,14 +496,3 @@ class Trainer:
             prune(self.run_dir, {f.name for f in folders if step_of(f.name) <= before.step})
         self._end_stage()
         self.save()  # with the new position: a restart must not repeat the same data
-
-    # --- the end ----------------------------------------------------------------------------
-
-    def _outcome(self, stopped: int) -> Outcome:
-        """The outcome after signal `stopped`, the last update, or patience that has run out."""
-        best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
-        if stopped:
-            return stopped_by(stopped, self.state, best)
-        criterion = self.validation.criterion if self.validation else None
-        done = self._is_out_of_patience()
-        return finished(self.config, self.state, criterion, best, done)

@@ -326,17 +326,15 @@ class Validation:
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
         return [float(loss) for loss in losses]  # waits for the device once
 
-    def write_outputs(self, step: int, result: ValidationResult) -> None:
-        """Write all outputs of a validation that is the best so far."""
-        if result.translations:
-            sentences = as_sentences(self.src, self.ref, result.translations)
-            write_valid_outputs(self.run_dir, step, sentences)
-
-    def write_samples(self, step: int, outputs: list[str]) -> None:
-        """Write some sentences with reference and output."""
+    def write(self, step: int, result: ValidationResult, is_best: bool) -> None:
+        """Write some sentences with reference and output; of the best validation all outputs."""
+        outputs = result.outputs
         chosen = range(0, len(outputs), max(1, len(outputs) // SAMPLES))[:SAMPLES]
         samples = [Sentence(self.src[i], self.ref[i], outputs[i]) for i in chosen]
         write_samples(self.run_dir, step, samples)
+        if is_best and result.translations:
+            sentences = as_sentences(self.src, self.ref, result.translations)
+            write_valid_outputs(self.run_dir, step, sentences)
 
 
 def names_of(tests: Sequence[Corpus]) -> list[str]:

@@ -19,7 +19,7 @@ def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
     missing = ["--set", "data.valid.src=no.src", "--set", "data.train[0].tgt=no.tgt"]
     (tmp_path / "empty.yaml").write_text("model: {d_model: 64}\n", encoding="utf-8")
     for arguments, parts in (
-        ([tiny_config, *missing], ("data.train[0].tgt: ", "\nmt: data.valid.src: ")),
+        ([tiny_config, *missing], ("data.train[0].tgt: ", "\nmt: data.valid[0].src: ")),
         ([tmp_path / "empty.yaml"], ("data.train", "at least")),
         ([tiny_config, "--set", "model.n_hedas=2"], ("model.n_hedas", "n_heads?")),
         ([tiny_config, "--set", "data.clean={against: [no.en]}"], ("data.clean.against", "no.en")),

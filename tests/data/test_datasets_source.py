@@ -148,9 +148,9 @@ def test_a_hub_name_is_downloaded_to_read_and_streamed_to_check(
     assert check_data(plan_data(DataConfig.model_validate(data))).faults == []
     assert asked == [
         ("owner/corpus", "de-en", "train", False),
+        ("owner/corpus", "de-en", "test", False),  # looked for in the training text
         ("owner/corpus", "de-en", "more", True),
         ("owner/corpus", "de-en", "train[:5]", False),
-        ("owner/corpus", "de-en", "test", False),
     ]
     assert local_files(Source(**keys), tmp_path) == []
 

@@ -32,6 +32,7 @@ OF_A_TEXT: dict[str, tuple[str, Any]] = {
     "delimiter": ("store", ","),
     "quoting": ("store", "csv"),
     "tags": ("store", "keep"),
+    "test_set": ("nothing", None),  # training text is none, which the config's check says
     "errors": ("store", "skip"),
     "tag": ("store", "<bt>"),
     "weight": ("plan", 2.0),  # what stays of duplicates does not change

@@ -215,7 +215,7 @@ def test_gpus_wait_for_each_other_once_in_eight_updates(
     monkeypatch.setattr(trainer.updater, "train_step", lambda *_: ())
     meter: Any = SimpleNamespace(add=lambda *_: None, exclude=lambda _: None)
     trainer._run_updates(cast("Any", updates), meter)
-    assert len(asks) == asked + 1  # and once after the last validation
+    assert len(asks) == asked + 2  # and once for skipped updates, once after the last validation
     trainer.state.step = 0
     trainer.signals.number = signal.SIGHUP
     assert trainer._run_updates(cast("Any", updates), meter) == signal.SIGHUP
