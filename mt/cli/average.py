@@ -72,7 +72,7 @@ def _shares(weights: str | None, count: int) -> list[float]:
         shares = [float(number) for number in weights.split(",")]
     except ValueError:
         shares = []
-    are_shares = all(0 <= share < math.inf for share in shares) and any(shares)
+    are_shares = all(0 <= share < math.inf for share in shares) and 0 < sum(shares) < math.inf
     if len(shares) != count or not are_shares:
         raise ConfigError(
             f"--weights {weights}: must be {count} numbers from 0 on with commas between, one for "

@@ -80,6 +80,8 @@ def split(
     mt data split corpus.de corpus.en -o corpus
     mt data split corpus.tsv --langs de-en --valid 1000 --test 0 -o corpus
     """
+    import numpy as np
+
     from mt.artefacts import whole_folder
     from mt.config.plan import plan_data
     from mt.data.reading.corpus import read_pairs
@@ -94,8 +96,10 @@ def split(
         raise ConfigError(
             f"IN: must be one corpus, found {len(data.corpora)}; split each by itself"
         )
-    require_new(output)
     (corpus,) = data.corpora
+    if len(set(corpus.direction)) == 1:
+        raise ConfigError(f"--langs: must be two languages, found {corpus.direction}; name both")
+    require_new(output)
     sizes = {name: size for name, size in (("valid", valid), ("test", test)) if size}
 
     def pairs() -> Iterator[tuple[str, str]]:
@@ -115,6 +119,6 @@ def split(
     except OSError as error:
         reason = f"cannot be written ({error.strerror})"
         raise DataError(f"--output {output}: {reason}; give a folder elsewhere") from error
-    counts = {"train": len(parts) - sum(sizes.values()), **sizes}
+    counts = dict(zip(["train", *sizes], np.bincount(parts).tolist(), strict=True))
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print_result(f"{output}: {listed}")

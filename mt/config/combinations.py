@@ -201,7 +201,9 @@ def _held_out(path: str, entry: TextEntry, train: list[TextEntry]) -> Iterator[F
         yield Fault([f"{path}.split"], f"must be text, found {entry.split}; remove it")
     elif len(entry.model_dump(exclude_defaults=True)) > 1:
         yield Fault(
-            [path], "with a number as split is held out of data.train, and has no other key"
+            [path],
+            "is held out of data.train, and has no other key; write "
+            f"{{split: {entry.split}}} alone",
         )
     elif several := [n for n, text in enumerate(train) if text.directions]:
         yield Fault(
@@ -258,6 +260,8 @@ def _languages(data: DataConfig) -> Iterator[Fault]:
     languages = list(dict.fromkeys(flow.direction.tgt for flow in flows))
     if data.language_tokens:
         for path, source in named_sources(data) if languages else ():
+            if isinstance(source.split, int):  # it is in the languages of data.train[0]
+                continue
             for text in texts_of(data, source, path):
                 into = text.direction.tgt
                 if not path.startswith("data.train") and into not in languages:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mt.config.data_schema import (
     Augment,
@@ -24,6 +24,14 @@ from mt.config.data_schema import (
     TrainingStage,
     Until,
 )
+
+# Where a run directory has sets that are held out of the training text, and that text without them.
+HELD_OUT = "store/held-out"
+# Keys of an entry that say where its text is, not how it is used.
+PLACE = {
+    *("src", "tgt", "path", "test_set", "format", "name", "split"),
+    *("delimiter", "quoting", "tags", "errors"),
+}
 
 
 class Direction(NamedTuple):
@@ -116,6 +124,7 @@ class DataPlan:
     temperature: float
     has_tokens: bool  # a token of the target language stands before each source
     usual: Direction  # of texts without languages of their own
+    to_hold_out: int = 0  # pairs that training takes out of the first corpus for other sets
 
     @property
     def flows(self) -> tuple[Flow, ...]:
@@ -210,6 +219,7 @@ def plan_data(data: DataConfig) -> DataPlan:
         temperature=data.temperature,
         has_tokens=data.language_tokens,
         usual=Direction(data.src_lang, data.tgt_lang),
+        to_hold_out=sum(held_out_sets(data).values()),
     )
 
 
@@ -306,3 +316,42 @@ def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
             for place, flow in reverses
         ]
         yield Stage(tuple(changed), augment, stage.until)
+
+
+def held_out_sets(data: DataConfig) -> dict[str, int]:
+    """The pairs of each set that is held out, by its path, such as `data.valid[0]`."""
+    lists = {"valid": data.valid, "test": data.test}
+    return {
+        f"data.{key}[{i}]": entry.split
+        for key in lists
+        for i, entry in enumerate(lists[key])
+        if isinstance(entry.split, int)
+    }
+
+
+def with_held_out_files(data: DataConfig, folder: Path) -> DataConfig:
+    """The section with files of `folder` in the place of texts that are held out, or lose a part.
+
+    Without a set that is held out, it is as it was.
+    """
+    sets = held_out_sets(data)
+    if not sets:
+        return data
+    folder = folder.absolute()
+    flows = corpora_and_flows(data)[1]
+    first = data.train[0]
+
+    def at(name: str, entry: TextEntry) -> TextEntry:
+        files = {"src": str(folder / f"{name}.src"), "tgt": str(folder / f"{name}.tgt")}
+        return TextEntry.model_validate({**entry.model_dump(exclude=PLACE), **files})
+
+    languages = TextEntry(src_lang=first.src_lang, tgt_lang=first.tgt_lang)
+    changed: dict[str, Any] = {
+        "train": [at(f"train-{flows[i].corpus}", entry) for i, entry in enumerate(data.train)]
+    }
+    for key, entries in (("valid", data.valid), ("test", data.test)):
+        changed[key] = [
+            at(f"{key}-{i}", languages) if f"data.{key}[{i}]" in sets else entry
+            for i, entry in enumerate(entries)
+        ]
+    return data.model_copy(update=changed)

@@ -235,7 +235,8 @@ def average_run(
     `count` checkpoints are averaged, 5 if it is None. Returns their updates. Raises CheckpointError
     if the run keeps fewer, or if `output` exists.
     """
-    folders = checkpoints(run_dir)
+    # That before the first update is the model that training started from.
+    folders = [folder for folder in checkpoints(run_dir) if step_of(folder.name)]
     if not folders:
         reason = "it has no checkpoint" if run_dir.exists() else "nothing exists at this path"
         raise CheckpointError(f"{run_dir}: must be a run directory; {reason}")

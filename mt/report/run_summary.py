@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.load import load_config
-from mt.config.plan import Corpus, DataPlan
+from mt.config.plan import HELD_OUT, Corpus, DataPlan, with_held_out_files
 from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
 from mt.runs.manifest import MANIFEST, read_manifest
@@ -30,7 +30,6 @@ from mt.runs.outputs import (
     valid_output_steps,
 )
 from mt.runs.run_dir import CONFIG, LOG
-from mt.training.hold_out import with_files
 from mt.training.selection import Criterion
 from mt.training.validation import names_of
 
@@ -129,7 +128,9 @@ def read_run(folder: Path, label: str) -> RunSummary:
     require_run(folder)
     remarks: list[str] = []
     config = _read_config(folder, remarks)
-    config = config and with_files(config, folder)
+    if config is not None:
+        data = with_held_out_files(config.data, folder / HELD_OUT)
+        config = config.model_copy(update={"data": data})
     metrics = _read_metrics(folder, remarks)
     manifest = _read_manifest(folder, remarks)
     tests = _read_tests(folder, metrics)

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from mt import __version__
 from mt.config.load import config_from_mapping
+from mt.config.plan import HELD_OUT, with_held_out_files
 from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
@@ -260,7 +261,8 @@ def folders_of(model: Path) -> list[Path]:
 def read_config(path: Path) -> Config:
     """The config that a model was trained with; its weights are not read."""
     folder = find_model(path)
-    return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
+    config = config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
+    return _with_texts(config, folder)
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -274,7 +276,7 @@ def read_folder(path: Path) -> ModelFolder:
     if tuned := tuned_of(meta):
         chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
         values = values | {"decode": values.get("decode", {}) | chosen}
-    config = config_from_mapping(values, str(folder / META))
+    config = _with_texts(config_from_mapping(values, str(folder / META)), folder)
     tokenizer = Tokenizer.load(tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
@@ -282,6 +284,14 @@ def read_folder(path: Path) -> ModelFolder:
             "files there"
         )
     return ModelFolder(folder, meta, config, tokenizer)
+
+
+def _with_texts(config: Config, folder: Path) -> Config:
+    """The config with the files of sets that the model's run has held out of its text."""
+    if (run_dir := run_dir_of(folder)) is None:
+        return config
+    data = with_held_out_files(config.data, run_dir / HELD_OUT)
+    return config.model_copy(update={"data": data})
 
 
 def tokenizer_folder(folder: Path) -> Path:

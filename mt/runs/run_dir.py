@@ -33,7 +33,6 @@ LOG = "train.log"
 REPORT = "report.html"
 STORE = "store"  # token ids, in a folder for each of train and valid
 CLEANED = f"{STORE}/cleaned"  # text
-HELD_OUT = f"{STORE}/held-out"  # text for validation and tests, and the training text without it
 TENSORBOARD = "tensorboard"
 
 
@@ -241,8 +240,18 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
     """`section.key` -> a line about it, for every key whose value differs."""
     old: Mapping[str, Mapping[str, Any]] = before.model_dump(mode="json")
     new: Mapping[str, Mapping[str, Any]] = now.model_dump(mode="json")
+    shown = [config.model_dump(mode="json", exclude_defaults=True) for config in (before, now)]
+
+    def values_of(section: str, key: str) -> str:
+        given = (tree.get(section, {}) for tree in shown)
+        was, now = (
+            tree.get(key, whole[section][key])
+            for tree, whole in zip(given, (old, new), strict=True)
+        )
+        return f"{section}.{key}: was {was}, now {now}"
+
     return {
-        f"{section}.{key}": f"{section}.{key}: was {value}, now {new[section][key]}"
+        f"{section}.{key}": values_of(section, key)
         for section, values in old.items()
         for key, value in values.items()
         if new[section][key] != value

@@ -60,15 +60,15 @@ def _weights(model: ModelConfig) -> int:
     return model.n_encoder_layers * (4 * d**2 + both) + model.n_decoder_layers * (8 * d**2 + both)
 
 
-def baseline_note(lines: Iterable[Mapping[str, Any] | None], step: int, name: str) -> str:
+def baseline_note(lines: Iterable[Mapping[str, Any] | None], step: int) -> str:
     """Compare the model after update `step` with the one that training started from.
 
-    On each validation set; `name` is the first one's. Empty where the start was not scored.
+    On each validation set that both were scored on.
     """
     scores: dict[str, dict[int, float]] = {}
     for line in filter(None, lines):
         if line["kind"] in ("valid", OTHER_VALID):
-            of_set = scores.setdefault(str(line.get("name", name)), {})
+            of_set = scores.setdefault(str(line.get("name", "")), {})
             of_set[line["step"]] = number(line, "bleu")
     shown = ", ".join(
         f"{of_set[0]:.2f} → {of_set[step]:.2f} ({of_set[step] - of_set[0]:+.2f}) on {each}"

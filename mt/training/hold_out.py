@@ -9,15 +9,15 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mt.artefacts import make
-from mt.config.data_schema import DataConfig, TextEntry
-from mt.config.plan import corpora_and_flows, plan_data
+from mt.artefacts import is_made, key_of, make
+from mt.config.plan import HELD_OUT, held_out_sets, plan_data, with_held_out_files
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.tokens.split import STAYS, split_pairs, write_parts
 from mt.data.tokens.store import META, corpus_records, known_records
-from mt.runs.run_dir import HELD_OUT
+from mt.errors import CheckpointError
+from mt.runs.model_folder import checkpoints
 
 if TYPE_CHECKING:
     from mt.config.plan import Corpus
@@ -27,59 +27,19 @@ if TYPE_CHECKING:
 
 # Key of `meta.json`: the names of texts that are in no local file.
 ELSEWHERE = "elsewhere"
-# Keys of an entry that say where its text is, not how it is used.
-PLACE = {
-    *("src", "tgt", "path", "test_set", "format", "name", "split"),
-    *("delimiter", "quoting", "tags", "errors"),
-}
-
-
-def held_out_sets(data: DataConfig) -> dict[str, int]:
-    """The pairs of each set that is held out, by its path, such as `data.valid[0]`."""
-    lists = {"valid": data.valid, "test": data.test}
-    return {
-        f"data.{key}[{i}]": entry.split
-        for key in lists
-        for i, entry in enumerate(lists[key])
-        if isinstance(entry.split, int)
-    }
-
-
-def with_files(config: Config, run_dir: Path) -> Config:
-    """The config with the files of `run_dir` in the place of texts that are, or lose, a part."""
-    data = config.data
-    sets = held_out_sets(data)
-    if not sets:
-        return config
-    folder = (run_dir / HELD_OUT).absolute()
-    flows = corpora_and_flows(data)[1]
-    first = data.train[0]
-
-    def at(name: str, entry: TextEntry) -> TextEntry:
-        files = {"src": str(folder / f"{name}.src"), "tgt": str(folder / f"{name}.tgt")}
-        return TextEntry.model_validate({**entry.model_dump(exclude=PLACE), **files})
-
-    languages = TextEntry(src_lang=first.src_lang, tgt_lang=first.tgt_lang)
-    changed: dict[str, Any] = {
-        "train": [at(f"train-{flows[i].corpus}", entry) for i, entry in enumerate(data.train)]
-    }
-    for key, entries in (("valid", data.valid), ("test", data.test)):
-        changed[key] = [
-            at(f"{key}-{i}", languages) if f"data.{key}[{i}]" in sets else entry
-            for i, entry in enumerate(entries)
-        ]
-    return config.model_copy(update={"data": data.model_copy(update=changed)})
 
 
 def hold_out(config: Config, log: RunLog, world: World) -> Config:
     """Take the sets out of the training text; the main process does it, unless that is done.
 
     Returns the config that names the files. Raises DataError where a text cannot be read, or has
-    too few pairs.
+    too few pairs, CheckpointError where the run has been trained on what would be held out.
     """
-    if held_out_sets(config.data):
-        world.main_first(lambda: _make(config, log), lambda: None)
-    return with_files(config, log.run_dir)
+    if not held_out_sets(config.data):
+        return config
+    world.main_first(lambda: _make(config, log), lambda: None)
+    data = with_held_out_files(config.data, log.run_dir / HELD_OUT)
+    return config.model_copy(update={"data": data})
 
 
 def _make(config: Config, log: RunLog) -> None:
@@ -87,9 +47,17 @@ def _make(config: Config, log: RunLog) -> None:
     sets = held_out_sets(config.data)
     folder = log.run_dir / HELD_OUT
     records = corpus_records(data.corpora, data.root, known_records(folder))
-    sources = [corpus.source.model_dump(mode="json") for corpus in data.corpora]
+    texts = [corpus.source.model_dump(exclude={"src", "tgt", "path"}) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
-    content = [sources, {path: record["sha256"] for path, record in records.items()}, sizes, seed]
+    content = [texts, [record["sha256"] for record in records.values()], sizes, seed]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    if checkpoints(log.run_dir) and not (is_made(folder, None) and key_of(folder) == key):
+        raise CheckpointError(
+            f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "
+            "would now be held out, so their scores would say nothing about new text; set "
+            "data.train, the numbers and run.seed back, name files of other text, or give --fresh "
+            "to set the run aside"
+        )
 
     def pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
         return log.watch(read_pairs(corpus.source, data.root, corpus.name), "reading data.train")
@@ -106,4 +74,4 @@ def _make(config: Config, log: RunLog) -> None:
         meta = {"records": records, ELSEWHERE: others}
         (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
-    make(folder, hashlib.sha256(json.dumps(content).encode()).hexdigest(), build)
+    make(folder, key, build)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mt.artefacts import exclusive
 from mt.config.auto import has_auto
 from mt.config.load import load_config
-from mt.config.plan import plan_data
+from mt.config.plan import HELD_OUT, held_out_sets, plan_data
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import build_shard, corpus_records, known_records
 from mt.data.tokens.store_parts import ALONE, Shard
@@ -26,7 +26,6 @@ from mt.runs.origin import HISTORY, continued, files_of
 from mt.runs.run_dir import (
     CLEANED,
     CONFIG,
-    HELD_OUT,
     LOCK,
     STORE,
     check_can_be_renamed,
@@ -50,7 +49,7 @@ from mt.training.advice import baseline_note, recipe_note, standstill_note
 from mt.training.calibration import fit_best
 from mt.training.checkpoints import tidy
 from mt.training.finetune import kept_size, resolve_init_from
-from mt.training.hold_out import held_out_sets, hold_out
+from mt.training.hold_out import hold_out
 from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import (
@@ -160,7 +159,6 @@ def _train(
         where = "dry run" if dry_run else f"run directory {run_dir}"
         log.say(f"{where} on {device}{others}")
         try:
-            config = hold_out(config, log, world)
             prepared = prepare(config, device, log, world, base, read)
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
@@ -180,8 +178,7 @@ def _train(
                 log.say(note)
             if outcome.best is not None and prepared.validations:
                 step = step_of(world.on_main(outcome.best.resolve).name)
-                name = prepared.validations[0].name
-                if step and (note := baseline_note(metrics_lines(run_dir), step, name)):
+                if step and (note := baseline_note(metrics_lines(run_dir), step)):
                     log.say(note)
             _score_tests(prepared, outcome.best, trainer.state.step, log)
             if outcome.best and world.is_main and (said := fit_best(run_dir, outcome.best)):

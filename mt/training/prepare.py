@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.config.plan import DataPlan, plan_data
+from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
 from mt.config.schema import keys_affecting
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
@@ -48,10 +48,10 @@ from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.origin import Start, corpora_of_text, files_of
-from mt.runs.run_dir import CLEANED, HELD_OUT, STORE
+from mt.runs.run_dir import CLEANED, STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import lengths_to_try, settle_batch_size
-from mt.training.hold_out import ELSEWHERE
+from mt.training.hold_out import ELSEWHERE, hold_out
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -135,6 +135,7 @@ def prepare(
     started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
+    given, config = config, hold_out(config, log, world)
     data = with_ends_in_numbers(plan_data(config.data), config.train)
     cleaned = with_cleaned_text(data, log, world)
     tokenizer = prepare_tokenizer(config, cleaned, log, world, base, read.sample)
@@ -142,7 +143,7 @@ def prepare(
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     plans, config = make_plans(config, data, store, tokenizer, updater, log)
-    recorded = config.model_copy(update={"batch": updater.config.batch})
+    recorded = given.model_copy(update={"batch": updater.config.batch})
     config = settle_length(config, data, plans, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
     if len(data.flows) > 1 and len(data.stages) == 1:
@@ -353,11 +354,12 @@ def prepare_store(
     return store
 
 
-def start_on(data: DataPlan, run_dir: Path) -> Start:
+def start_on(prepared: Prepared, run_dir: Path) -> Start:
     """A start of the training in `run_dir`, before its first update."""
+    data = prepared.data
     elsewhere = [text.file for text in data.corpora if not local_files(text.source, data.root)]
     made_of = run_dir / (CLEANED if data.clean is not None else f"{STORE}/train")
-    if data.corpora[0].file.startswith(str((run_dir / HELD_OUT).absolute())):
+    if held_out_sets(prepared.recorded.data):
         made_of = run_dir / HELD_OUT
         elsewhere = meta_of(made_of).get(ELSEWHERE, [])
     files = known_records(made_of)

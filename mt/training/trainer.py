@@ -93,7 +93,7 @@ class Trainer:
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
         # The starts before this one, those of the model that it began from first.
         self.earlier: list[Start] = []
-        self.start = self.world.on_main(lambda: start_on(prepared.data, self.run_dir))
+        self.start = self.world.on_main(lambda: start_on(prepared, self.run_dir))
         self.last_tick = prepared.started
         self.saved_step = 0
         self.loop_start = self.saved_at = 0.0  # of this start, as is the number of updates
@@ -420,7 +420,8 @@ class Trainer:
         seconds = time.perf_counter() - start
         self._tick()
         times = {"seconds": self.state.seconds, "valid_seconds": seconds}
-        self.log.record("valid", step, **result.figures(), **times, **new_best)
+        name = self.validation.name
+        self.log.record("valid", step, name=name, **result.figures(), **times, **new_best)
         self.log.say(
             f"valid | step {step:,} | {result} | {seconds:.1f} s | {verdict}"
             + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")

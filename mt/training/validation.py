@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from mt.config.plan import Corpus, DataPlan, Direction, Flow, Limits, plan_data
+from mt.config.plan import HELD_OUT, Corpus, DataPlan, Direction, Flow, Limits, plan_data
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.test_sets import named_set
 from mt.data.tokens.batches import collate
@@ -343,7 +343,10 @@ def names_of(tests: Sequence[Corpus]) -> list[str]:
     With its direction where there are several.
     """
     several = len({test.direction for test in tests}) > 1
-    paths = [test.file + f" {test.direction}" * several for test in tests]
+    paths = [
+        (test.name if HELD_OUT in test.file else test.file) + f" {test.direction}" * several
+        for test in tests
+    ]
     sources = [test.source for test in tests]
     fields = [
         (source.path, source.name, source.path and source.split, source.src, source.tgt)

@@ -26,7 +26,7 @@ from mt.config.load import (
     shipped_configs,
     with_origins,
 )
-from mt.config.plan import plan_data
+from mt.config.plan import plan_data, with_held_out_files
 from mt.config.schema import Augment, Config, DataConfig, TextEntry, json_schema
 from mt.errors import ConfigError
 
@@ -466,3 +466,14 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
         assert kinds == [
             {"type": "array", "items": {"anyOf": source}}, {"anyOf": source}, {"type": "null"}
         ]  # fmt: skip
+
+
+def test_a_set_that_is_held_out_has_the_languages_of_the_training_text(tmp_path: Path) -> None:
+    text = (
+        "data: {language_tokens: true, valid: {split: 9}, train: "
+        "[{path: a, src_lang: de, tgt_lang: fr}, {path: b, src_lang: fr, tgt_lang: de}]}"
+    )
+    data = with_held_out_files(load(tmp_path, text).config.data, tmp_path)
+    (valid,) = plan_data(data).valid
+    assert valid.direction == ("de", "fr")
+    assert valid.source.src == str(tmp_path / "valid-0.src")

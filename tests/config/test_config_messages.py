@@ -125,7 +125,10 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
             "data.valid[0].split: … at least 1, found 0",
         ),
         ("data: {train: {path: a}, valid: {split: ''}}", "data.valid[0].split: must not be empty"),
-        ("data: {train: {path: a}, test: {split: 7, src: a}}", "data.test[0]: … has no other key"),
+        (
+            "data: {train: {path: a}, test: {split: 7, src: a}}",
+            "data.test[0]: … no other key … {split: 7}",
+        ),
         (
             "data: {train: {path: a, directions: [de-en]}, valid: {split: 7}}",
             "data.train[0].directions: cannot stand … held out",

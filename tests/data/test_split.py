@@ -85,3 +85,10 @@ def test_a_set_that_cannot_be_held_out_is_refused() -> None:
         with pytest.raises(DataError) as error:
             split_pairs([pairs], [size], 0, "data.valid[0]")
         assert says(str(error.value), "data.valid[0]", *parts)
+
+
+def test_groups_stay_whole_even_if_a_set_stays_smaller() -> None:
+    twice = [pair for n in range(20) for pair in [(f"Satz {n}", f"line {n}")] * 2]
+    (parts,) = split_pairs([twice], [5, 7], 0, "")
+    assert np.bincount(parts).tolist() == [30, 4, 6]
+    assert (parts[::2] == parts[1::2]).all()

@@ -15,7 +15,7 @@ from mt.config.load import config_from_mapping, load_config
 from mt.report.provenance import notable_lines
 from mt.report.run_summary import read_run
 from mt.training import advice
-from mt.training.advice import recipe_note, standstill_note
+from mt.training.advice import baseline_note, recipe_note, standstill_note
 from mt.training.launch import train
 
 
@@ -129,3 +129,18 @@ def test_both_notes_are_in_the_log_and_in_the_report(
     assert len(notes) == log_of(tmp_path).count("note: ") == 2
     assert says(notes[0], "small.yaml", "2,000 pairs on a CPU")
     assert says(notes[1], "since update 9 of 13", "training nll fell")
+
+
+def test_a_model_is_compared_with_the_one_that_training_started_from() -> None:
+    def line(kind: str, step: int, name: str, bleu: float) -> dict[str, Any]:
+        return {"kind": kind, "step": step, "name": name, "bleu": bleu}
+
+    lines = [
+        line("valid", 0, "new.de", 20.0), line("other valid", 0, "old.de", 40.0),
+        line("valid", 5, "new.de", 30.0), line("other valid", 5, "old.de", 38.5),
+        line("other valid", 5, "later.de", 9.0), {"kind": "valid", "step": 5, "bleu": 1.0}, None,
+    ]  # fmt: skip
+    note = baseline_note(lines, 5)
+    assert says(note, "20.00 → 30.00 (+10.00) on new.de", "40.00 → 38.50 (-1.50) on old.de")
+    assert "later" not in note
+    assert baseline_note(lines, 6) == ""

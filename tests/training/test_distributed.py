@@ -149,7 +149,7 @@ def validate_sharded(run: Path) -> None:
             batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
             config = loaded.config.model_copy(update={"batch": batch})
             scoring, tokenizer = Scoring(config, "13a"), loaded.tokenizer
-            assert config.data.valid is not None
+            assert config.data.valid
             validation = Validation(config, tokenizer, log, world, scoring)
             results = (
                 validation.evaluate(loaded, device, one, Signals()) for one in (World(), world)

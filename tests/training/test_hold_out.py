@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, refused, write_lines
 from messages import says
 
+from mt.config.plan import HELD_OUT, plan_data
+from mt.data.reading.check import check_data
 from mt.data.reading.corpus_record import (
     CorpusRecord,
     files_in,
     read_cleaned_record,
     record_path,
 )
-from mt.runs.run_dir import HELD_OUT
+from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
 
 SETS = {"valid": [{"split": 30}], "test": [{"split": 20}, {"split": 10}]}
@@ -54,7 +57,31 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     assert "order of the data" not in log_of(run)
     assert mt("evaluate", "--model", run, "--metrics", "bleu").code == 0
     assert mt("report", run, "-o", tmp_path / "report.html").code == 0
-    assert "no file" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert {line["name"] for line in metrics_of(run, "test")} == {"data.test[0]", "data.test[1]"}
+    config_of_model = json.loads((run / "checkpoints/last/meta.json").read_bytes())["config"]
+    assert config_of_model["data"]["valid"][0]["split"] == 30  # no path: the run may be moved
+    moved = tmp_path / "moved"
+    run.rename(moved)
+    assert mt("evaluate", "--model", moved, "--metrics", "bleu").code == 0
+    assert train(longer, moved, "cpu").exit_code == 0
+    for change in ({"run": {"seed": 7}}, {"data": {"valid": [{"split": 31}], "test": []}}):
+        with pytest.raises(CheckpointError) as error:
+            train(quick_config({"data": SETS}, change), moved, "cpu")
+        assert says(str(error.value), moved, "has been trained on", "held out", "--fresh")
+    sizes = {path: path.stat().st_size for path in (moved / HELD_OUT).iterdir()}
+    assert sizes[moved / HELD_OUT / "valid-0.src"] > 0
+    assert len(lines_of(moved / HELD_OUT / "valid-0.src")) == 30
+
+
+def test_sets_that_are_too_large_are_a_fault_of_the_config(
+    quick_config: QuickConfig, tmp_path: Path
+) -> None:
+    config = quick_config({"data": {"valid": [{"split": 1500}], "test": []}})
+    (fault,) = check_data(plan_data(config.data)).faults
+    assert says(fault, "data.train[0]", "2,000 pairs", "1,500", "at most half")
+    with pytest.raises(DataError):
+        train(config, tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_path: Path) -> None:
@@ -66,6 +93,7 @@ def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_p
     assert sizes == {"train.de": 1960, "train.en": 1960, "valid.de": 40, "valid.en": 40}
     for arguments, parts in (
         (["-o", tmp_path / "parts"], ("--output", "already exists")),
+        (["--langs", "de-de", "-o", tmp_path / "new"], ("--langs", "two languages")),
         (["--test", 2000, "-o", tmp_path / "new"], ("hold out 2,040 of 2,000", "at most half")),
         (["--test", 0, "-o", "/proc/none/new"], ("--output", "cannot be written", "elsewhere")),
         ([*files, "-o", tmp_path / "new"], ("one corpus", "found 2")),

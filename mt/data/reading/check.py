@@ -91,6 +91,13 @@ def check_data(
         limit = _limit(text, data.root, before_training) if is_training and not watch else None
         checks[text.name] = _check_text(text, data.root, sample, watches, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
+        is_whole = limit is None or sample.pairs < limit
+        if text in data.corpora[:1] and is_whole and 2 * data.to_hold_out > sample.pairs:
+            checks[text.name].faults.append(
+                f"{text.name}: has {sample.pairs:,} pairs, and {data.to_hold_out:,} are to be held "
+                "out for data.valid and data.test; at most half may be. Hold out fewer, or name "
+                "files"
+            )
     every = [checks[text.name] for text in data.named]
     copies = dict(_trained_on(data, records))
     return DataCheck(
