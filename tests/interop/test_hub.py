@@ -149,6 +149,7 @@ def test_without_a_network_takes_what_was_fetched_before(
     ("name", "fragments"),
     [
         ("hf:opus", ["--model hf:opus", "must be hf:OWNER/NAME"]),
+        ("hf:../..", ["hf:../..: cannot be fetched", "'../..'; correct the name"]),
         ("hf:Owner/opuss", ["hf:Owner/opuss", "no http", "Owner/opuss", "private", "HF_TOKEN"]),
         ("hf:Other/opus", ["hf:Other/opus", "did you mean Owner/opus?"]),
         (f"hf:{NAME}@v9", [f"hf:{NAME}@v9", "no such revision", "branch, tag or commit"]),
@@ -204,6 +205,9 @@ def test_messages_without_a_network_or_a_cache(
     two = mt(*importing, f"hf:{NAME}@v1", "--revision", "v2", "-o", "x")
     assert says(refused(two), f"hf:{NAME}@v1", "--revision v2", "leave one out")
     assert says(refused(mt(*importing, NAME, "-o", SAVED)), SAVED, "already exists")
+    message = refused(mt(*importing, "models/opus", "-o", "x"))
+    assert says(message, "there is no folder models/opus here; hf:models/opus", "Owner/opus?")
+    assert "folder" not in refused(mt(*importing, "hf:models/opus", "-o", "x"))
 
 
 # --- push -------------------------------------------------------------------------------------
