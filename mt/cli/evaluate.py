@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +68,8 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     )
     models = [system.model for system in systems if system.model is not None]
     if given.fit_confidence or given.reliability:
-        sets = [text.data for text in texts]
+        name = Path(given.src or "").name  # of a set that has none
+        sets = [replace(text.data, name=text.data.name or name) for text in texts]
         options = replace(search, to=None).value(confidence=given.reliability)
         print_result(_confidence(models[0], sets, options, engine, given.as_json))
         return
@@ -126,7 +127,7 @@ def _confidence(
         for test_set, lines, is_good in zip(sets, translated, good, strict=True)
     }
     if as_json:
-        return json.dumps({name: asdict(each) for name, each in measured.items()}, indent=1)
+        return json.dumps({name: each.values() for name, each in measured.items()}, indent=1)
     tables = [[name, each.table()] for name, each in measured.items()]
     return "\n\n".join("\n".join(filter(None, table)) for table in tables)
 

@@ -80,8 +80,8 @@ FitConfidence = Annotated[bool, confidence_option("--fit-confidence", help=
     "instead of scores: fit how sure the outputs of a --model are on this text (default: its "
     "data.valid), and keep it in the model, for mt translate --confidence")]
 Reliability = Annotated[bool, confidence_option("--reliability", help=
-    "instead of scores: how many of the lines that a --model is so and so sure of have a chrF of "
-    "at least 50, and the AUC")]
+    "instead of scores: for each interval of confidence, the share of lines with a chrF of at "
+    "least 50, and the AUC")]
 Slices = Annotated[str, slices_option("--slices", metavar="NAMES", help=
     "scores by source length (length), by how rare its rarest word is in the training data (rare), "
     "by unknown pieces (unknown); separated by commas")]
@@ -238,9 +238,16 @@ def _confidence_faults(systems: Sequence[System], given: EvaluationGroup) -> Ite
     options = {"--fit-confidence": given.fit_confidence, "--reliability": given.reliability}
     asked = [option for option, value in options.items() if value]
     if len(asked) > 1:
-        yield "--fit-confidence, --reliability: on the same lines all look reliable; give one"
+        yield "--fit-confidence, --reliability: a fit looks reliable on its own data; give one"
     if asked and (len(systems) != 1 or systems[0].model is None):
         yield f"{asked[0]}: takes one --model; leave out --hyp and other models"
+    read = {"model", "src", "ref", "test_set", "langs", "fit_confidence", "reliability"}
+    read |= {"as_json"} if given.reliability else set()
+    usual, values = vars(EvaluationGroup()), vars(given)
+    unread = [name for name in usual if name not in read and values[name] != usual[name]]
+    if asked and unread:
+        named = ", ".join(f"--{name.removeprefix('as_').replace('_', '-')}" for name in unread)
+        yield f"{asked[0]}: reads no {named}; leave that out"
 
 
 def paired_tests(n_systems: int, given: EvaluationGroup) -> dict[str, int]:

@@ -20,7 +20,7 @@ from mt.cli.options import (
 )
 from mt.errors import ConfigError
 
-import_app = command_group("import", "Make a model of one of another program.")
+import_app = command_group("import", "Import a model from another program.")
 export_app = command_group("export", "Convert a model for another program.")
 
 

@@ -77,7 +77,15 @@ def import_named(name: str, revision: str | None, output: Path) -> str:
         model = hub_model(name, "MODEL")
         if revision and model.revision not in (None, revision):
             raise ConfigError(f"MODEL {name}: --revision {revision} is another one; leave one out")
-        return import_from_hub(model._replace(revision=revision or model.revision), output)
+        try:
+            return import_from_hub(model._replace(revision=revision or model.revision), output)
+        except ConfigError as error:
+            from huggingface_hub.errors import RepositoryNotFoundError
+
+            is_missing = isinstance(error.__cause__, RepositoryNotFoundError)
+            if is_missing and not name.startswith(HUB):
+                raise ConfigError(f"there is no folder {name} here; {error}") from error
+            raise
     if revision is not None:
         raise ConfigError(f"--revision: only with a name on the hub, OWNER/NAME, found {name}")
     return import_model(Path(name), output)
@@ -108,7 +116,7 @@ def import_from_hub(model: HubModel, output: Path) -> str:
 
 def _fetch_small_files(model: HubModel) -> Path:
     """Fetch all but the weights; return their folder, which is named by its commit."""
-    from mt.interop.huggingface_layout import CONFIG, GENERATION_CONFIG
+    from mt.interop.huggingface_layout import CARD, CONFIG, GENERATION_CONFIG
     from mt.interop.huggingface_tokenizer import (
         MODELS,
         TARGET_VOCABULARY,
@@ -116,7 +124,8 @@ def _fetch_small_files(model: HubModel) -> Path:
         VOCABULARY,
     )
 
-    names = [CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, VOCABULARY, TARGET_VOCABULARY, *MODELS]
+    names = [CARD, CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG]
+    names += [VOCABULARY, TARGET_VOCABULARY, *MODELS]
     with _library_to_fetch(model) as library:
         return Path(
             library.snapshot_download(
@@ -225,6 +234,8 @@ def _reason(library: Any, error: Exception, repository: str, without: str) -> st
         similar = _similar(library, repository)
         hint = f"; did you mean {' or '.join(similar)}?" if similar else "; correct the name"
         return f"there is no {page}, or it is private{hint} (a private one needs HF_TOKEN)"
+    if isinstance(error, errors.HFValidationError):
+        return f"{first_line(error).rstrip('.')}; correct the name"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no such revision; give a branch, tag or commit of {page}/commits/main"
     if status in (401, 403):

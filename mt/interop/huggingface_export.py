@@ -27,6 +27,7 @@ from mt.interop.exporter import (
     validation_text,
 )
 from mt.interop.huggingface_layout import (
+    CARD,
     CONFIG_KEYS,
     NO_TOKEN,
     OWN_KEYS,
@@ -100,7 +101,7 @@ def export(
         else:
             usage += NO_LANGUAGE
         card = model_card(loaded, usage, license_name, "transformers")
-        write_whole(partial / "README.md", card)
+        write_whole(partial / CARD, card)
     if say is not None:
         for note in notes:
             say(f"{output}: {note}")

@@ -23,6 +23,7 @@ from torch import Tensor
 from mt.data.reading.corpus_record import TrainedCorpus
 from mt.errors import CheckpointError, ConfigError
 from mt.interop.huggingface_layout import (
+    CARD,
     CONFIG,
     CONFIG_KEYS,
     GENERATION_CONFIG,
@@ -105,12 +106,19 @@ SEARCHES = {
 # --- the folder -------------------------------------------------------------------------------
 
 
-def history_in(folder: Path, settings: Mapping[str, Any]) -> list[Start]:
-    """The history that mt has exported; else training data that is not known."""
+def history_in(
+    folder: Path, settings: Mapping[str, Any], hub_name: str | None = None
+) -> list[Start]:
+    """The history that mt has exported; else training data that is not known.
+
+    `hub_name`: the model's OWNER/NAME, where it was fetched.
+    """
     if isinstance(more := settings.get("mt"), dict) and HISTORY in more:
         return history_of(folder, more)
-    name = Path(settings.get("_name_or_path") or folder.absolute()).name
-    card = folder / "README.md"
+    names = [hub_name, settings.get("_name_or_path"), str(folder.resolve())]
+    last_parts = [Path(name).name for name in names if isinstance(name, str)]
+    name = next(part for part in last_parts if part not in ("", ".."))
+    card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     licence = re.search(r"^license: *(.+)", text.split("\n---")[0], re.M)
     reason = f"the model's card states {licence[1]}" if licence else "no licence on a model card"

@@ -89,6 +89,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     loaded = LoadedModel(folder, {}, config, tokenizer.tokenizer, model)
     notes.append(compare(folder, loaded, tokenizer, settings))
     notes += _forbid(weights["output.bias"], tokenizer.target, forbidden(settings)[0])
+    hub_name = (origin or {}).get("hub")
     init_from = {"train": config.train.model_copy(update={"init_from": str(output)})}
     save_model_folder(
         output,
@@ -96,7 +97,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
         {
             "config": config.model_dump(mode="json"),
             "tokenizer": tokenizer.tokenizer.fingerprint,
-            HISTORY: [start.model_dump() for start in history_in(folder, settings)],
+            HISTORY: [start.model_dump() for start in history_in(folder, settings, hub_name)],
             "imported": {
                 "format": f"huggingface {settings['model_type']}",
                 "sha256": {path.name: sha256_of(path)},

@@ -16,6 +16,7 @@ from torch import Tensor
 
 # Files of a folder of transformers.
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+CARD = "README.md"
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 # Our key of the section `model`, and theirs, which must all have its value.
 CONFIG_KEYS = {

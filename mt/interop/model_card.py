@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import read_manifest
 from mt.runs.metrics import metrics_lines, scored_step
 from mt.runs.model_folder import run_dir_of
-from mt.runs.origin import Start, corpora_of, history_of
+from mt.runs.origin import Start, corpora_of, history_of, model_name
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
@@ -102,10 +102,7 @@ def _shape(loaded: LoadedModel) -> str:
         f"heads, d_ff {config.d_ff}, {config.norm}-norm, {config.activation}; {total:,} "
         f"parameters. Vocabulary: SentencePiece ({loaded.config.tokenizer.type}), {sizes}."
     )
-    if isinstance(step := loaded.meta.get("step"), int):
-        averaged = loaded.meta.get("averaged")
-        mean = f", the mean of updates {averaged}" if averaged else ""
-        text += f" Weights of update {step:,}{mean}."
+    text += _weights(loaded.meta)
     if imported := loaded.meta.get("imported"):
         names = imported.get("hub"), imported.get("commit")
         source = " from {}, commit {}".format(*names) if all(names) else ""
@@ -113,16 +110,31 @@ def _shape(loaded: LoadedModel) -> str:
     return text
 
 
+def _weights(meta: Mapping[str, Any]) -> str:
+    """Of which update the weights are, or of which models the average, without their places."""
+    if mixed := meta.get("mixed"):
+        with suppress(TypeError, ValueError):  # damaged
+            models = [f"{share:g} of {model_name(Path(folder))}" for folder, share in mixed]
+            return f" Weights: the average of several models, {' + '.join(models)}."
+    elif isinstance(step := meta.get("step"), int):
+        averaged = meta.get("averaged")
+        mean = f", the mean of updates {averaged}" if averaged else ""
+        return f" Weights of update {step:,}{mean}."
+    return ""
+
+
 def _files(history: Sequence[Start], manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
     """Each data file by its name alone: the folders of the training machine stay private."""
-    files = {path: file for start in history for path, file in start.files.items()}
+    files = [item for start in history for item in start.files.items()]
     others = manifest.get("valid_data", manifest.get("data"))  # of mt 0.3.0, all files
-    files |= others if isinstance(others, dict) else {}
-    for path, file in files.items():
-        if isinstance(file, dict):
+    files += others.items() if isinstance(others, dict) else ()
+    shown = set()  # a file may have changed between two starts
+    for path, file in files:
+        if isinstance(file, dict) and (key := (path, file.get("sha256", ""))) not in shown:
+            shown.add(key)
             lines = file.get("lines")
             count = f"{lines:,}" if isinstance(lines, int) else ""
-            yield Path(path).name, count, f"`{file.get('sha256', '')}`"
+            yield Path(path).name, count, f"`{key[1]}`"
 
 
 def _corpus(corpus: TrainedCorpus) -> Sequence[object]:

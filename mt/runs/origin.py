@@ -7,8 +7,10 @@ record beside it, those of the model that wrote it included.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,21 +48,52 @@ class Start(BaseModel, extra="ignore"):
         return f"{self.from_update + 1:,}–{self.to_update:,}" if self.to_update else "none"
 
     def without_folders(self) -> Start:
-        """The same with file names alone: the folders of a machine stay private."""
-        files = {Path(path).name: file for path, file in self.files.items()}
+        """The same with file names alone: the folders of a machine stay private.
+
+        Of files with one name, the folder just above each is kept, and they are numbered at need.
+        """
+        files: dict[str, dict[str, Any]] = {}
+        counts = Counter(Path(path).name for path in self.files)
+        for path, file in self.files.items():
+            place = Path(path)
+            name = (
+                str(Path(place.parent.name, place.name)) if counts[place.name] > 1 else place.name
+            )
+            numbered = (f"{name} ({number})" for number in count(2))
+            files[next(key for key in chain([name], numbered) if key not in files)] = file
         return self.model_copy(update={"files": files})
+
+    def is_continued_by(self, other: Start) -> bool:
+        """Whether another start goes on from here, on the same data."""
+        ended_here = self.model == other.model and 0 < self.to_update == other.from_update
+        return ended_here and (self.files, self.corpora) == (other.files, other.corpora)
+
+
+def model_name(folder: Path) -> str:
+    """The name of a model in this folder: a checkpoint has that of its run."""
+    return (run_dir_of(folder) or folder).name
 
 
 def history_of(folder: Path, meta: Mapping[str, Any]) -> list[Start]:
     """The starts that a model folder with this `meta.json` is the result of."""
     run_dir = run_dir_of(folder)
-    name, step = (run_dir or folder).name, meta.get("step") or 0
-    if HISTORY in meta:
+    name, step = model_name(folder), meta.get("step")
+    step = step if isinstance(step, int) else 0
+    if meta.get(HISTORY):
         return _starts(meta[HISTORY], name)
+    starts: list[Start] = []
     with suppress(OSError, ValueError):
         if run_dir is not None:
-            return recorded_history(read_manifest(run_dir), name, step)
-    return [_unrecorded(name, step)]
+            starts = recorded_history(read_manifest(run_dir), name, step)
+    if step:  # later starts have added to the manifest
+        starts = [
+            start.model_copy(update={"to_update": min(start.to_update, step)})
+            if start.model == name
+            else start
+            for start in starts
+            if start.model != name or start.from_update < step
+        ]
+    return starts or [_unrecorded(name, step)]
 
 
 def recorded_history(manifest: Mapping[str, Any], name: str, step: int = 0) -> list[Start]:
@@ -71,16 +104,19 @@ def recorded_history(manifest: Mapping[str, Any], name: str, step: int = 0) -> l
     if "corpora" not in manifest:
         return [start]
     corpora = _valid(TrainedCorpus, manifest["corpora"])
-    known = {file for corpus in corpora for file in (*corpus.files, *corpus.cleaned)}
+    # Files that were changed or cleaned have another SHA-256 than the corpus.
+    known = {name for corpus in corpora for name in (*corpus.changed, *corpus.cleaned)}
+    known |= {file.sha256 for corpus in corpora for file in corpus.files.values()}
     data = manifest.get("data")
-    paths = map(Path, data if isinstance(data, dict) else ())
-    if rest := dict.fromkeys(path.name for path in paths if path.name not in known):
+    files = data.items() if isinstance(data, dict) else ()
+    digests = {path: file.get("sha256") if isinstance(file, dict) else "" for path, file in files}
+    used = [(Path(path).name, digest) for path, digest in digests.items()]
+    if rest := dict.fromkeys(name for name, digest in used if known.isdisjoint((name, digest))):
         reason = "no corpus.yaml beside it, or validation text"
         corpora.append(TrainedCorpus.of_unknown_origin(", ".join(rest), reason))
     start.began_from = "new weights"
     if isinstance(base := manifest.get("init_from"), dict):
-        folder = Path(str(base.get("folder")))
-        start.began_from = (run_dir_of(folder) or folder).name
+        start.began_from = model_name(Path(str(base.get("folder"))))
         corpora += _unrecorded(start.began_from).corpora
     start.corpora = corpora
     return [start]
@@ -109,9 +145,14 @@ def _valid(kind: type[Kind], entries: Any) -> list[Kind]:
 
 
 def continued(earlier: Iterable[Start], start: Start, step: int) -> list[dict[str, Any]]:
-    """A history with a start that has come to an update; without it where that did none."""
-    now = start.model_copy(update={"to_update": step})
-    starts = [*earlier, *([now] if step > now.from_update else [])]
+    """A history with a start that has come to an update; without it where that did none.
+
+    A start that goes on with the data of the one before is one with it.
+    """
+    starts = [*earlier]
+    if step > start.from_update:
+        before = starts.pop() if starts and starts[-1].is_continued_by(start) else start
+        starts.append(before.model_copy(update={"to_update": step}))
     return [each.model_dump() for each in starts]
 
 
@@ -178,9 +219,8 @@ def corpora_of_output(
     """The corpora behind what `models`, their folders, have made of `text` into the file `name`."""
     corpora = [corpus.used(f"translated into {name}") for corpus in text]
     for folder in models:
-        model = (run_dir_of(folder) or folder).name
         history = history_of(folder, read_meta(folder, []))
-        how = f"training data of {model}, which wrote {name}"
+        how = f"training data of {model_name(folder)}, which wrote {name}"
         corpora += [corpus.used(how) for corpus in corpora_of(history)]
     return merged(corpora)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,11 @@ class Reliability:
     auc: float  # how often the good line of two has more confidence; nan if all are alike
     bins: list[Bin]  # those that have lines
 
+    def values(self) -> dict[str, Any]:
+        """The measures for JSON, which has no nan."""
+        bins = [each._asdict() for each in self.bins]
+        return asdict(self) | {"auc": None if math.isnan(self.auc) else self.auc, "bins": bins}
+
     def table(self) -> str:
         """The bins as a table for people."""
         rows = [f"{'confidence':<12}{'lines':>7}{'mean':>7}{f'chrF ≥ {GOOD:g}':>11}"]
@@ -60,7 +66,7 @@ def fit_best(run_dir: Path, best: Path) -> str:
         penalty = read_config(folder).decode.length_penalty
         return fit_model(folder, sentences, good, penalty)
     except (CheckpointError, DataError) as error:  # the training itself is done
-        return str(error)
+        return f"note: mt translate --confidence is not available: {error}"
 
 
 def fit_model(

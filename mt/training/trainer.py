@@ -21,7 +21,7 @@ from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import update_manifest
 from mt.runs.metrics import OTHER_VALID
 from mt.runs.model_folder import checkpoints, step_name, step_of
-from mt.runs.origin import HISTORY, continued, history_of
+from mt.runs.origin import HISTORY, continued, history_of, model_name
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED
@@ -127,7 +127,7 @@ class Trainer:
                 origin = load_initial_weights(model, self.tokenizer, base, self.log.say)
                 self.meta["init_from"] = origin
                 self.earlier = history_of(base.folder, base.meta)
-                self.start.began_from = self.earlier[-1].model
+                self.start.began_from = model_name(base.folder)
                 if self.updater.ema is not None:
                     self.updater.ema.load_state_dict(model.state_dict())
             return

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, FiniteFloat, ValidationError, model_validator
+from typing_extensions import Self
 
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Line, Step
@@ -32,10 +33,16 @@ FEATURES = ("intercept", "score", "length", "flagged")
 class Confidence(BaseModel, frozen=True):
     """The weights of a fitted regression, and what it was fitted on."""
 
-    weights: dict[str, float]  # of `FEATURES`
-    length_penalty: float  # that the scores had
+    weights: dict[str, FiniteFloat]  # of `FEATURES`
+    length_penalty: FiniteFloat  # that the scores had
     lines: int
     good: float  # share of them
+
+    @model_validator(mode="after")
+    def _has_all_weights(self) -> Self:
+        if missing := {*FEATURES} - {*self.weights}:
+            raise ValueError(f"weights: missing {missing}")
+        return self
 
     def of(self, output: str, score: float, flags: Collection[str]) -> float:
         """The chance that an output is good."""
@@ -65,8 +72,8 @@ def fit(
     y = np.array(good, np.float64)
     if len(y) < LEAST_LINES or y.all() or not y.any():
         raise DataError(
-            f"no confidence is fitted: it needs at least {LEAST_LINES} lines, and some with a chrF "
-            f"of {GOOD:g} and some below; found {int(y.sum()):,} good of {len(y):,} lines"
+            f"a fit of confidence needs at least {LEAST_LINES} lines, and some with a chrF of "
+            f"{GOOD:g} and some below; found {int(y.sum()):,} good of {len(y):,} lines"
         )
     x = np.array([[row[name] for name in FEATURES] for row in rows])  # (lines, features)
     mean, spread = x.mean(0), x.std(0)
@@ -94,15 +101,13 @@ class AddConfidence(Step):
 
     def __init__(self, fitted: Confidence | None, length_penalty: float) -> None:
         """Raise ConfigError where none is fitted, or for other scores."""
-        remedy = (
-            "; mt evaluate --model M --fit-confidence fits one for M, on data.valid or --src, --ref"
-        )
+        remedy = "; mt evaluate --model M --fit-confidence makes one, on data.valid or --src, --ref"
         if fitted is None:
-            raise ConfigError(f"--confidence: none is fitted for this model or ensemble{remedy}")
+            raise ConfigError(f"--confidence: this model or ensemble has no usable fit{remedy}")
         if fitted.length_penalty != length_penalty:
             raise ConfigError(
-                f"--confidence: was fitted with length penalty {fitted.length_penalty:g}, and the "
-                f"scores of {length_penalty:g} differ{remedy}"
+                f"--confidence: was fitted for length penalty {fitted.length_penalty:g}, but this "
+                f"search uses {length_penalty:g}{remedy}"
             )
         self.fitted = fitted
 

@@ -135,6 +135,7 @@ CONFIG = {"src_lang": "de", "tgt_lang": "en", "train": [{"src": "train.src", "tg
     ("section", "fragments"),
     [
         ({"test": [{"test_set": "wmt200"}]}, ["data.test[0]", "'wmt200'", "mean wmt20", "--list"]),
+        ({"test": [{"test_set": "WMT20"}]}, ["data.test[0]", "'WMT20'", "mean wmt20"]),
         ({"valid": {"test_set": "wmt20", "tgt_lang": "xx"}}, ["data.valid[0]", "de-xx", "cs-en"]),
         (
             {"test": [{"test_set": "wmt18"}]},

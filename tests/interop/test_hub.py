@@ -31,7 +31,7 @@ from mt.runs.model_folder import read_folder, read_meta
 
 NAME = "Owner/opus"
 # Files of a model on the hub that mt has no use for.
-OTHER_FILES = "README.md", "tf_model.h5", "pytorch_model.bin"
+OTHER_FILES = "tf_model.h5", "pytorch_model.bin"
 
 
 @pytest.fixture
@@ -70,6 +70,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterato
 
 
 def test_imports_a_model_by_its_name(hub: Hub, tmp_path: Path, mt: Mt) -> None:
+    (hub.models[NAME] / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     hub.cuts = 1  # the connection breaks once in the middle of the weights
     commit = hub.commit_of(NAME)
     ended = mt("import", "huggingface", NAME, "--revision", "v1", "-o", tmp_path / "by-name")
@@ -78,9 +79,13 @@ def test_imports_a_model_by_its_name(hub: Hub, tmp_path: Path, mt: Mt) -> None:
     assert not {*OTHER_FILES} & {*hub.fetched()}
     assert any("model.safetensors bytes=23000-" in line for line in hub.asked)
     assert not list(tmp_path.rglob("*.incomplete"))
-    import_model(SAVED, tmp_path / "by-folder")
+    import_model(hub.models[NAME], tmp_path / "by-folder")
     metas = [read_meta(tmp_path / name, []) for name in ("by-name", "by-folder")]
     assert metas[0]["sha256"]["model.safetensors"] == metas[1]["sha256"]["model.safetensors"]
+    assert metas[0]["history"] == metas[1]["history"]
+    (corpus,) = metas[0]["history"][0]["corpora"]
+    stated = "unknown: the model's card states cc-by-4.0"
+    assert (corpus["name"], corpus["licence"]) == ("training data of opus", stated)
     from_hub = {"hub": NAME, "commit": commit}
     assert metas[0]["imported"] == metas[1]["imported"] | from_hub
     card = model_card(load_model(tmp_path / "by-name"), "usage")
@@ -144,6 +149,7 @@ def test_without_a_network_takes_what_was_fetched_before(
     ("name", "fragments"),
     [
         ("hf:opus", ["--model hf:opus", "must be hf:OWNER/NAME"]),
+        ("hf:../..", ["hf:../..: cannot be fetched", "'../..'; correct the name"]),
         ("hf:Owner/opuss", ["hf:Owner/opuss", "no http", "Owner/opuss", "private", "HF_TOKEN"]),
         ("hf:Other/opus", ["hf:Other/opus", "did you mean Owner/opus?"]),
         (f"hf:{NAME}@v9", [f"hf:{NAME}@v9", "no such revision", "branch, tag or commit"]),
@@ -199,6 +205,9 @@ def test_messages_without_a_network_or_a_cache(
     two = mt(*importing, f"hf:{NAME}@v1", "--revision", "v2", "-o", "x")
     assert says(refused(two), f"hf:{NAME}@v1", "--revision v2", "leave one out")
     assert says(refused(mt(*importing, NAME, "-o", SAVED)), SAVED, "already exists")
+    message = refused(mt(*importing, "models/opus", "-o", "x"))
+    assert says(message, "there is no folder models/opus here; hf:models/opus", "Owner/opus?")
+    assert "folder" not in refused(mt(*importing, "hf:models/opus", "-o", "x"))
 
 
 # --- push -------------------------------------------------------------------------------------

@@ -47,6 +47,13 @@ def test_the_card_of_a_run_has_languages_data_scores_and_commands(
     parameters = sum(each.numel() for each in loaded.model.parameters())
     assert f"{parameters:,} parameters" in body
     assert "With mt " in body
+    history = loaded.meta["history"]
+    changed = {str(train): {"lines": 1_900, "sha256": "before"}}
+    both = {**loaded.meta, "history": [history[0] | {"files": changed}, *history]}
+    card = model_card(replace(loaded, meta=both), "Use it.")
+    assert says(
+        card, "| train.src | 1,900 | `before` |\n", f"| train.src | 2,000 | `{sha256_of(train)}` |"
+    )
     mean = replace(loaded, meta={**loaded.meta, "averaged": [1, loaded.meta["step"]]})
     assert "## Scores" not in model_card(mean, "Use it.")  # those of its newest checkpoint
 

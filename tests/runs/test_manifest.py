@@ -123,12 +123,14 @@ def test_damaged_corpora_of_a_manifest_are_left_out(entries: object) -> None:
         source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
         fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
     )  # fmt: skip
-    good = {**record.model_dump(), "changed": ["a.de"]}
+    files = {"b.de": {"bytes": 1, "sha256": "fetched"}}
+    good = {**record.model_dump(), "changed": ["a.de"], "files": files}
     manifest = {"corpora": [1, {**good, "new": 1}], "init_from": {"folder": "a/base"}}
-    (start,) = recorded_history(manifest | {"data": {"b/own.de": {}}}, "run", 5)
+    data = {"b.de": {"sha256": "fetched"}, "x/b.de": {"sha256": "own"}, "c": 5}
+    (start,) = recorded_history(manifest | {"data": data}, "run", 5)
     assert (start.model, start.updates, start.began_from) == ("run", "1–5", "base")
     corpus, text, base = start.corpora
-    assert (text.name, base.name) == ("own.de", "training data of base")
+    assert (text.name, base.name) == ("b.de, c", "training data of base")
     assert text.licence == "unknown: no corpus.yaml beside it, or validation text"
     assert base.licence == "unknown: not recorded"
     assert corpus.model_dump().items() >= good.items()

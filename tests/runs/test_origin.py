@@ -18,9 +18,17 @@ from mt.api import export
 from mt.data.reading.corpus_record import CorpusRecord, files_in
 from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
-from mt.model.checkpoint import average_run, load_model
+from mt.model.checkpoint import average_models, average_run, load_model
 from mt.runs.manifest import read_manifest
-from mt.runs.origin import corpora_of_output, corpora_of_text, merged, recorded_history
+from mt.runs.model_folder import read_meta
+from mt.runs.origin import (
+    Start,
+    corpora_of_output,
+    corpora_of_text,
+    history_of,
+    merged,
+    recorded_history,
+)
 from mt.training.launch import train
 from mt.training.trainer import Trainer
 
@@ -109,6 +117,24 @@ def test_each_start_that_did_updates_is_in_the_history(
         "1–4",
         "5–7",
     ]
+    older = run / "checkpoints" / "step-00000004"
+    assert [start.updates for start in history_of(older, read_meta(older, []))] == ["1–4"]
+    assert [start.updates for start in history_of(older, {"step": 3, "history": []})] == ["1–3"]
+    # Damaged, or of no run: nothing is claimed.
+    assert [start.updates for start in history_of(older, {"step": "four"})] == ["1–4", "5–7"]
+    assert [start.began_from for start in history_of(run, {"step": "four"})] == ["not recorded"]
+    # A start on the same data goes on with the row of the one before.
+    trained("run", closed, max_steps=8)
+    history = recorded_history(read_manifest(run), "run")
+    assert [start.updates for start in history] == ["1–4", "5–8"]
+
+
+def test_exported_files_of_one_name_stay_apart() -> None:
+    paths = ["/a/X/t.de", "/b/B/t.de", "/c/B/t.de", "t.de", "/a/own.de"]
+    start = Start(model="", began_from="", corpora=[], files={path: {"by": path} for path in paths})
+    exported = start.without_folders()
+    names = ["X/t.de", "B/t.de", "B/t.de (2)", "t.de", "own.de"]
+    assert exported.files == {name: {"by": path} for name, path in zip(names, paths, strict=True)}
 
 
 def test_models_that_began_from_others_keep_their_corpora(
@@ -126,6 +152,14 @@ def test_models_that_began_from_others_keep_their_corpora(
     assert licences_of(tuned) == behind
     history = recorded_history(read_manifest(tuned), "")
     assert [start.began_from for start in history] == ["new weights", "base"]
+    # The average of two models began from neither alone, and the card names both.
+    average_models([tuned, base], [0.25, 0.75], tmp_path / "mixed")
+    card = model_card(load_model(tmp_path / "mixed"), "Use it.")
+    assert says(card, "the average of several models, 0.25 of tuned + 0.75 of base.")
+    assert "of update" not in card
+    assert str(tmp_path) not in card
+    again = trained("again", plain, max_steps=1, init_from=str(tmp_path / "mixed"))
+    assert recorded_history(read_manifest(again), "")[-1].began_from == "mixed"
     average_run(tuned, 1, tmp_path / "mean")
     assert licences_of(tmp_path / "mean") == behind
     if find_spec("transformers"):

@@ -16,8 +16,8 @@ from messages import says
 import mt as package
 from mt.errors import DataError
 from mt.model.checkpoint import average_run
-from mt.runs.model_folder import find_model, read_meta
-from mt.training.calibration import good_lines, reliability
+from mt.runs.model_folder import find_model, read_meta, write_meta
+from mt.training.calibration import fit_best, good_lines, reliability
 from mt.translate.confidence import RIDGE, WORST_SCORE, Confidence, confidence_of, features, fit
 
 Row = dict[str, float]
@@ -60,14 +60,18 @@ def test_a_fit_that_tells_nothing_is_refused_and_one_that_tells_all_is_finite() 
     ):
         with pytest.raises(DataError) as error:
             fit(texts, labels, 1.0)
-        assert says(str(error.value), "no confidence is fitted", "at least 20 lines", count)
+        assert says(str(error.value), "a fit of confidence needs at least 20 lines", count)
     separable = [row["score"] > -1 for row in rows]
     fitted = fit(rows, separable, 1.0)
     assert all(map(math.isfinite, fitted.weights.values()))
     assert fitted.of("xxxx", -0.1, []) > 0.95 > 0.05 > fitted.of("xxxx", -1.9, [])
     assert fitted.of("", math.nan, ["empty"]) == fitted.of("", WORST_SCORE, ["empty"])
     assert confidence_of({"confidence": fitted.model_dump()}) == fitted
-    assert confidence_of({"confidence": 3}) is confidence_of({}) is None
+    damaged = [3, None, fitted.model_dump() | {"length_penalty": math.inf}]
+    for weights in ({"intercept": 1.0}, {**fitted.weights, "score": math.nan}):
+        damaged.append(fitted.model_dump() | {"weights": weights})
+    assert [confidence_of({"confidence": each}) for each in damaged] == [None] * len(damaged)
+    assert confidence_of({}) is None
 
 
 def test_reliability_is_counted_by_hand() -> None:
@@ -118,6 +122,18 @@ def test_training_fits_it_and_translations_have_it(
         assert next(translator.translate(texts)).confidence is None
 
 
+def test_a_training_that_cannot_fit_it_says_what_is_lost(
+    copied_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = find_model(copied_run)
+    write_meta(
+        best, {key: each for key, each in read_meta(best, []).items() if key != "confidence"}
+    )
+    monkeypatch.setattr("mt.translate.confidence.LEAST_LINES", 41)
+    said = fit_best(copied_run, best)
+    assert says(said, "note: mt translate --confidence is not available", "at least 41 lines")
+
+
 def test_a_model_without_it_is_told_which_command_fits_it(
     mt: Mt, copied_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
@@ -126,7 +142,9 @@ def test_a_model_without_it_is_told_which_command_fits_it(
     average_run(copied_run, 1, mean)
     translate = ("translate", "-m", mean, "--confidence", tiny_corpus / "test.src")
     message = refused(mt(*translate))
-    assert says(message, "--confidence: none is fitted", "mt evaluate --model M --fit-confidence")
+    assert says(
+        message, "--confidence: this model", "no usable fit; mt evaluate --model M --fit-conf"
+    )
     test = ("--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt")
     fitted = mt("evaluate", "-m", mean, "--fit-confidence", *test)
     assert says(fitted.out.decode(), "confidence: fitted on 40 lines, ", "% with a chrF of")
@@ -135,18 +153,21 @@ def test_a_model_without_it_is_told_which_command_fits_it(
     assert confidence_of(read_meta(mean, [])) not in (on_test, None)
     assert mt(*translate).code == 0
     message = refused(mt(*translate, "--length-penalty", 0.5))
-    assert says(message, "length penalty 1", "of 0.5 differ", "--fit-confidence")
+    assert says(message, "fitted for length penalty 1", "uses 0.5", "--fit-confidence")
     message = refused(mt(*translate, "-m", copied_run))
-    assert says(message, "--confidence: none is fitted", "ensemble")
+    assert says(message, "ensemble has no usable fit")
     table = mt("evaluate", "-m", mean, "--reliability", *test).out.decode()
     assert says(table, "confidence", "lines", "mean", "chrF ≥ 50", "0.9–1.0", "40 lines", "AUC 0.")
     measured = json.loads(mt("evaluate", "-m", mean, "--reliability", "--json").out)
     assert measured["test.src"]["lines"] == 40
     assert f"AUC {measured['test.src']['auc']:.3f}" in table
-    few = tmp_path / "few"
-    few.write_text("eins\n")
-    message = refused(mt("evaluate", "-m", mean, "--fit-confidence", "--src", few, "--ref", few))
-    assert says(message, "no confidence is fitted", "at least 20 lines", "of 1 lines")
+    assert {*measured["test.src"]["bins"][0]} == {"low", "lines", "confidence", "good"}
+    (tmp_path / "few").write_text("eins\n")
+    few = ("--src", tmp_path / "few", "--ref", tmp_path / "few")
+    measured = json.loads(mt("evaluate", "-m", mean, "--reliability", "--json", *few).out)
+    assert (measured["few"]["lines"], measured["few"]["auc"]) == (1, None)
+    message = refused(mt("evaluate", "-m", mean, "--fit-confidence", *few))
+    assert says(message, "a fit of confidence needs at least 20 lines", "of 1 lines")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +178,14 @@ def test_a_model_without_it_is_told_which_command_fits_it(
         (["translate", "--confidence", "--format", "srt"], ["--format srt", "--confidence"]),
         (["evaluate", "--reliability", "--fit-confidence"], ["--fit-confidence", "give one"]),
         (["evaluate", "--reliability", "-m", "other"], ["--reliability: takes one --model"]),
+        (
+            ["evaluate", "--reliability", "--metrics", "chrf", "--tsv", "--slices", "length"],
+            ["--reliability: reads no --metrics, --tsv, --slices; leave that out"],
+        ),
+        (
+            ["evaluate", "--fit-confidence", "--json", "--confidence"],
+            ["--fit-confidence: reads no --json, --confidence"],
+        ),
     ],
     ids=str,
 )  # fmt: skip

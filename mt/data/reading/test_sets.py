@@ -28,7 +28,7 @@ def language_pair(name: str, languages: tuple[str, str], where: str) -> str:
     from sacrebleu import DATASETS
 
     if name not in DATASETS:
-        similar = difflib.get_close_matches(name, DATASETS, SHOWN, 0.5)
+        similar = difflib.get_close_matches(name.lower(), DATASETS, SHOWN, 0.5)
         hint = f"; did you mean {', '.join(similar)}?" if similar else ""
         raise DataError(
             f"{where}: sacreBLEU has no test set {name!r}{hint} (all of them: sacrebleu --list); "
