@@ -119,6 +119,7 @@ def split(
     except OSError as error:
         reason = f"cannot be written ({error.strerror})"
         raise DataError(f"--output {output}: {reason}; give a folder elsewhere") from error
-    counts = dict(zip(["train", *sizes], np.bincount(parts).tolist(), strict=True))
+    written = np.bincount(parts, minlength=1 + len(sizes)).tolist()
+    counts = dict(zip(["train", *sizes], written, strict=True))
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print_result(f"{output}: {listed}")

@@ -59,7 +59,7 @@ def features(output: str, score: float | None, flags: Collection[str]) -> dict[s
 
 
 def confidence_of(meta: Mapping[str, Any]) -> Confidence | None:
-    """What a model's `meta.json` has; None without, and for what is damaged."""
+    """The fit in a model's `meta.json`; None where there is none, or a damaged one."""
     with suppress(ValidationError):
         return Confidence.model_validate(meta.get(CONFIDENCE))
     return None

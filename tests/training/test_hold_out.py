@@ -91,6 +91,12 @@ def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_p
     assert (ended.code, says(ended.out.decode(), "1,960 train", "40 valid")) == (0, True)
     sizes = {path.name: len(lines_of(path)) for path in (tmp_path / "parts").iterdir()}
     assert sizes == {"train.de": 1960, "train.en": 1960, "valid.de": 40, "valid.en": 40}
+    # Only groups of two pairs: a set of one stays empty.
+    twice = [tmp_path / "twice.de", tmp_path / "twice.en"]
+    for path in twice:
+        write_lines(path, [f"line {n // 2}" for n in range(20)])
+    ended = mt("data", "split", *twice, "--valid", 1, "--test", 0, "-o", tmp_path / "empty")
+    assert (ended.code, says(ended.out.decode(), "20 train, 0 valid")) == (0, True)
     for arguments, parts in (
         (["-o", tmp_path / "parts"], ("--output", "already exists")),
         (["--langs", "de-de", "-o", tmp_path / "new"], ("--langs", "two languages")),
