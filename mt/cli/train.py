@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from mt.cli.options import (
     execution_option,
     output_option,
 )
+from mt.errors import ConfigError
 
 # fmt: off
 Fresh = Annotated[bool, output_option("--fresh", help=
@@ -24,6 +26,9 @@ DryRun = Annotated[bool, execution_option("--dry-run", help=
     "nothing")]
 Processes = Annotated[int, execution_option("--processes", metavar="N", min=1, help=
     "processes that train together on this machine, on its cores or on N GPUs")]
+Time = Annotated[str | None, execution_option("--time", metavar="TIME", help=
+    "train as many epochs as fit, such as 90m or 1h30m: sets train.max_minutes; to resume, give it "
+    "again")]
 # fmt: on
 
 
@@ -33,6 +38,7 @@ def train(
     run_dir: RunDir = None,
     fresh: Fresh = False,
     dry_run: DryRun = False,
+    time: Time = None,
     processes: Processes = 1,
     device: DeviceName = "auto",
 ) -> None:
@@ -42,11 +48,14 @@ def train(
     mt train --config base.yaml
     mt train --config multi30k.yaml --set data.root=corpora/multi30k
     mt train --config base.yaml --dry-run
+    mt train --config small.yaml --time 60m
     mt train --config base.yaml --processes 2
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
     from mt import api
 
+    if time is not None:
+        settings = [*(settings or []), f"train.max_minutes={minutes_of(time)}"]
     if processes == 1:
         outcome = api.train(config, run_dir, settings, device=device, fresh=fresh, dry_run=dry_run)
         if dry_run and os.environ.get("RANK", "0") == "0":
@@ -59,3 +68,13 @@ def train(
     given += [word for setting in settings or [] for word in ("--set", setting)]
     given += ["--fresh"] * fresh + ["--dry-run"] * dry_run
     sys.exit(run_processes(given, processes))
+
+
+def minutes_of(time: str) -> float:
+    """The minutes of `90m`, `2h` or `1h30m`. Raises ConfigError for what is none."""
+    given = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", time)
+    hours, minutes, seconds = (int(part or 0) for part in given.groups()) if given else (0, 0, 0)
+    total = 60 * hours + minutes + seconds / 60
+    if not total:
+        raise ConfigError(f"--time: must be a time such as 90m, 2h or 1h30m, found {time!r}")
+    return total

@@ -225,6 +225,9 @@ class TrainConfig(_Strict):
         None,
         "epochs until training ends, if that is sooner; null: any; auto: by the number of pairs",
     )
+    max_minutes: Positive | None = key(
+        None, "lower max_epochs to what fits into so many minutes here, as measured; null: any"
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto", "arithmetic of the model; auto: bf16 where the device computes it fast"
     )

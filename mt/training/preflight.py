@@ -5,39 +5,31 @@ Running out of memory shows at once, not after hours, and the time of the traini
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from mt.data.tokens.batches import collate, shard_of
+from mt.data.tokens.batches import collate
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.training.runlog import format_duration
+from mt.training.timing import SECONDS_OF_TIMING, seconds_of, seconds_of_update
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
     from mt.data.tokens.plan import Plan
     from mt.training.checkpoints import TrainState
     from mt.training.prepare import Prepared
-    from mt.training.update import Updater
 
 # Sentences of the validation set that are translated, the longest ones; on a GPU several batches.
 N_TRANSLATED = {"cpu": 16, "cuda": 1024}
-# Updates that are timed, unless their batches would take longer than so many seconds together.
-N_TIMED = 8
-SECONDS_OF_TIMING = 5.0
-# Updates whose padding is counted: their order is random, and an epoch may have 100,000.
-N_COUNTED = 1000
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ def _run_on_this_rank(
         n_tokens = int(lengths[indices].max())
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
         batch = collate(plan.pairs.pairs(indices))
-        seconds = _seconds_of(updater, updater.dry_run_step, batch)
+        seconds = seconds_of(updater, updater.dry_run_step, batch)
     _translate_longest(prepared, say)
     memory_mb = peak_memory_mb(device)
     say("preflight: timing typical updates")
@@ -113,43 +105,6 @@ def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
     )
     with suppress(NonFiniteError):  # training skips such updates, or returns to a checkpoint
         translate(model, device, lines, directions)
-
-
-def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) -> float:
-    """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
-
-    Time of forward and backward passes is proportional to the padded tokens of an update. It is
-    measured on at most `N_TIMED` updates, whose order is random, and at most `n_batches` of their
-    micro-batches. The median of the updates counts, so that what else the machine does for a moment
-    does not.
-    """
-    world = updater.world
-    updates = plan.updates(epoch)
-    per_token: list[float] = []
-    for update in islice(updates, N_TIMED):
-        batches, _ = shard_of(plan, update, world.rank, world.size)
-        batches = batches[:n_batches]
-        if not batches:
-            break
-        n_batches -= len(batches)
-        seconds = sum(_seconds_of(updater, updater.dry_run_step, batch) for batch in batches)
-        per_token.append(seconds / sum(batch.n_padded for batch in batches))
-    counted = [batch for update in islice(updates, N_COUNTED) for batch in update]
-    n_padded = sum(sum(plan.n_tokens(batch)) for batch in counted)
-    tokens_per_update = n_padded / min(len(updates), N_COUNTED) / world.size
-    step = _seconds_of(updater, updater.skip_step)
-    return float(np.median(per_token)) * tokens_per_update + step
-
-
-def _seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
-    """Seconds that `call` takes on the device."""
-    if updater.device.is_cuda:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call(*arguments)
-    if updater.device.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def describe_training(prepared: Prepared, state: TrainState, preflight: Preflight) -> str:

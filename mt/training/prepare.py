@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -46,12 +47,14 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
-from mt.runs.model_folder import SEVERAL_SENTENCES
+from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints
 from mt.runs.origin import Start, corpora_of_text, files_of
-from mt.runs.run_dir import CLEANED, STORE
+from mt.runs.run_dir import CLEANED, STORE, write_config
 from mt.runtime.distributed import World
+from mt.runtime.failures import explain_failures
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
+from mt.training.timing import typical_update
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -68,6 +71,8 @@ if TYPE_CHECKING:
 PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 # Sources whose sentences are counted: the share is then known to 0.5 %.
 SENTENCES_SAMPLE = 2_000
+# Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
+UPDATES_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -136,15 +141,21 @@ def prepare(
     world = world or World()
     read = read or CorpusRead()
     given, config = config, hold_out(config, log, world)
-    data = with_ends_in_numbers(plan_data(config.data), config.train)
+    data = plan_data(config.data)
     cleaned = with_cleaned_text(data, log, world)
     tokenizer = prepare_tokenizer(config, cleaned, log, world, base, read.sample)
     store = prepare_store(cleaned, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     plans, config = make_plans(config, data, store, tokenizer, updater, log)
+    epochs = Epochs(data, plans, config.train)
+    if (fitting := epochs_in_time(epochs, updater, started, log)) is not None:
+        train = config.train.model_copy(update={"max_epochs": fitting})
+        config, given = (each.model_copy(update={"train": train}) for each in (config, given))
+        world.on_main(partial(write_config, log.run_dir, given))
     recorded = given.model_copy(update={"batch": updater.config.batch})
-    config = settle_length(config, data, plans, log)
+    data = with_ends_in_numbers(data, config.train)
+    config = settle_length(config, epochs, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
     if len(data.flows) > 1 and len(data.stages) == 1:
         kept, drawn = plans[0].pairs.kept, plans[0].drawn
@@ -192,23 +203,80 @@ def make_plans(
     return plans, config
 
 
-def settle_length(config: Config, data: DataPlan, plans: Sequence[Plan], log: RunLog) -> Config:
+@dataclass(frozen=True)
+class Epochs:
+    """How many updates the epochs of a training have."""
+
+    data: DataPlan
+    plans: Sequence[Plan]  # of each stage
+    train: TrainConfig
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """The updates of the first epoch of each stage; its others count as many."""
+        return [len(plan.for_epoch(0, Event()).updates(0)) for plan in self.plans]
+
+    def updates(self, epochs: float) -> float:
+        """The updates of so many epochs, where a stall counts as if it came at once."""
+        train = self.train.model_copy(update={"max_epochs": epochs})
+        stages = with_ends_in_numbers(self.data, train).stages
+        updates, left = 0.0, epochs
+        for stage, plan, length in zip(stages, self.plans, self.lengths, strict=True):
+            in_stage = min(left, plan.epochs_until(stage.until, length))
+            updates += in_stage * length
+            left -= in_stage
+        return updates
+
+    def within(self, updates: float) -> float:
+        """The epochs that have about so many updates."""
+        epochs = updates / self.lengths[-1]
+        for _ in range(5):  # shares of stages are whole epochs, so that updates grow in steps
+            epochs *= updates / self.updates(epochs)
+        return epochs
+
+
+def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog) -> float | None:
+    """The epochs that fit into `train.max_minutes`, which count from `started`.
+
+    None if nothing lowers `train.max_epochs`: without such a limit, where more would fit, and in a
+    run that has a checkpoint, which keeps its epochs. Raises ConfigError if no time is left.
+    """
+    minutes, most, world = epochs.train.max_minutes, epochs.train.epochs, updater.world
+    if minutes is None or world.on_main(lambda: bool(checkpoints(log.run_dir))):
+        return None
+    log.say("train.max_minutes: timing typical updates")
+    timed = explain_failures(updater.device)(typical_update)
+    seconds = world.all_or_raise(lambda: timed(updater, epochs.plans[0]))
+    per_update = max(world.all_gather(seconds))
+    gone = max(world.all_gather(time.perf_counter() - started))
+    left = UPDATES_SHARE * 60 * minutes - gone
+    if left < per_update:
+        raise ConfigError(
+            f"train.max_minutes: leaves no time to train, found {minutes:g}: the data took "
+            f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
+        )
+    fitting = epochs.within(left / per_update)
+    if most is not None and fitting >= most:
+        return None
+    fitting = float(f"{fitting:.3g}")
+    log.say(
+        f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with "
+        f"{per_update:.2f} s an update"
+    )
+    return fitting
+
+
+def settle_length(config: Config, lengths: Epochs, log: RunLog) -> Config:
     """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
 
-    All epochs of a stage count as long as its first one, and a stall as if it came at once. Raises
-    ConfigError if a cosine has no updates left after its warm-up.
+    Raises ConfigError if a cosine has no updates left after its warm-up.
     """
     epochs, most = config.train.epochs, config.train.max_steps
     if epochs is None:
         return config
-    lengths = [len(plan.for_epoch(0, Event()).updates(0)) for plan in plans]
-    updates, left = 0.0, epochs
-    for stage, plan, length in zip(data.stages, plans, lengths, strict=True):
-        in_stage = min(left, plan.epochs_until(stage.until, length))
-        updates += in_stage * length
-        left -= in_stage
+    updates = lengths.updates(epochs)
     wanted = max(1, round(min(updates, 1e15)))  # 1e308 epochs are infinitely many updates
-    of = " and ".join(f"{length:,}" for length in lengths)
+    of = " and ".join(f"{length:,}" for length in lengths.lengths)
     log.say(
         f"train.max_epochs: {epochs:g} epoch{'s' * (epochs != 1)} of {of} updates are {wanted:,} "
         "updates" + (f"; train.max_steps ends training after {most:,}" if most < wanted else "")

@@ -51,6 +51,7 @@ OTHER: dict[str, Any] = {
     "optim.betas": [0.8, 0.9],
     "train.compile": False,
     "train.max_epochs": 3,
+    "train.max_minutes": 60,
     "train.comet_model": "comet",
     "train.ema": 0.99,
     "train.init_from": "model",

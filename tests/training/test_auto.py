@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from mt.config.load import load_config
 from mt.data.reading import check
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
+from mt.runs.model_folder import read_config
+from mt.training import prepare
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
@@ -75,6 +78,55 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     assert says(resumed, "auto is 310", "auto is 0.25", "auto is 3, since this run was started")
     assert "dropout: was" not in log_of(one)
     assert "max_epochs: was" not in log_of(one)
+
+
+@pytest.mark.parametrize("stages", [None, [{"until": {"share": 0.2}, "both_directions": True}, {}]])
+def test_a_training_takes_the_time_that_is_given(
+    quick_config: QuickConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stages: list[Any] | None,
+) -> None:
+    """Nine tenths of the time have updates; a run that was started keeps its epochs."""
+    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan: 100.0)
+    wanted = 40
+    values = {
+        "data": {"stages": stages},
+        "train": {"max_minutes": wanted * 100 / 60 / 0.9, "max_epochs": "auto", "max_steps": 99},
+    }
+    outcome = train(quick_config(BLIND, values), tmp_path, "cpu", dry_run=True)
+    updates = int(re.search(r"updates to do +(\d+)", outcome.reason)[1])
+    assert wanted - 4 <= updates <= wanted  # of the first epoch's length; preparation takes some
+
+    values["train"] |= {"max_steps": 1}
+    train(quick_config(BLIND, values), tmp_path, "cpu")
+    told = log_of(tmp_path)
+    epochs = load_config(str(tmp_path / "config.yaml")).config.train.epochs
+    assert says(told, f"{epochs:g} epochs fit into {wanted * 100 / 54:g} minutes", "100.00 s")
+    assert read_config(tmp_path).train.epochs == epochs  # of the checkpoint
+    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan: 1.0)
+    values["train"] |= {"max_steps": 2}
+    train(quick_config(BLIND, values), tmp_path, "cpu")
+    assert load_config(str(tmp_path / "config.yaml")).config.train.epochs == epochs
+    assert "max_epochs: was" not in log_of(tmp_path)
+
+
+def test_time_that_is_too_short_or_longer_than_needed(
+    mt: Mt, tiny_config: Path, tmp_path: Path
+) -> None:
+    """Nothing makes a training longer than its config says."""
+    command = ["train", "-c", tiny_config, "--run-dir", tmp_path / "run", "--dry-run"]
+    for time, fragments in (
+        ("1x", ("--time", "90m", "'1x'")),
+        ("0m", ("--time", "found '0m'")),
+        ("1s", ("train.max_minutes", "no time to train", "0.0166", "raise it")),
+    ):
+        ended = mt(*command, "--time", time)
+        assert ended.code == 2
+        assert says(ended.err, *fragments)
+    ended = mt(*command, "--time", "100h", "--set", "train.max_epochs=0.5")
+    assert "epochs fit" not in ended.err
+    assert "0.5 epochs of" in ended.err
 
 
 def test_a_vocabulary_that_is_kept_has_its_size(

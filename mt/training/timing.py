@@ -1,0 +1,71 @@
+"""The time of an update, measured before training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import islice
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mt.data.tokens.batches import collate, shard_of
+
+if TYPE_CHECKING:
+    from mt.data.tokens.plan import Plan
+    from mt.training.update import Updater
+
+# Updates that are timed, unless their batches would take longer than so many seconds together.
+N_TIMED = 8
+SECONDS_OF_TIMING = 5.0
+# Updates whose padding is counted: their order is random, and an epoch may have 100,000.
+N_COUNTED = 1000
+
+
+def typical_update(updater: Updater, plan: Plan) -> float:
+    """Seconds that a mean update of the first epoch takes this rank, without the very first one."""
+    plan = plan.for_epoch(0, Event())
+    updater.skip_step()  # the optimiser allocates its moments
+    batch = collate(plan.pairs.pairs(plan.updates(0)[0][0]))
+    seconds_of(updater, updater.dry_run_step, batch)  # loads what is loaded once
+    seconds = seconds_of(updater, updater.dry_run_step, batch)
+    return seconds_of_update(updater, plan, 0, max(1, int(SECONDS_OF_TIMING / seconds)))
+
+
+def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) -> float:
+    """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
+
+    Time of forward and backward passes is proportional to the padded tokens of an update. It is
+    measured on at most `N_TIMED` updates, whose order is random, and at most `n_batches` of their
+    micro-batches. The median of the updates counts, so that what else the machine does for a moment
+    does not.
+    """
+    world = updater.world
+    updates = plan.updates(epoch)
+    per_token: list[float] = []
+    for update in islice(updates, N_TIMED):
+        batches, _ = shard_of(plan, update, world.rank, world.size)
+        batches = batches[:n_batches]
+        if not batches:
+            break
+        n_batches -= len(batches)
+        seconds = sum(seconds_of(updater, updater.dry_run_step, batch) for batch in batches)
+        per_token.append(seconds / sum(batch.n_padded for batch in batches))
+    counted = [batch for update in islice(updates, N_COUNTED) for batch in update]
+    n_padded = sum(sum(plan.n_tokens(batch)) for batch in counted)
+    tokens_per_update = n_padded / min(len(updates), N_COUNTED) / world.size
+    step = seconds_of(updater, updater.skip_step)
+    return float(np.median(per_token)) * tokens_per_update + step
+
+
+def seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
+    """Seconds that `call` takes on the device."""
+    if updater.device.is_cuda:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call(*arguments)
+    if updater.device.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
