@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.tokenizer import EOS, PAD
@@ -22,6 +22,7 @@ from mt.training.loss import LogitsGradient, logits_gradient
 
 if TYPE_CHECKING:
     from mt.data.tokens.store import Store
+    from mt.model.transformer import Transformer
 
 # What torch.compile generates code with; tests replace it.
 BACKEND: Any = "inductor"
@@ -30,8 +31,8 @@ PROBE_TOKENS = 8192
 MOST_GRAPHS = 16  # of one function; batches need one
 
 
-def compile_for_all_shapes(model: nn.Module) -> Callable[..., Tensor]:
-    """Compile a `Transformer`, plain or in DistributedDataParallel, into one graph.
+def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
+    """Compile a `Transformer` into one graph.
 
     Returns its `forward`. torch.compile makes a graph of its own for each batch of one row, and by
     default for each pair of dimensions that happen to be equal. So the number of rows and both
@@ -51,8 +52,7 @@ def compile_for_all_shapes(model: nn.Module) -> Callable[..., Tensor]:
         # only from 5 * 2**20 elements on, 10,240 tokens of 512.
         triton.mix_order_reduction_non_strict_mode = True
     compiled = torch.compile(model, backend=BACKEND)
-    plain: Any = getattr(model, "module", model)
-    max_positions: int = plain.config.max_positions
+    max_positions = model.config.max_positions
 
     def forward(src: Tensor, tgt_in: Tensor, src_mask: Tensor, *positions: Tensor) -> Tensor:
         rows, length = tgt_in.shape

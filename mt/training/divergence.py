@@ -65,10 +65,9 @@ def first_non_finite(updater: Updater, update: Update, step: int) -> str:
     model.train()
     with torch.no_grad():
         for batch in update.batches:
-            if batch.n_tgt:  # else a placeholder for a rank without sentences
-                batch = batch.to(updater.device.device)
-                loss = batch_loss(model, model.output, batch, 0.0)
-                non_finite += ["the loss"] * (not loss.nll.isfinite())
+            batch = batch.to(updater.device.device)
+            loss = batch_loss(model, model.output, batch, 0.0)
+            non_finite += ["the loss"] * (not loss.nll.isfinite())
     for hook in hooks:
         hook.remove()
     return next(iter(non_finite), "")

@@ -244,7 +244,6 @@ def batch_loss(
         return smoothed_cross_entropy(
             hidden, output.weight, output.bias, batch.tgt_out, smoothing, gradient=gradient
         )
-    # In one call, because DistributedDataParallel exchanges gradients once per forward call.
     twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
     rows = torch.stack(
         [batch.tgt_positions, batch.tgt_positions + batch.tgt_in.numel()], dim=1

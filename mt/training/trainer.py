@@ -294,12 +294,7 @@ class Trainer:
             # A copy: the error itself holds on to the tensors of the failed pass.
             self.too_little_memory = TooLittleMemoryError(str(error))
             self.signals.number = signal.SIGTERM  # all end as after a signal, with this error
-        try:
-            return self.updater.skip_update(self.state.step)
-        except RuntimeError as error:
-            # Others wait for the rest of its gradients: over gloo they see at once that this
-            # process ends, and over NCCL torchrun or srun ends them.
-            raise self.too_little_memory from error
+        return self.updater.skip_update(self.state.step)
 
     def _require_memory(self) -> None:
         if self.too_little_memory is not None:

@@ -6,7 +6,6 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +24,6 @@ from mt.training.compilation import (
     PROBE_TOKENS,
     compile_for_all_shapes,
     compile_loss,
-    made_up_batch,
     n_compiled_graphs,
     probe_batch,
 )
@@ -68,12 +66,12 @@ class Updater:
         seed_everything(config.run.seed)
         self.model = build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
+        world.share_weights(self.model.parameters())
         freeze(self.model, config.train.freeze, say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optim, device.dtype)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
-        self.replica = world.wrap(self.model)
-        self.forward: Any = self.replica  # compiled by `choose_forward`
+        self.forward: Any = self.model  # compiled by `choose_forward`
         self.loss_gradient: LogitsGradient = logits_gradient  # the same
         self.n_graphs: int | None = None  # compiled graphs after the first update
         # Updates in a row whose gradient was not finite, and the most since `most_skipped` was
@@ -100,7 +98,7 @@ class Updater:
 
     def _stop_compiling(self, reason: str) -> None:
         """Go on with the plain model. Raises ConfigError if `train.compile` is true."""
-        self.forward = self.replica
+        self.forward = self.model
         self.loss_gradient = logits_gradient
         torch._dynamo.reset()  # frees what has been compiled
         if self.config.train.compile is True:
@@ -119,14 +117,9 @@ class Updater:
         except MtError:  # such as too little memory
             raise
         except Exception as error:
-            if self.forward is self.replica or failure_kind(error) != "compiler":
+            if self.forward is self.model or failure_kind(error) != "compiler":
                 raise
             reason = first_line(error)
-            if self.world.size > 1:  # the other processes are in the middle of an all-reduce
-                raise ConfigError(
-                    f"train.compile: the model cannot be compiled for a later batch ({reason}); "
-                    "resume with --set train.compile=false"
-                ) from error
         # Outside of `except`: the error holds on to the tensors of the failed pass.
         self.optimizer.zero_grad(set_to_none=True)
         self._stop_compiling(reason)
@@ -142,8 +135,8 @@ class Updater:
         while True:
             batch = probe_batch(store, self.model.output.out_features, tokens)
             try:
-                if self.forward is self.replica:
-                    self.forward = compile_for_all_shapes(self.replica)
+                if self.forward is self.model:
+                    self.forward = compile_for_all_shapes(self.model)
                     self.loss_gradient = compile_loss()
                 self._dry_run(batch)
             except TooLittleMemoryError:
@@ -190,14 +183,15 @@ class Updater:
         """Take part in update `step`, whose own batch was too large, with a gradient of NaN.
 
         The other ranks wait for a gradient of this one; with this one all of them skip the update.
-        Returns what `train_step` does. Raises RuntimeError if the failed backward pass had already
-        exchanged gradients: DistributedDataParallel cannot exchange them a second time.
+        Returns what `train_step` does, with losses of 0.
         """
+        self.optimizer.zero_grad(set_to_none=True)
         release_cached_memory(self.device.device)
-        batch = made_up_batch(1, 1, 1, self.model.output.out_features).to(self.device.device)
-        loss = batch_loss(self.replica, self.model.output, batch, 0.0)
-        self.scaler.scale(loss.smoothed * math.nan).backward()
-        return loss.nll, loss.nll, self._optimize(step)
+        trained = next(weight for weight in self.model.parameters() if weight.requires_grad)
+        trained.grad = torch.full_like(trained, math.nan)
+        self.world.sum_gradients(self.model.parameters())
+        nothing = torch.zeros((), device=self.device.device)
+        return nothing, nothing, self._optimize(step)
 
     def _optimize(self, step: int) -> Tensor:
         """Let the optimiser do step `step` with the gradients; return their norm before clipping.
@@ -245,27 +239,22 @@ class Updater:
         seed_everything(self.config.run.seed, step, self.world.rank)
         self.model.train()
         copy_weights(self.model, self.model.dtype)
-        # DistributedDataParallel averages gradients over the ranks; the sum is needed.
-        factor = self.world.size / update.n_tgt
         smoothed = torch.zeros((), device=self.device.device)
         nll = torch.zeros((), device=self.device.device)
-        for number, batch in enumerate(update.batches, start=1):
-            is_last = number == len(update.batches)
-            with nullcontext() if is_last else self.world.no_sync(self.replica):
-                loss = self._backward(batch, factor)
+        for batch in update.batches:
+            loss = self._backward(batch, 1.0 / update.n_tgt)
             smoothed = smoothed + loss.smoothed.detach()
             nll = nll + loss.nll
+        self.world.sum_gradients(self.model.parameters())
         return smoothed / update.n_tgt, nll / update.n_tgt
 
     def _backward(self, batch: Batch, factor: float) -> Loss:
         """Compute the loss of a batch and add its gradients, times `factor`."""
-        # A rank without sentences gets one without targets, for which nothing is compiled.
-        forward = self.replica if self.packed and batch.src_positions is None else self.forward
         try:
             batch = batch.to(self.device.device)
             smoothing, rdrop = self.config.optim.label_smoothing, self.config.optim.rdrop
             loss = batch_loss(
-                forward, self.model.output, batch, smoothing, rdrop, self.loss_gradient
+                self.forward, self.model.output, batch, smoothing, rdrop, self.loss_gradient
             )
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
@@ -300,12 +289,11 @@ class Updater:
         self._compiled_or_plain(lambda: self._dry_run(batch))
 
     def _dry_run(self, batch: Batch) -> None:
-        if self.packed and batch.src_positions is None and batch.n_tgt:
+        if self.packed and batch.src_positions is None:
             batch = batch.packed()
         self.model.train()
         copy_weights(self.model, self.model.dtype)
-        with self.world.no_sync(self.replica):
-            self._backward(batch, 1.0 / max(1, batch.n_tgt))
+        self._backward(batch, 1.0 / batch.n_tgt)
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()

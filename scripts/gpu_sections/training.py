@@ -58,7 +58,7 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
         batch = setting.config(tokens, compiled).batch
         plan = Plan(pairs, [1.0], batch, 1, packed=updater.packed)
         size = f"{name}, {tokens:,} tokens"
-        if compiled and updater.forward is updater.replica:
+        if compiled and updater.forward is updater.model:
             report.add(size, "failed", note="an error has ended compiling")
             continue
         report.attempt(size, partial(measure, report, setting, size, updater, plan))

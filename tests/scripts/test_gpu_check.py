@@ -178,7 +178,7 @@ def test_what_is_no_longer_compiled_is_not_measured_as_compiled(
     """An update whose compiled code fails ends compiling."""
 
     def broken(self: update.Updater, *_: object) -> None:
-        self.forward = self.replica
+        self.forward = self.model
         raise ConfigError("the model cannot be compiled")
 
     monkeypatch.setattr(

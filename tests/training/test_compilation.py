@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from faults import raising
 from messages import says
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.nn.parallel import DistributedDataParallel
 
 from mt.config.schema import Config
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.loader import Update
 from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
-from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
 from mt.training.update import Updater
@@ -76,10 +73,10 @@ def test_twenty_shapes_of_batches_are_one_graph(
     batch = batch_of(3, 7, 8)  # computed with one more column
     compiled, plain = (
         loss.batch_loss(forward, updater.model.output, batch, 0.1)
-        for forward in (updater.forward, updater.replica)
+        for forward in (updater.forward, updater.model)
     )
     torch.testing.assert_close(compiled.smoothed, plain.smoothed)
-    assert updater.forward is not updater.replica
+    assert updater.forward is not updater.model
 
 
 @pytest.mark.slow
@@ -142,7 +139,7 @@ def test_too_many_graphs_end_compiling_with_a_message(
     batch = batch_of(3, 7, 6)
     for step in range(3):
         updater.train_step(Update(0, 0, 1, [batch], batch.n_tgt), step)
-        assert (updater.forward is updater.replica) == (step >= 1)
+        assert (updater.forward is updater.model) == (step >= 1)
         updater.model.encoder_norm.eps *= 1.5  # a graph has it as a constant
     (end,) = said
     assert says(end, "the model cannot be compiled, so it runs slower", "recompile_limit")
@@ -156,7 +153,7 @@ def test_a_python_without_torch_compile_trains_uncompiled(
         torch, "compile", raising(RuntimeError("torch.compile is not supported on Python 3.99"))
     )
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
-    assert updater.forward is updater.replica
+    assert updater.forward is updater.model
     assert updater.loss_gradient is loss.logits_gradient
     updater.dry_run_step(batch_of(3, 7, 6))
 
@@ -240,7 +237,7 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
     settings = updater.config.train.model_copy(update={"compile": wanted})
     updater.config = updater.config.model_copy(update={"train": settings})
-    updater.forward = fails_after(3, updater.replica, in_backward)
+    updater.forward = fails_after(3, updater.model, in_backward)
     said: list[str] = []
     monkeypatch.setattr(updater, "say", said.append)
     batches = [batch_of(3, 7, 6), batch_of(4, 5, 9)]
@@ -252,19 +249,15 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
         return
     updater.train_step(both, 1)
     assert said == ["the model cannot be compiled, so it runs slower (no kernel for this shape)"]
-    assert updater.forward is updater.replica
+    assert updater.forward is updater.model
     plain = trainer_of(BLIND).updater
     for step in range(2):
         plain.train_step(both, step)
     for ours, theirs in zip(updater.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    # Other processes would wait in an all-reduce.
-    monkeypatch.setattr(updater, "world", World(size=2))
-    updater.forward = fails_after(0, updater.replica, in_backward)
-    with pytest.raises(ConfigError, match=r"later batch \(no kernel for this shape\); resume with"):
-        updater.train_step(both, 2)
     # An error that the plain model has too has nothing to do with torch.compile.
-    plain.forward = plain.replica = fails_after(0, plain.replica, in_backward)  # type: ignore[assignment]
+    failing = fails_after(0, plain.model.forward, in_backward)
+    monkeypatch.setattr(plain.model, "forward", failing)
     with pytest.raises(BrokenBackwardError):
         plain.train_step(both, 2)
 
@@ -291,7 +284,7 @@ def test_no_other_failure_is_taken_for_the_compilers(
     updater = (trainer := trainer_of(BLIND, train={"compile": "auto"})).updater
     said: list[str] = []
     monkeypatch.setattr(updater, "say", said.append)
-    failing = fails_after(0, updater.replica, True, RuntimeError(f"{message}\nFor debugging"))
+    failing = fails_after(0, updater.model, True, RuntimeError(f"{message}\nFor debugging"))
     batch = batch_of(3, 7, 6)
     if at_start:
         monkeypatch.setattr(update, "can_compile", lambda _: True)
@@ -350,39 +343,4 @@ def test_too_little_memory_to_compile_is_tried_with_fewer_rows(
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
     assert len(rows) > 1
     assert rows[-1] <= 20 < rows[-2]
-    assert updater.forward is not updater.replica
-
-
-@pytest.mark.slow
-def test_one_graph_under_distributed_data_parallel(
-    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, tmp_path: Path
-) -> None:
-    """Split at the buckets of gradients, over gloo with one rank; gradients equal the plain ones.
-
-    Every update has two batches, the first within `no_sync`.
-    """
-    plain = trainer_of(BLIND, model={"d_model": 128, "d_ff": 2048, "dropout": 0.0}).updater
-    config = plain.config.model_copy(
-        update={"train": plain.config.train.model_copy(update={"compile": "auto"})}
-    )
-    store = f"file://{tmp_path}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
-        world = World(patient_group=torch.distributed.group.WORLD)
-        updater = Updater(config, trainer_of(BLIND).tokenizer, plain.device, world, print)
-        assert isinstance(updater.replica, DistributedDataParallel)
-        updater.forward = compilation.compile_for_all_shapes(updater.replica)
-        for one, two in pairwise(SHAPES):
-            batches = [batch_of(*one), batch_of(*two)]
-            update = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
-            for each in (plain, updater):
-                each.optimizer.zero_grad(set_to_none=True)
-                each.accumulate_gradients(update, 0)
-            for ours, theirs in zip(
-                updater.model.parameters(), plain.model.parameters(), strict=True
-            ):
-                torch.testing.assert_close(ours.grad, theirs.grad)
-        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # the model's
-        assert graphs.frame_count > 1  # buckets
-    finally:
-        torch.distributed.destroy_process_group()
+    assert updater.forward is not updater.model

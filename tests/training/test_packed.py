@@ -86,21 +86,6 @@ def test_an_update_has_the_gradients_of_padded_batches(
     assert without < with_padding
 
 
-def test_a_rank_without_targets_takes_part(
-    trainer_of: TrainerOf, packing: Callable[[bool], None]
-) -> None:
-    """It gets a batch with padding, for which nothing is compiled, and gives gradients of 0."""
-    packing(True)
-    updater = trainer_of(BLIND).updater
-    pair = np.arange(5, 9), np.arange(5, 8)
-    batch = collate([pair]).packed().without_targets()
-    updater.forward = lambda *_: pytest.fail("the compiled model is not for this batch")
-    updater.dry_run_step(batch)
-    updater.model.train()
-    updater._backward(batch, 1.0)
-    assert all(not weight.grad.any() for weight in updater.model.parameters())
-
-
 def test_what_to_lower_where_memory_ends_is_the_size_of_the_batch(
     trainer_of: TrainerOf, packing: Callable[[bool], None]
 ) -> None:

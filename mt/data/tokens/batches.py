@@ -51,17 +51,6 @@ class Batch:
             positions = positions.pin_memory()
         return replace(self, src_positions=positions)
 
-    def without_targets(self) -> Batch:
-        """This batch, padded, with no target tokens: its loss and gradients are 0."""
-        return replace(
-            self,
-            tgt_out=self.tgt_out[:0],
-            tgt_positions=self.tgt_positions[:0],
-            n_src=0,
-            n_tgt=0,
-            src_positions=None,
-        )
-
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to `device`, without waiting for the copy."""
         if device.type == "cpu":
@@ -181,7 +170,8 @@ def shard_of(
 ) -> tuple[list[Batch], int]:
     """The micro-batches of an update for `rank`, and the target tokens of the whole update.
 
-    With `pin` they are in pinned memory, from which they are copied to a GPU.
+    A rank for which no sentence is left has no batch. With `pin` they are in pinned memory, from
+    which they are copied to a GPU.
     """
     pairs = plan.pairs
     lengths = pairs.src_lengths, pairs.tgt_lengths
@@ -189,8 +179,4 @@ def shard_of(
     batches = [gather_batch(pairs, batch, pin) for batch in shard if len(batch)]
     if plan.packed:
         batches = [batch.packed() for batch in batches]
-    if len(batches) < len(shard):
-        # A rank without sentences runs a batch without targets: the other ranks wait for it.
-        placeholder = gather_batch(pairs, update[0][:1], pin).without_targets()
-        batches += [placeholder] * (len(shard) - len(batches))
     return batches, int((pairs.tgt_lengths[np.concatenate(update)] + 1).sum())
