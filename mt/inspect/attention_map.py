@@ -47,15 +47,8 @@ INCHES_A_WORD = 0.42
 # Of several heads: colours that stand apart for most eyes (Okabe and Ito, 2008), and rows between
 # the first head's line and the last one's.
 HEAD_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#000000",
-    "#8c564b",
-)
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b",
+)  # fmt: skip
 APART = 0.5
 # Lines thinner than this share of the weight are left out: they hide the others, the more so where
 # there are several heads.

@@ -49,9 +49,14 @@ def series_colour(index: int) -> str:
 
 
 def check_picture_file(
-    output: Path, formats: tuple[str, ...] = FORMATS, option: str = "-o"
+    output: Path | None, formats: tuple[str, ...] = FORMATS, option: str = "-o"
 ) -> None:
-    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay."""
+    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay.
+
+    Without an output there is nothing to check.
+    """
+    if output is None:
+        return
     if output.suffix.lower() not in formats:
         known = " or ".join(", ".join(formats).rsplit(", ", 1))
         raise ConfigError(f"{option} {output}: must end in {known}")

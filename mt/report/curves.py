@@ -33,7 +33,7 @@ UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "secon
 
 @dataclass(frozen=True)
 class Figure:
-    """What one picture shows: a figure of training lines, of validations, or both."""
+    """The content of a picture: a figure of training lines, of validations, or both."""
 
     title: str
     unit: str
