@@ -172,16 +172,10 @@ def _settings(
     language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
     n_resamples = given.confidence_n or (RESAMPLES if given.confidence else None)
     is_drawn = bool(tests or n_resamples or given.perturb)
-    return Settings(
-        listed(given.metrics),
-        choose_tokenizer(language, choice, say, "--tokenize"),
-        n_resamples,
-        tests,
-        (given.seed or default_seed()) if is_drawn else None,
-        given.differences,
-        comet,
-        language,
-    )
+    seed = (given.seed or default_seed()) if is_drawn else None
+    tokenizer = choose_tokenizer(language, choice, say, "--tokenize")
+    metrics, differences = listed(given.metrics), given.differences
+    return Settings(metrics, tokenizer, n_resamples, tests, seed, differences, comet, language)
 
 
 def _slicers(

@@ -13,7 +13,6 @@ from mt.errors import DataError
 if TYPE_CHECKING:
     from mt.cli.evaluate_inputs import System
 
-
 confidence_option = opt.options_in("Confidence and significance")
 slices_option = opt.options_in("Slices of a test set")
 

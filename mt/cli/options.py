@@ -72,14 +72,9 @@ search_option = options_in("Search")
 sampling_option = options_in("Sampling")
 execution_option = options_in("Execution")
 
-_CONFIG = config_option(
-    "--config",
-    "-c",
-    metavar="NAME",
-    autocompletion=_config_names,
-    help="config file, or the name of a shipped config",
-)
 # fmt: off
+_CONFIG = config_option("--config", "-c", metavar="NAME", autocompletion=_config_names, help=
+    "config file, or the name of a shipped config")
 ConfigName = Annotated[str, _CONFIG]
 OptionalConfig = Annotated[str | None, _CONFIG]
 Settings = Annotated[list[str] | None, config_option("--set", metavar="KEY=VALUE", help=
@@ -141,9 +136,9 @@ DeviceName = Annotated[str, execution_option("--device", metavar="NAME", help=
 
 
 def make(kind: Callable[..., T], *groups: Any, **more: Any) -> T:
-    """Make a value, such as `TextFiles`, of the options that are called as its fields are.
+    """Make a value, such as `TextFiles`, from the options that bear the names of its fields.
 
-    `more`: fields that no option gives, or gives otherwise.
+    `more`: fields without an option, or with another value than the option's.
     """
     options = {name: value for group in groups for name, value in vars(group).items()}
     names = inspect.signature(kind).parameters
@@ -152,7 +147,7 @@ def make(kind: Callable[..., T], *groups: Any, **more: Any) -> T:
 
 @dataclass(frozen=True)
 class SearchGroup:
-    """The options of the search where lines come from the user."""
+    """The options of the search that `mt translate` and `mt evaluate` share."""
 
     # fmt: off
     from_: FromLanguage = None

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError
-from mt.inspect.pictures import FORMATS, check_picture_file, save_figure, save_file
+from mt.inspect.pictures import FORMATS, check_picture_file, new_figure, save_figure, save_file
 from mt.terminal import printable
 
 if TYPE_CHECKING:
@@ -183,10 +183,7 @@ def save_page(
 
 
 def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    size = (INCHES_A_WORD * len(columns) + 1.5, INCHES_A_WORD * len(rows) + 1)
-    figure = Figure(figsize=size)
+    figure = new_figure(INCHES_A_WORD * len(columns) + 1.5, INCHES_A_WORD * len(rows) + 1)
     axes = figure.subplots()
     mesh = _cells(axes, weights)
     _label(axes, rows, columns)
@@ -197,12 +194,10 @@ def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: s
 
 
 def _grid(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    from matplotlib.figure import Figure
-
     n_layers, n_heads = weights.shape[:2]
     width = max(1.2, 0.17 * len(columns))
     height = max(1.2, 0.17 * len(rows))
-    figure = Figure(figsize=(n_heads * width + 1, n_layers * height + 1), layout="constrained")
+    figure = new_figure(n_heads * width + 1, n_layers * height + 1, layout="constrained")
     all_axes = figure.subplots(n_layers, n_heads, squeeze=False)
     for layer, row_of_axes in enumerate(all_axes):
         for head, axes in enumerate(row_of_axes):
@@ -220,10 +215,8 @@ def _lines(
 
     Several heads have a colour each, and lines beside each other, so that none hides another.
     """
-    from matplotlib.figure import Figure
-
     longest = max(len(rows), len(columns))
-    figure = Figure(figsize=(4, 0.3 * longest + 0.6))
+    figure = new_figure(4, 0.3 * longest + 0.6)
     axes = figure.subplots()
     axes.axis("off")
     axes.set_xlim(-0.05, 1.05)

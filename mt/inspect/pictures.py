@@ -105,6 +105,13 @@ def _is_made_by(path: Path, generator: str) -> bool:
     return any(mark.encode() in head for mark in marks)
 
 
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """Make an empty figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), **options)
+
+
 def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
     """Write the figure that `draw` makes; return a warning about the font, or "".
 
