@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from typing_extensions import Unpack, assert_never
+from typing_extensions import Unpack
 
-from mt.errors import ConfigError, DataError
+from mt.errors import ConfigError, DataError, leaf_for
 from mt.errors import MtError as Error
 from mt.search.options import (
     EngineName,
@@ -47,7 +48,7 @@ StrPath = str | Path
 
 
 class DecodingOptions(TypedDict, total=False):
-    """How to search and with which engine: the options of `mt translate`, by their names."""
+    """Options of the search and of the engine: those of `mt translate`, by their names."""
 
     beam_size: int  # 1 is greedy search; default: the model's config, or mt tune
     length_penalty: float
@@ -388,7 +389,7 @@ class Tokenizer:
 
 
 class ExportOptions(TypedDict, total=False):
-    """What an exporter takes beside the model; `EXPORTS` says which takes what."""
+    """Options of the exporters; `EXPORTS` says which takes which."""
 
     quantization: Literal["fp32", "fp16", "bf16", "int8"] | None
     shortlist: bool  # also write the likely target pieces of each source piece
@@ -399,10 +400,11 @@ class ExportOptions(TypedDict, total=False):
     license_name: str | None  # on the model card
 
 
+# By program: the module of `mt.interop` that exports for it, and the options that it takes.
 EXPORTS = {
-    "ctranslate2": ("quantization", "shortlist", "language"),
-    "argos": ("quantization", "from_code", "to_code", "package_version"),
-    "huggingface": ("license_name",),
+    "ctranslate2": ("ctranslate2", ("quantization", "shortlist", "language")),
+    "argos": ("argos", ("quantization", "from_code", "to_code", "package_version")),
+    "huggingface": ("huggingface_export", ("license_name",)),
 }
 
 
@@ -417,35 +419,17 @@ def export(
     Raises Error for an option that the exporter does not take, and if the other program would give
     other probabilities.
     """
-    from mt.errors import leaf_for
     from mt.model.checkpoint import load_model
     from mt.terminal import say
 
     if to not in EXPORTS:
         raise ConfigError(f"export: `to` must be one of {', '.join(EXPORTS)}, found {to!r}")
-    if unknown := options.keys() - {*EXPORTS[to]}:
+    module, known = EXPORTS[to]
+    if unknown := options.keys() - {*known}:
         raise ConfigError(
-            f"export to {to}: takes {', '.join(EXPORTS[to])}, found {', '.join(sorted(unknown))}"
+            f"export to {to}: takes {', '.join(known)}, found {', '.join(sorted(unknown))}"
         )
-    loaded, place, quantization = load_model(Path(model)), Path(folder), options.get("quantization")
+    loaded = load_model(Path(model))
     with leaf_for(f"export to {to}"):
-        match to:
-            case "ctranslate2":
-                from mt.interop import ctranslate2
-                from mt.translate.shortlist import store_of
-
-                store = store_of(loaded.folder) if options.get("shortlist") else None
-                language = options.get("language")
-                ctranslate2.export(loaded, place, quantization, say, store, language)
-            case "argos":
-                from mt.interop import argos
-
-                codes = options.get("from_code"), options.get("to_code")
-                names = argos.Names(*codes, options.get("package_version", "1.0"))
-                argos.export_package(loaded, place, names, quantization or "int8", say)
-            case "huggingface":
-                from mt.interop import huggingface_export
-
-                huggingface_export.export(loaded, place, options.get("license_name"), say)
-            case unknown_exporter:
-                assert_never(unknown_exporter)
+        exporter = import_module(f"mt.interop.{module}")
+        exporter.export(loaded, Path(folder), say, **options)

@@ -118,7 +118,7 @@ def records_of(plan: CleaningPlan) -> FileRecords:
         known |= plan.index(number)["records"]
     read = {os.path.abspath(path): record for path, record in known.items()}
     paths = [path for corpus in plan.corpora for path in local_files(corpus.source, plan.root)]
-    known = {str(path): read[own] for path in paths if (own := os.path.abspath(path)) in read}
+    known = {str(path): read[place] for path in paths if (place := os.path.abspath(path)) in read}
     return {str(path): file_record(path, "", known) for path in paths}
 
 

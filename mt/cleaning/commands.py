@@ -2,63 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from mt.cli import options as opt
 from mt.cli.console import print_result
-from mt.cli.options import (
-    CorpusGroup,
-    execution_option,
-    input_option,
-    output_option,
-    with_groups,
-)
 
 if TYPE_CHECKING:
     from mt.cleaning.plan import CleaningPlan
     from mt.data.reading.text_files import FileRecords
 
 
-# fmt: off
-Prefix = Annotated[str, output_option("--output", "-o", metavar="OUT", help=
-    "OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst")]
-Against = Annotated[list[Path] | None, input_option("--against", metavar="FILE", help=
-    "text that must not be in the corpora, such as a test set: a pair with one of its lines, or "
-    "cells, goes; repeatable")]
-Limits = Annotated[list[str] | None, input_option("--limit", metavar="KEY=VALUE", help=
-    "key of data.clean, such as max_words=100; null is off; repeatable")]
-Rejected = Annotated[Path | None, output_option("--rejected", metavar="FILE", help=
-    "rejected pairs with rule, score and place: TSV, plain, .gz or .zst")]
-AsJson = Annotated[bool, output_option("--json", help="print the report as JSON")]
-Overwrite = Annotated[bool, output_option("--overwrite", help=
-    "replace files that are there already")]
-Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
-    "processes (default: one per core); with --executor slurm, ranks of a stage")]
-Executor = Annotated[Literal["local", "slurm"], execution_option("--executor", metavar="NAME", help=
-    "local, or slurm: job arrays, started by datatrove (extra cluster) from here")]
-Sbatch = Annotated[list[str] | None, execution_option("--sbatch", metavar="KEY=VALUE", help=
-    "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")]
-Work = Annotated[Path | None, execution_option("--work", metavar="FOLDER", help=
-    "folder for scores, which stay there: another --limit scores nothing again (default: OUT.work, "
-    "removed at the end)")]
-# fmt: on
+@dataclass(frozen=True)
+class CleanGroup:
+    """The limits, the files to write, and the processes."""
+
+    # fmt: off
+    prefix: Annotated[str, opt.output_option("--output", "-o", metavar="OUT", help=
+        "OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst")]
+    against: Annotated[list[Path] | None, opt.input_option("--against", metavar="FILE", help=
+        "text that must not be in the corpora, such as a test set: a pair with one of its lines, "
+        "or cells, goes; repeatable")] = None
+    limits: Annotated[list[str] | None, opt.input_option("--limit", metavar="KEY=VALUE", help=
+        "key of data.clean, such as max_words=100; null is off; repeatable")] = None
+    rejected: Annotated[Path | None, opt.output_option("--rejected", metavar="FILE", help=
+        "rejected pairs with rule, score and place: TSV, plain, .gz or .zst")] = None
+    as_json: Annotated[bool, opt.output_option("--json", help="print the report as JSON")] = False
+    overwrite: Annotated[bool, opt.output_option("--overwrite", help=
+        "replace files that are there already")] = False
+    workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
+        "processes (default: one per core); with --executor slurm, ranks of a stage")] = None
+    executor: Annotated[Literal["local", "slurm"], opt.execution_option(
+        "--executor", metavar="NAME", help=
+        "local, or slurm: job arrays, started by datatrove (extra cluster) from here")] = "local"
+    sbatch: Annotated[list[str] | None, opt.execution_option("--sbatch", metavar="KEY=VALUE", help=
+        "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")] = None
+    work: Annotated[Path | None, opt.execution_option("--work", metavar="FOLDER", help=
+        "folder for scores, which stay there: another --limit scores nothing again (default: "
+        "OUT.work, removed at the end)")] = None
 
 
-@with_groups
-def clean(
-    corpora: CorpusGroup,
-    *,
-    prefix: Prefix,
-    against: Against = None,
-    limits: Limits = None,
-    rejected: Rejected = None,
-    as_json: AsJson = False,
-    overwrite: Overwrite = False,
-    workers: Workers = None,
-    executor: Executor = "local",
-    sbatch: Sbatch = None,
-    work: Work = None,
-) -> None:
+def clean(corpora: opt.CorpusGroup, given: CleanGroup) -> None:
     """Clean corpora: drop bad pairs, duplicates, leaks.
 
     The report says for each rule how many pairs it rejects, with examples. Rules and limits are
@@ -83,12 +68,12 @@ def clean(
     from mt.cleaning.plan import plan_of
     from mt.cleaning.report import report_text
 
-    run = chosen_executor(executor, workers, sbatch or [])
-    data = data_to_clean(corpora.value(), against or [], limits or [])
-    folder = work or Path(f"{prefix}.work")
+    run = chosen_executor(given.executor, given.workers, given.sbatch or [])
+    data = data_to_clean(corpora.value(), given.against or [], given.limits or [])
+    prefix, rejected, work = given.prefix, given.rejected, given.work
     where = "data.train" if corpora.config else "IN"
-    output, form = cleaning_files(prefix, rejected, work, data, overwrite, where)
-    plan = plan_of(data, folder, form, where)
+    output, form = cleaning_files(prefix, rejected, work, data, given.overwrite, where)
+    plan = plan_of(data, work or Path(f"{prefix}.work"), form, where)
     files: FileRecords = {}
     with stage_progress() as progress:
 
@@ -98,4 +83,4 @@ def clean(
 
         report = clean_corpora(plan, run_stages, [output], rejected, keep_work=work is not None)
     write_record(prefix, output, plan, files)
-    print_result(report.to_json() if as_json else report_text(report))
+    print_result(report.to_json() if given.as_json else report_text(report))

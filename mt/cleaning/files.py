@@ -1,4 +1,4 @@
-"""What `mt data clean` makes of its options: limits, files to write, a progress bar."""
+"""The options of `mt data clean`, made into limits, files to write, and a progress bar."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.data.reading.corpus import local_files
-from mt.data.reading.corpus_record import (
-    CleanedRecord,
-    described,
-    read_cleaned_record,
-    record_path,
-)
+from mt.data.reading.corpus_record import CleanedRecord, described, read_cleaned_record, record_path
 from mt.data.reading.text_files import matching_files
 from mt.errors import ConfigError, DataError
 from mt.runs.origin import corpora_of_text
@@ -29,7 +24,6 @@ from mt.runtime.machine import usable_cores
 from mt.terminal import Progress, can_show_bar
 
 if TYPE_CHECKING:
-    from mt.cleaning.executors import Progress
     from mt.cleaning.executors import Progress as Report
     from mt.cleaning.plan import CleaningPlan
     from mt.config.plan import DataPlan
@@ -62,7 +56,7 @@ def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> D
 def chosen_executor(
     name: str, workers: int | None, sbatch: list[str]
 ) -> Callable[[CleaningPlan, Report], None]:
-    """What runs the stages of a plan. Raises ConfigError."""
+    """Return a function that runs the stages of a plan. Raises ConfigError."""
     options = dict(option.split("=", 1) for option in sbatch if "=" in option)
     wrong = [option for option in sbatch if "=" not in option]
     if wrong or (sbatch and name != "slurm"):
@@ -91,7 +85,7 @@ def cleaning_files(
     overwrite: bool,
     where: str,
 ) -> tuple[CleanedFiles, OutputForm]:
-    """What -o names, and how it is written. Raises ConfigError, also where a file would be lost.
+    """Return the files that -o names, and their form. ConfigError also where a file would be lost.
 
     `where`: what named the texts of `data.train`, for messages.
     """

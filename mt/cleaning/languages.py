@@ -49,7 +49,7 @@ class Language:
         return other.code in self.relatives
 
     def other(self, texts: Sequence[str]) -> list[float]:
-        """How surely each text is in another language: 0 to 1.
+        """Score each text from 0 to 1: how surely it is in another language.
 
         0 where the language or a relative is the most probable one; else by how much the
         probability of another language is above that of this one and its relatives.

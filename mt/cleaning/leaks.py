@@ -123,19 +123,19 @@ class LeakIndex:
 
     def search(self, pairs: Iterable[tuple[str, str]]) -> Found:
         """The sentences of evaluation sets that these training pairs contain, read once."""
-        found = Found()
+        leaking = Found()
         pairs = iter(pairs)
         while chunk := list(islice(pairs, BLOCK)):
             src = hashes(normalised(pair[0]) for pair in chunk)
             tgt = hashes(normalised(pair[1]) for pair in chunk)
-            found += self.found(src, tgt, self.flags(src, tgt))
-        return found
+            leaking += self.found(src, tgt, self.flags(src, tgt))
+        return leaking
 
-    def counts(self, found: Found) -> dict[str, LeakCount]:
-        """How many sentences of each set were found."""
+    def counts(self, leaking: Found) -> dict[str, LeakCount]:
+        """Count the sentences of each set that were found."""
 
         def counted(texts: Found) -> list[int]:
-            columns = zip(vars(texts).values(), vars(found).values(), strict=True)
+            columns = zip(vars(texts).values(), vars(leaking).values(), strict=True)
             return [int(is_among(column, ordered).sum()) for column, ordered in columns]
 
         return {name: LeakCount(len(text.src), *counted(text)) for name, text in self.sets.items()}

@@ -78,7 +78,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class OutputForm:
-    """How cleaned pairs are written: as two aligned text files, or as TSV; and how packed."""
+    """The form of cleaned pairs: two aligned text files, or TSV; and how they are packed."""
 
     is_table: bool = False
     packing: Packing = ""
@@ -213,7 +213,7 @@ class CleaningPlan:
 
     @cached_property
     def scorers(self) -> list[PairScorer]:
-        """What scores pairs of each corpus; those in the same languages share one.
+        """The scorer of each corpus; corpora in the same languages share one.
 
         Raises DataError where a package is missing.
         """
@@ -222,7 +222,7 @@ class CleaningPlan:
         return [scorers[pair] for pair in directions]
 
     def language_key(self, corpus: int) -> np.uint64:
-        """What all keys of a corpus are XORed with: only pairs in the same languages are equal."""
+        """The number to XOR a corpus's keys with: only pairs in the same languages are equal."""
         direction = self.corpora[corpus].direction
         is_usual = direction == self.usual
         return np.uint64(0) if is_usual else hashes(["\n".join(direction).encode()])[0]
@@ -251,7 +251,7 @@ def files_against(clean: Clean, root: Path) -> list[Path]:
 def plan_of(
     data: DataPlan, work: Path, form: OutputForm = OutputForm(), where: str = "data.train"
 ) -> CleaningPlan:
-    """How the corpora of a config are cleaned; `where` opens their names in messages."""
+    """Plan the cleaning of the corpora of a config; `where` opens their names in messages."""
     assert data.clean is not None
     corpora = [
         replace(corpus, name=corpus.name.replace("data.train", where, 1)) for corpus in data.corpora
@@ -266,9 +266,9 @@ def claim_work(folder: Path) -> None:
     try:
         # A partial file is that of a process which makes the folder now, or was killed then.
         if folder.exists() and any(path.suffix != ".partial" for path in folder.iterdir()):
-            if (found := read_json(path)["format"]) != FORMAT:
+            if (version := read_json(path)["format"]) != FORMAT:
                 raise DataError(
-                    f"{folder}: is the work folder of another version of mt (format {found}, "
+                    f"{folder}: is the work folder of another version of mt (format {version}, "
                     f"{FORMAT} is required). Remove it, or name another with --work."
                 )
             return
@@ -337,7 +337,7 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
 
 
 def _state(source: Source, root: Path) -> list[Any]:
-    """How a source is read, and its files with size and time: another state is another text."""
+    """The keys of a source, and its files with size and time: another state is another text."""
     states = [_file_state(path) for path in local_files(source, root)]
     return [source.model_dump(mode="json"), states]
 

@@ -86,7 +86,7 @@ def _counts_of_plain(
 
 
 def blank_sides(block: PairBlock) -> Values:
-    """How many of the two sides are blank."""
+    """The number of sides that are blank."""
     return sum((side.visible == 0).astype(float) for side in block.counts)
 
 
@@ -151,7 +151,7 @@ def other_script(block: PairBlock) -> Values:
 
 
 def other_language(block: PairBlock) -> Values:
-    """How surely one of the sides is in another language; see `Language.other`."""
+    """The score of the side that is more surely in another language; see `Language.other`."""
     worst = np.full(len(block.pairs), np.nan)
     for side, language in enumerate(block.languages):
         if language.is_identified:
@@ -253,7 +253,7 @@ class PairScorer:
 
     @property
     def notes(self) -> list[str]:
-        """What cannot be measured, for reports: the script and language of unknown codes."""
+        """Notes for reports on languages whose script, or identity, cannot be measured."""
         notes = []
         for side, language in zip(("source", "target"), self._languages, strict=True):
             unchecked = f"the {side} side is not checked for its"

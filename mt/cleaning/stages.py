@@ -126,7 +126,7 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
 def _columns(
     plan: CleaningPlan, pairs: Pairs, scorer: PairScorer
 ) -> tuple[dict[str, npt.NDArray[Any]], Found]:
-    """What this stage finds out about n repaired pairs, n rows each; and about evaluation sets.
+    """Measure n repaired pairs, n rows each; also return the sentences that leak.
 
     scores (n, rules); is_short; keys (n, 3) of the source, and of the pair in two halves; flags of
     `LeakIndex`; near: share of letter runs that evaluation sets have too.

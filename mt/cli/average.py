@@ -6,34 +6,23 @@ import math
 from pathlib import Path
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import say
-from mt.cli.options import (
-    argument,
-    plain_option,
-)
 from mt.errors import ConfigError
-
-# fmt: off
-Models = Annotated[list[Path], argument(
-    "run directory whose checkpoints are averaged, or several models", "MODEL...")]
-Output = Annotated[Path, plain_option("--output", "-o", metavar="FOLDER", help=
-    "new model folder to write")]
-Last = Annotated[int | None, plain_option("--last", metavar="N", min=1, help=
-    "average the newest N checkpoints; 5 if not given")]
-Best = Annotated[int | None, plain_option("--best", metavar="N", min=1, help=
-    "average the N checkpoints with the best validation score")]
-Weights = Annotated[str | None, plain_option("--weights", metavar="NUMBERS", help=
-    "of several models: how much each counts, such as 0.7,0.3 (default: all the same)")]
-# fmt: on
 
 
 def average(
-    models: Models,
-    output: Output,
-    last: Last = None,
-    best: Best = None,
-    weights: Weights = None,
-) -> None:
+    models: Annotated[list[Path], opt.argument(
+        "run directory whose checkpoints are averaged, or several models", "MODEL...")],
+    output: Annotated[Path, opt.plain_option("--output", "-o", metavar="FOLDER", help=
+        "new model folder to write")],
+    last: Annotated[int | None, opt.plain_option("--last", metavar="N", min=1, help=
+        "average the newest N checkpoints; 5 if not given")] = None,
+    best: Annotated[int | None, opt.plain_option("--best", metavar="N", min=1, help=
+        "average the N checkpoints with the best validation score")] = None,
+    weights: Annotated[str | None, opt.plain_option("--weights", metavar="NUMBERS", help=
+        "of several models: how much each counts, such as 0.7,0.3 (default: all the same)")] = None,
+) -> None:  # fmt: skip
     """Average the weights of a run's checkpoints. See Vaswani et al., 2017, section 6.1.
 
     Or those of several models, such as a general model and one fine-tuned from it: the average

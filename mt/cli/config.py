@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import (
-    ConfigName,
-    Settings,
-    output_option,
-)
+from mt.cli.help import command_group
 from mt.errors import DataError, leaf_for
 
 app = command_group("config", "Check, show and describe configs.")
 
 
-@app.command("check", cls=PanelCommand)
-def check(config: ConfigName, settings: Settings = None) -> None:
+@app.command("check")
+def check(config: opt.ConfigName, settings: opt.Settings = None) -> None:
     """Check a config and its data, without training. A model to fine-tune is opened too.
 
     \b
@@ -57,8 +53,8 @@ def check(config: ConfigName, settings: Settings = None) -> None:
     print_result(f"{loaded.path}: good")
 
 
-@app.command("show", cls=PanelCommand)
-def show(config: ConfigName, settings: Settings = None) -> None:
+@app.command("show")
+def show(config: opt.ConfigName, settings: opt.Settings = None) -> None:
     """Print every value of a config and its origin.
 
     \b
@@ -69,16 +65,11 @@ def show(config: ConfigName, settings: Settings = None) -> None:
     print_result(with_origins(load_config(config, settings or [])))
 
 
-# fmt: off
-Markdown = Annotated[bool, output_option("--markdown", help=
-    "print a table of all keys instead: the page configs/keys.md")]
-# fmt: on
-
-
-@app.command("schema", cls=PanelCommand)
+@app.command("schema")
 def schema(
-    markdown: Markdown = False,
-) -> None:
+    markdown: Annotated[bool, opt.output_option("--markdown", help=
+        "print a table of all keys instead: the page configs/keys.md")] = False,
+) -> None:  # fmt: skip
     """Print the JSON Schema of configs: what each key means and takes. Editors can use it.
 
     \b

@@ -1,4 +1,4 @@
-"""How the commands of `mt data` name corpora by files on the command line."""
+"""Corpora on the command line of `mt data`: which names belong together, and their languages."""
 
 from __future__ import annotations
 

@@ -7,37 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result
-from mt.cli.options import (
-    ConfigName,
-    CorpusGroup,
-    RunDir,
-    Settings,
-    execution_option,
-    output_option,
-    plain_option,
-    with_groups,
-)
 from mt.errors import ConfigError, DataError
-
-# fmt: off
-Shard = Annotated[str, execution_option("--shard", metavar="K/N", help=
-    "encode part K of N, as job K of an array; the last job joins the parts")]
-Valid = Annotated[int, plain_option("--valid", metavar="N", min=0, help=
-    "pairs of the validation set")]
-Test = Annotated[int, plain_option("--test", metavar="N", min=0, help="pairs of the test set")]
-Seed = Annotated[int, plain_option("--seed", metavar="N", min=0, help="of the random choice")]
-Folder = Annotated[Path, output_option("--output", "-o", metavar="FOLDER", help=
-    "new folder for train.de, train.en, valid.de, ...")]
-# fmt: on
 
 
 def prepare(
-    config: ConfigName,
-    settings: Settings = None,
-    run_dir: RunDir = None,
-    shard: Shard = "1/1",
-) -> None:
+    config: opt.ConfigName,
+    settings: opt.Settings = None,
+    run_dir: opt.RunDir = None,
+    shard: Annotated[str, opt.execution_option("--shard", metavar="K/N", help=
+        "encode part K of N, as job K of an array; the last job joins the parts")] = "1/1",
+) -> None:  # fmt: skip
     """Train the tokenizer and encode text ahead of mt train.
 
     mt train finds both in the same run directory. The result is the same for any number of jobs; in
@@ -62,15 +43,18 @@ def prepare(
     print_result(prepare_data(loaded.config, folder, (int(match[1]), int(match[2]))))
 
 
-@with_groups
 def split(
-    corpora: CorpusGroup,
+    corpora: opt.CorpusGroup,
     *,
-    output: Folder,
-    valid: Valid = 2000,
-    test: Test = 2000,
-    seed: Seed = 1,
-) -> None:
+    output: Annotated[Path, opt.output_option("--output", "-o", metavar="FOLDER", help=
+        "new folder for train.de, train.en, valid.de, ...")],
+    valid: Annotated[int, opt.plain_option("--valid", metavar="N", min=0, help=
+        "pairs of the validation set")] = 2000,
+    test: Annotated[int, opt.plain_option("--test", metavar="N", min=0, help=
+        "pairs of the test set")] = 2000,
+    seed: Annotated[int, opt.plain_option("--seed", metavar="N", min=0, help=
+        "of the random choice")] = 1,
+) -> None:  # fmt: skip
     """Split a corpus into training, validation and test sets.
 
     Pairs are drawn at random, in whole groups: no sentence of a set, however it is spelt, is in

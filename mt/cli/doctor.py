@@ -6,13 +6,11 @@ import json
 
 import typer
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.options import (
-    AsJson,
-)
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(as_json: opt.AsJson = False) -> None:
     """Report versions, devices, precisions and disk.
 
     Takes some seconds, for small timed products (GFLOP/s). Exit code 2: training could not start.

@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
 from mt.cli.evaluate_options import (
     EvaluationGroup,
@@ -19,20 +21,18 @@ from mt.cli.evaluate_options import (
     listed,
     paired_tests,
 )
-from mt.cli.options import EngineGroup, LineSearchGroup, with_groups
 from mt.errors import DataError
+from mt.search.options import SearchOptions
 
 if TYPE_CHECKING:
-    from mt.cli.evaluate_inputs import System, Texts
+    from mt.cli.evaluate_inputs import Texts, TranslateSets
     from mt.evaluation.comet import Comet
     from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, TextDirection
     from mt.evaluation.table import Style
-    from mt.search.options import SearchOptions
 
 
-@with_groups
-def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGroup) -> None:
+def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.EngineGroup) -> None:
     """Score translations with sacreBLEU; compare systems.
 
     The table says which differences between systems are significant. A --model translates the
@@ -48,9 +48,17 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     mt evaluate --model runs/base --test-set wmt20 --langs de-en
     """
     from mt.cli.corpora import languages as languages_of
-    from mt.cli.evaluate_inputs import read_texts, systems_of, with_slices
+    from mt.cli.evaluate_inputs import (
+        TextOptions,
+        outputs_of,
+        read_texts,
+        systems_of,
+        translate_sets,
+        with_slices,
+    )
     from mt.evaluation.metrics import check_metrics
     from mt.evaluation.perturb import check_kinds
+    from mt.evaluation.systems import evaluate_systems
     from mt.evaluation.table import Style
 
     check_metrics(listed(given.metrics))
@@ -59,41 +67,38 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
     systems = systems_of(given.hyp or [], given.model or [], given.baseline)
     check_options(given, systems, search, engine)
     tests = paired_tests(2 if given.perturb else len(systems), given)
-    refs, from_, to = given.ref or [], search.from_, search.to
-    if given.langs:
-        from_, to = languages_of(given.langs, [])
+    languages = languages_of(given.langs, []) if given.langs else (search.from_, search.to)
     section = "valid" if given.fit_confidence else "test"
-    texts = read_texts(
-        systems, given.test_set or [], given.src, refs, given.domain, section, from_, to
-    )
+    wanted = opt.make(TextOptions, given, section=section, from_=languages[0], to=languages[1])
+    texts = read_texts(systems, wanted)
     models = [system.model for system in systems if system.model is not None]
-    if given.fit_confidence or given.reliability:
+    is_about_confidence = given.fit_confidence or given.reliability
+    # The texts tell the language that each is translated into.
+    confidence = {"with_scores": is_about_confidence, "confidence": given.reliability}
+    options = opt.make(SearchOptions, search, to=None, **confidence)
+    translate = partial(translate_sets, search=options, engine=engine)
+    if is_about_confidence:
         name = Path(given.src or "").name  # of a set that has none
         sets = [replace(text.data, name=text.data.name or name) for text in texts]
-        options = replace(search, to=None).value(confidence=given.reliability)
-        print_result(_confidence(models[0], sets, options, engine, given.as_json))
+        print_result(_confidence(models[0], sets, translate, options, given.as_json))
         return
     # Of several languages each has its own rare words, unless the files to count in are given.
-    languages = [None if given.train_src else text.data.direction.source for text in texts]
-    slicers = {code: _slicers(given, models, code) for code in dict.fromkeys(languages)}
-    sets = [with_slices(text, slicers[code]) for text, code in zip(texts, languages, strict=True)]
+    codes = [None if given.train_src else text.data.direction.source for text in texts]
+    slicers = {code: _slicers(given, models, code) for code in dict.fromkeys(codes)}
+    sets = [with_slices(text, slicers[code]) for text, code in zip(texts, codes, strict=True)]
     comet = _load_comet(given, texts, engine.device)
-    settings = {
-        direction: _settings(given, tests, models, comet, direction.to)
-        for direction in dict.fromkeys(test_set.direction for test_set in sets)
-    }
-    # The texts tell the language that each is translated into.
-    options = replace(search, to=None).value(with_scores=False)
+    directions = dict.fromkeys(test_set.direction for test_set in sets)
+    settings = {each: _settings(given, tests, models, comet, each.to) for each in directions}
     if given.perturb:
-        evaluations = [
-            evaluation
-            for test_set in sets
-            for evaluation in _evaluate_perturbed(
-                test_set, listed(given.perturb), models[0], settings, options, engine
-            )
-        ]
+        kinds = listed(given.perturb)
+        perturbed = (_perturbed(each, kinds, models[0], settings, translate) for each in sets)
+        evaluations = list(chain.from_iterable(perturbed))
     else:
-        evaluations = _evaluate_systems(systems, texts, sets, settings, options, engine)
+        outputs = outputs_of(systems, texts, translate)
+        evaluations = [
+            evaluate_systems(test_set, of_set, settings[test_set.direction])
+            for test_set, of_set in zip(sets, outputs, strict=True)
+        ]
     style = Style(given.width, use_colour(), bool(given.perturb))
     _print(evaluations, style, given.as_json, given.as_tsv)
 
@@ -101,17 +106,17 @@ def evaluate(given: EvaluationGroup, search: LineSearchGroup, engine: EngineGrou
 def _confidence(
     model: Path,
     sets: Sequence[EvaluationSet],
+    translate: TranslateSets,
     search: SearchOptions,
-    engine: EngineGroup,
     as_json: bool,
 ) -> str:
     """Fit the model's confidence, or with `search.confidence` measure it; return what to print."""
-    from mt.cli.evaluate_inputs import best_texts, translate_sets
+    from mt.cli.evaluate_inputs import best_texts
     from mt.runs.model_folder import read_folder
     from mt.runs.outputs import Sentence
     from mt.training.calibration import fit_model, good_lines, reliability
 
-    translated = translate_sets(model, sets, search, engine)
+    translated = translate(model, sets)
     good = [
         good_lines(outputs, test_set.refs)
         for test_set, outputs in zip(sets, best_texts(translated), strict=True)
@@ -132,49 +137,23 @@ def _confidence(
     return "\n\n".join("\n".join(filter(None, table)) for table in tables)
 
 
-def _evaluate_perturbed(
+def _perturbed(
     test_set: EvaluationSet,
     kinds: Sequence[str],
     model: Path,
     settings: Mapping[TextDirection, Settings],
-    search: SearchOptions,
-    engine: EngineGroup,
+    translate: TranslateSets,
 ) -> Iterator[Evaluation]:
-    from mt.cli.evaluate_inputs import best_texts, translate_sets
+    """Evaluate a model on a test set and on its perturbations."""
+    from mt.cli.evaluate_inputs import best_texts
     from mt.evaluation.perturb import evaluate_perturbed
     from mt.runs.model_folder import read_config
 
     chosen = settings[test_set.direction]
-    source = test_set.direction.source or read_config(model).data.src_lang
+    languages = test_set.direction.source or read_config(model).data.src_lang, chosen.tgt_lang
     return evaluate_perturbed(
-        test_set,
-        kinds,
-        (source, chosen.tgt_lang),
-        lambda perturbed: best_texts(translate_sets(model, perturbed, search, engine)),
-        chosen,
+        test_set, kinds, languages, lambda sets: best_texts(translate(model, sets)), chosen
     )
-
-
-def _evaluate_systems(
-    systems: Sequence[System],
-    texts: Sequence[Texts],
-    sets: Sequence[EvaluationSet],
-    settings: Mapping[TextDirection, Settings],
-    search: SearchOptions,
-    engine: EngineGroup,
-) -> list[Evaluation]:
-    from mt.cli.evaluate_inputs import outputs_of
-    from mt.evaluation.systems import evaluate_systems
-
-    outputs = outputs_of(systems, texts, search, engine)
-    return [
-        evaluate_systems(
-            test_set,
-            {system.name: outputs[system.name][number] for system in systems},
-            settings[test_set.direction],
-        )
-        for number, test_set in enumerate(sets)
-    ]
 
 
 def _settings(
@@ -193,16 +172,10 @@ def _settings(
     language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
     n_resamples = given.confidence_n or (RESAMPLES if given.confidence else None)
     is_drawn = bool(tests or n_resamples or given.perturb)
-    return Settings(
-        listed(given.metrics),
-        choose_tokenizer(language, choice, say, "--tokenize"),
-        n_resamples,
-        tests,
-        (given.seed or default_seed()) if is_drawn else None,
-        given.differences,
-        comet,
-        language,
-    )
+    seed = (given.seed or default_seed()) if is_drawn else None
+    tokenizer = choose_tokenizer(language, choice, say, "--tokenize")
+    metrics, differences = listed(given.metrics), given.differences
+    return Settings(metrics, tokenizer, n_resamples, tests, seed, differences, comet, language)
 
 
 def _slicers(

@@ -1,4 +1,4 @@
-"""What `mt evaluate` scores: its systems, test sets, and their outputs."""
+"""The systems that `mt evaluate` scores, the test sets, and the outputs for them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
 from mt.evaluation.slices import Slicing, by_domain
 from mt.evaluation.systems import ANY_DIRECTION, EvaluationSet, TextDirection
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import read_input
 
 if TYPE_CHECKING:
-    from mt.cli.options import EngineGroup
-    from mt.search.options import SearchOptions
     from mt.translate.lines import Translation
+
+    # `translate_sets` with a search and an engine.
+    TranslateSets = Callable[..., list[list[Translation]]]
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
@@ -32,6 +35,22 @@ class NamedSet(NamedTuple):
     sources: NamedLines  # empty if it has none
     refs: NamedLines
     test_set: tuple[str, str] | None = None  # name and languages, of one of sacreBLEU
+    direction: TextDirection = ANY_DIRECTION
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """The test sets to read, as the options of these names give them."""
+
+    # NAME=SRC,REF[,REF...], or names that sacreBLEU knows; or else `src` and `ref`; or else
+    # `data.test`, or `data.valid`, of the first model's config.
+    test_set: Sequence[str] | None = None
+    src: str | None = None
+    ref: Sequence[str] | None = None
+    section: str = "test"
+    domain: str | None = None
+    from_: str | None = None
+    to: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,46 +134,14 @@ def scoring_of(
 # --- test sets --------------------------------------------------------------------------------
 
 
-def read_texts(
-    systems: Sequence[System],
-    test_sets: Sequence[str],
-    src: str | None,
-    ref: Sequence[str],
-    domain: str | None,
-    section: str = "test",
-    source: str | None = None,
-    to: str | None = None,
-) -> list[Texts]:
+def read_texts(systems: Sequence[System], wanted: TextOptions) -> list[Texts]:
     """Read every test set and the outputs for it.
 
-    `test_sets`: each NAME=SRC,REF[,REF...], or a name that sacreBLEU knows; without them, `src` and
-    `ref`; without these, the `data.test`, or other `section`, of the first model's config.
-    `source`, `to`: the languages of --from and --to, or --langs. Raises DataError for missing files
-    and unequal counts.
+    Raises DataError for missing files and unequal counts.
     """
     models = [system.model for system in systems if system.model is not None]
-    options = {"--from": source, "--to": to}
-    given = " and ".join(f"{option} {code}" for option, code in options.items() if code)
-    if test_sets:
-        sets = [
-            _listed_set(text)
-            if "=" in text or "," in text
-            else _set_of_sacrebleu(text, _languages_of(models, source, to))
-            for text in test_sets
-        ]
-    elif ref:
-        sources = {} if src is None else {f"--src {src}": read(src, "--src")}
-        sets = [NamedSet("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
-    else:
-        sets, directions = _configured_sets(models[0], section)
-        if given:
-            raise DataError(
-                f"{given}: the texts of data.{section} have languages of their own; give --src "
-                f"and --ref, or leave {given} out"
-            )
-    if test_sets or ref:
-        directions = [_direction_of(models, source, to)] * len(sets)
-    names = [each.name for each in sets]
+    sets = _read_sets(models, wanted)
+    names = [test_set.name for test_set in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
     for name, sources, *_ in sets:
@@ -167,27 +154,63 @@ def read_texts(
         for system in systems
         if not system.model
     }
-    domains = None if domain is None else _per_set(domain, names, "--domain")
-    texts = []
-    for number, (name, sources, refs, test_set) in enumerate(sets):
-        hyps = {system: f"--hyp {paths[number]}" for system, paths in files.items()}
-        named = {hyp: read(hyp.removeprefix("--hyp "), "--hyp") for hyp in hyps.values()}
-        named |= sources | refs
-        label = f"--domain {domains[number]}" if domains else ""
-        if domains:
-            named[label] = read(domains[number], "--domain")
-        check_counts(named)
-        named, numbers = _with_references(name, named, refs)
-        src_lines = next((named[label] for label in sources), None)
-        lines = [named[label] for label in refs]
-        if numbers:  # its score is not that of the whole set
-            test_set = None
-        direction = directions[number]
-        data = EvaluationSet(name, lines, src_lines, [], direction, numbers, test_set)
-        texts.append(
-            Texts(data, {system: named[hyp] for system, hyp in hyps.items()}, named.get(label))
-        )
-    return texts
+    domains: Sequence[str | None] = [None] * len(sets)
+    if wanted.domain is not None:
+        domains = _per_set(wanted.domain, names, "--domain")
+    return [
+        _with_outputs(test_set, {name: paths[n] for name, paths in files.items()}, domains[n])
+        for n, test_set in enumerate(sets)
+    ]
+
+
+def _read_sets(models: Sequence[Path], wanted: TextOptions) -> list[NamedSet]:
+    """Read the sources and references of every test set."""
+    source, to = wanted.from_, wanted.to
+    if wanted.test_set:
+        sets = [
+            _listed_set(text)
+            if "=" in text or "," in text
+            else _set_of_sacrebleu(text, _languages_of(models, source, to))
+            for text in wanted.test_set
+        ]
+    elif wanted.ref:
+        src = [] if wanted.src is None else [wanted.src]
+        sources = {f"--src {path}": read(path, "--src") for path in src}
+        refs = {f"--ref {path}": read(path, "--ref") for path in wanted.ref}
+        sets = [NamedSet("", sources, refs)]
+    else:
+        sets = _configured_sets(models[0], wanted.section)
+        options = {"--from": source, "--to": to}
+        given = " and ".join(f"{option} {code}" for option, code in options.items() if code)
+        if given:
+            raise DataError(
+                f"{given}: the texts of data.{wanted.section} have languages of their own; give "
+                f"--src and --ref, or leave {given} out"
+            )
+        return sets
+    direction = _direction_of(models, source, to)
+    return [test_set._replace(direction=direction) for test_set in sets]
+
+
+def _with_outputs(test_set: NamedSet, hyps: Mapping[str, str], domain: str | None) -> Texts:
+    """Read the outputs of the systems for a test set, and the labels of its lines."""
+    named = {f"--hyp {path}": read(path, "--hyp") for path in hyps.values()}
+    named |= test_set.sources | test_set.refs
+    label = f"--domain {domain}"
+    if domain is not None:
+        named[label] = read(domain, "--domain")
+    check_counts(named)
+    named, numbers = _with_references(test_set.name, named, test_set.refs)
+    data = EvaluationSet(
+        test_set.name,
+        [named[ref] for ref in test_set.refs],
+        next((named[source] for source in test_set.sources), None),
+        direction=test_set.direction,
+        numbers=numbers,
+        test_set=None if numbers else test_set.test_set,  # whose score is that of all lines
+    )
+    outputs = {system: named[f"--hyp {path}"] for system, path in hyps.items()}
+    return Texts(data, outputs, named.get(label))
 
 
 def _direction_of(models: Sequence[Path], source: str | None, to: str | None) -> TextDirection:
@@ -294,8 +317,8 @@ def _languages_of(
     return (source, to) if source and to else None
 
 
-def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[TextDirection]]:
-    """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
+def _configured_sets(model: Path, section: str) -> list[NamedSet]:
+    """The texts of `data.test`, or of `data.valid`, in a model's config."""
     from mt.config.plan import plan_data
     from mt.data.reading.corpus import read_pairs
     from mt.data.reading.test_sets import named_set
@@ -309,6 +332,7 @@ def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Te
         remedy += ", or --test-set NAME=SRC,REF"
     if not texts:
         raise DataError(f"--model {model}: its config has no data.{section} to translate; {remedy}")
+    several = len(data.directions) > 1
     sets = []
     for name, text in zip(names_of(texts), texts, strict=True):
         try:
@@ -316,34 +340,31 @@ def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Te
         except DataError as error:
             raise DataError(f"{error} This is data.{section} of {model}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
-        test_set = named_set(text.source, text.name)
-        sets.append(NamedSet(name, {f"{text.name}.src": sources}, {text.name: refs}, test_set))
-    several = len(data.directions) > 1
-    return sets, [
-        TextDirection(*text.direction)
-        if data.has_tokens
-        or text.direction != data.usual
-        or (several and text.direction in data.directions)
-        else ANY_DIRECTION
-        for text in texts
-    ]
+        is_usual = text.direction == data.usual and not data.has_tokens
+        is_told = not is_usual or (several and text.direction in data.directions)
+        direction = TextDirection(*text.direction) if is_told else ANY_DIRECTION
+        named = {f"{text.name}.src": sources}, {text.name: refs}
+        sets.append(NamedSet(name, *named, named_set(text.source, text.name), direction))
+    return sets
 
 
 # --- outputs of models ------------------------------------------------------------------------
 
 
 def outputs_of(
-    systems: Sequence[System], texts: Sequence[Texts], search: SearchOptions, engine: EngineGroup
-) -> dict[str, list[list[str]]]:
-    """The outputs of each system for each test set: read from files, or translated now."""
+    systems: Sequence[System], texts: Sequence[Texts], translate: TranslateSets
+) -> list[dict[str, list[str]]]:
+    """The outputs of the systems for each test set: read from files, or translated now."""
     sets = [text.data for text in texts]
     names = {text.name: text.name if len(systems) > 1 else "" for text in systems}
-    return {
+    outputs = {
         system.name: [text.hyps[system.name] for text in texts]
         if system.model is None
-        else best_texts(translate_sets(system.model, sets, search, engine, names[system.name]))
+        else best_texts(translate(system.model, sets, name=names[system.name]))
         for system in systems
     }
+    rows = zip(*outputs.values(), strict=True)
+    return [dict(zip(outputs, row, strict=True)) for row in rows]
 
 
 def best_texts(sets: Sequence[Sequence[Translation]]) -> list[list[str]]:
@@ -355,7 +376,7 @@ def translate_sets(
     model: Path,
     data: Sequence[EvaluationSet],
     search: SearchOptions,
-    engine: EngineGroup,
+    engine: opt.EngineGroup,
     name: str = "",
 ) -> list[list[Translation]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
@@ -366,7 +387,7 @@ def translate_sets(
     outputs = []
     for test_set in data:
         check_language(model, test_set.direction.to)
-    with load_engine(search, engine.value([model])) as loaded:
+    with load_engine(search, opt.make(EngineOptions, engine, models=[model])) as loaded:
         for test_set in data:
             direction, sources = test_set.direction, test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:

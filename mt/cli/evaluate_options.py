@@ -7,127 +7,91 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mt.cli.options import (
-    AsJson,
-    EngineGroup,
-    LineSearchGroup,
-    input_option,
-    metric_names,
-    options_in,
-    output_option,
-)
+from mt.cli import options as opt
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.cli.evaluate_inputs import System
 
-
-confidence_option = options_in("Confidence and significance")
-slices_option = options_in("Slices of a test set")
-
-
-# fmt: off
-Hyp = Annotated[list[str] | None, input_option("--hyp", metavar="[NAME=]FILE", help=
-    "translation to score; repeatable, each is a system")]
-Ref = Annotated[list[str] | None, input_option("--ref", metavar="FILE", help=
-    "reference, detokenised; repeat for several references per line")]
-Model = Annotated[list[str] | None, input_option("--model", "-m", metavar="[NAME=]FOLDER", help=
-    "model that translates --src, also hf:OWNER/NAME; repeatable, each is a system")]
-Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
-    "source text, for --model, --slices and --differences")]
-TestSet = Annotated[list[str] | None, input_option("--test-set", metavar="NAME[=SRC,REF]", help=
-    "test set, instead of --src and --ref; repeatable. NAME alone, such as wmt20, is one that "
-    "sacreBLEU fetches. --hyp then names a file for each, separated by commas. More references: "
-    "SRC,REF,REF (default: data.test of the first model's config)")]
-Langs = Annotated[str | None, input_option("--langs", metavar="SRC-TGT", help=
-    "languages of a --test-set NAME, such as de-en (default: the model's)")]
-Metrics = Annotated[str, output_option(
-    "--metrics", autocompletion=metric_names, metavar="NAMES", help=
-    "any of bleu, chrf, chrf++, ter and comet, separated by commas")]
-CometModel = Annotated[Path | None, output_option("--comet-model", metavar="FOLDER", help=
-    "COMET model on this machine, for the metric comet")]
-Tokenize = Annotated[str, output_option("--tokenize", metavar="NAME", help=
-    "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; auto follows the "
-    "target language")]
-TgtLang = Annotated[str | None, output_option("--tgt-lang", metavar="CODE", help=
-    "target language, such as ja, for BLEU and TER; default: the model's")]
-AsTsv = Annotated[bool, output_option("--tsv", help="print tab-separated values")]
-Width = Annotated[int, output_option("--width", "-w", metavar="N", min=0, max=14, help=
-    "decimal places, as in sacrebleu; JSON and TSV are not rounded")]
-Perturb = Annotated[str, output_option("--perturb", metavar="KINDS", help=
-    "scores of a --model on the test set as people write it, and their drop: any of caps, title, "
-    "lower, no-final-stop, typos, noise, emoji, two-sentences, separated by commas")]
-Differences = Annotated[int, output_option("--differences", metavar="N", min=0, help=
-    "show the N lines whose chrF differs most from the first system's")]
-Baseline = Annotated[str | None, confidence_option("--baseline", metavar="NAME", help=
-    "system to compare the others with (default: the first --hyp, or else --model)")]
-Confidence = Annotated[bool, confidence_option("--confidence", help=
-    "95 % confidence intervals, by bootstrap resampling")]
-PairedBs = Annotated[bool | None, confidence_option("--paired-bs/--no-paired-bs", help=
-    "test differences between systems by paired bootstrap (default: with two systems or more, "
-    "without --paired-ar)")]
-PairedAr = Annotated[bool, confidence_option("--paired-ar", help=
-    "test them by paired approximate randomisation")]
-ConfidenceN = Annotated[int | None, confidence_option("--confidence-n", metavar="N", min=2, help=
-    "resamples of --confidence (default: 1000)")]
-PairedBsN = Annotated[int | None, confidence_option("--paired-bs-n", metavar="N", min=2, help=
-    "resamples of --paired-bs (default: 1000)")]
-PairedArN = Annotated[int | None, confidence_option("--paired-ar-n", metavar="N", min=2, help=
-    "trials of --paired-ar (default: 10000)")]
-Seed = Annotated[int | None, confidence_option("--seed", metavar="N", min=1, help=
-    "seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)")]
-FitConfidence = Annotated[bool, confidence_option("--fit-confidence", help=
-    "instead of scores: fit how sure the outputs of a --model are on this text (default: its "
-    "data.valid), and keep it in the model, for mt translate --confidence")]
-Reliability = Annotated[bool, confidence_option("--reliability", help=
-    "instead of scores: for each interval of confidence, the share of lines with a chrF of at "
-    "least 50, and the AUC")]
-Slices = Annotated[str, slices_option("--slices", metavar="NAMES", help=
-    "scores by source length (length), by how rare its rarest word is in the training data (rare), "
-    "by unknown pieces (unknown); separated by commas")]
-Domain = Annotated[str | None, slices_option("--domain", metavar="FILE", help=
-    "scores by the labels in this file, one per line")]
-TrainSrc = Annotated[list[str] | None, slices_option("--train-src", metavar="FILE", help=
-    "source text in which rare counts words; repeatable (default: the first model's training "
-    "data)")]
-TokenizerOf = Annotated[Path | None, slices_option("--tokenizer-of", metavar="FOLDER", help=
-    "run directory whose tokenizer decides what is unknown (default: the first model)")]
-# fmt: on
+confidence_option = opt.options_in("Confidence and significance")
+slices_option = opt.options_in("Slices of a test set")
 
 
 @dataclass(frozen=True)
 class EvaluationGroup:
     """The options of this command, without those of the engine."""
 
-    hyp: Hyp = None
-    ref: Ref = None
-    model: Model = None
-    src: Src = None
-    test_set: TestSet = None
-    langs: Langs = None
-    metrics: Metrics = "bleu,chrf,ter"
-    comet_model: CometModel = None
-    tokenize: Tokenize = "auto"
-    tgt_lang: TgtLang = None
-    as_json: AsJson = False
-    as_tsv: AsTsv = False
-    width: Width = 2
-    perturb: Perturb = ""
-    differences: Differences = 0
-    baseline: Baseline = None
-    confidence: Confidence = False
-    paired_bs: PairedBs = None
-    paired_ar: PairedAr = False
-    confidence_n: ConfidenceN = None
-    paired_bs_n: PairedBsN = None
-    paired_ar_n: PairedArN = None
-    seed: Seed = None
-    fit_confidence: FitConfidence = False
-    reliability: Reliability = False
-    slices: Slices = ""
-    domain: Domain = None
-    train_src: TrainSrc = None
-    tokenizer_of: TokenizerOf = None
+    # fmt: off
+    hyp: Annotated[list[str] | None, opt.input_option("--hyp", metavar="[NAME=]FILE", help=
+        "translation to score; repeatable, each is a system")] = None
+    ref: Annotated[list[str] | None, opt.input_option("--ref", metavar="FILE", help=
+        "reference, detokenised; repeat for several references per line")] = None
+    model: Annotated[list[str] | None, opt.input_option(
+        "--model", "-m", metavar="[NAME=]FOLDER", help=
+        "model that translates --src, also hf:OWNER/NAME; repeatable, each is a system")] = None
+    src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
+        "source text, for --model, --slices and --differences")] = None
+    test_set: Annotated[list[str] | None, opt.input_option(
+        "--test-set", metavar="NAME[=SRC,REF]", help=
+        "test set, instead of --src and --ref; repeatable. NAME alone, such as wmt20, is one that "
+        "sacreBLEU fetches. --hyp then names a file for each, separated by commas. More "
+        "references: SRC,REF,REF (default: data.test of the first model's config)")] = None
+    langs: Annotated[str | None, opt.input_option("--langs", metavar="SRC-TGT", help=
+        "languages of a --test-set NAME, such as de-en (default: the model's)")] = None
+    metrics: Annotated[str, opt.output_option(
+        "--metrics", autocompletion=opt.metric_names, metavar="NAMES", help=
+        "any of bleu, chrf, chrf++, ter and comet, separated by commas")] = "bleu,chrf,ter"
+    comet_model: Annotated[Path | None, opt.output_option("--comet-model", metavar="FOLDER", help=
+        "COMET model on this machine, for the metric comet")] = None
+    tokenize: Annotated[str, opt.output_option("--tokenize", metavar="NAME", help=
+        "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; auto follows the "
+        "target language")] = "auto"
+    tgt_lang: Annotated[str | None, opt.output_option("--tgt-lang", metavar="CODE", help=
+        "target language, such as ja, for BLEU and TER; default: the model's")] = None
+    as_json: opt.AsJson = False
+    as_tsv: Annotated[bool, opt.output_option("--tsv", help="print tab-separated values")] = False
+    width: Annotated[int, opt.output_option("--width", "-w", metavar="N", min=0, max=14, help=
+        "decimal places, as in sacrebleu; JSON and TSV are not rounded")] = 2
+    perturb: Annotated[str, opt.output_option("--perturb", metavar="KINDS", help=
+        "scores of a --model on the test set as people write it, and their drop: any of caps, "
+        "title, lower, no-final-stop, typos, noise, emoji, two-sentences, separated by "
+        "commas")] = ""
+    differences: Annotated[int, opt.output_option("--differences", metavar="N", min=0, help=
+        "show the N lines whose chrF differs most from the first system's")] = 0
+    baseline: Annotated[str | None, confidence_option("--baseline", metavar="NAME", help=
+        "system to compare the others with (default: the first --hyp, or else --model)")] = None
+    confidence: Annotated[bool, confidence_option("--confidence", help=
+        "95 % confidence intervals, by bootstrap resampling")] = False
+    paired_bs: Annotated[bool | None, confidence_option("--paired-bs/--no-paired-bs", help=
+        "test differences between systems by paired bootstrap (default: with two systems or more, "
+        "without --paired-ar)")] = None
+    paired_ar: Annotated[bool, confidence_option("--paired-ar", help=
+        "test them by paired approximate randomisation")] = False
+    confidence_n: Annotated[int | None, confidence_option(
+        "--confidence-n", metavar="N", min=2, help=
+        "resamples of --confidence (default: 1000)")] = None
+    paired_bs_n: Annotated[int | None, confidence_option("--paired-bs-n", metavar="N", min=2, help=
+        "resamples of --paired-bs (default: 1000)")] = None
+    paired_ar_n: Annotated[int | None, confidence_option("--paired-ar-n", metavar="N", min=2, help=
+        "trials of --paired-ar (default: 10000)")] = None
+    seed: Annotated[int | None, confidence_option("--seed", metavar="N", min=1, help=
+        "seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)")] = None
+    fit_confidence: Annotated[bool, confidence_option("--fit-confidence", help=
+        "instead of scores: fit how sure the outputs of a --model are on this text (default: its "
+        "data.valid), and keep it in the model, for mt translate --confidence")] = False
+    reliability: Annotated[bool, confidence_option("--reliability", help=
+        "instead of scores: for each interval of confidence, the share of lines with a chrF of at "
+        "least 50, and the AUC")] = False
+    slices: Annotated[str, slices_option("--slices", metavar="NAMES", help=
+        "scores by source length (length), by how rare its rarest word is in the training data "
+        "(rare), by unknown pieces (unknown); separated by commas")] = ""
+    domain: Annotated[str | None, slices_option("--domain", metavar="FILE", help=
+        "scores by the labels in this file, one per line")] = None
+    train_src: Annotated[list[str] | None, slices_option("--train-src", metavar="FILE", help=
+        "source text in which rare counts words; repeatable (default: the first model's training "
+        "data)")] = None
+    tokenizer_of: Annotated[Path | None, slices_option("--tokenizer-of", metavar="FOLDER", help=
+        "run directory whose tokenizer decides what is unknown (default: the first model)")] = None
 
 
 def listed(text: str) -> list[str]:
@@ -141,8 +105,8 @@ def listed(text: str) -> list[str]:
 def check_options(
     given: EvaluationGroup,
     systems: Sequence[System],
-    search: LineSearchGroup,
-    engine: EngineGroup,
+    search: opt.SearchGroup,
+    engine: opt.EngineGroup,
 ) -> None:
     """Raise DataError with the first thing that is wrong with the options."""
     for fault in (
@@ -173,8 +137,8 @@ def _slices_faults(given: EvaluationGroup) -> Iterator[str]:
 def _input_faults(
     systems: Sequence[System],
     given: EvaluationGroup,
-    search: LineSearchGroup,
-    engine: EngineGroup,
+    search: opt.SearchGroup,
+    engine: opt.EngineGroup,
 ) -> Iterator[str]:
     src, ref, test_sets = given.src, given.ref or [], given.test_set or []
     with_models = any(system.model is not None for system in systems)
@@ -197,7 +161,7 @@ def _input_faults(
     in_sets = [part.partition("=")[2] for part in test_sets]
     if [*",".join([*hyps, *in_sets, given.domain or ""]).split(","), *ref, src].count("-") > 1:
         yield "evaluate: only one FILE can be - (stdin); name a file for the others"
-    usual = vars(LineSearchGroup()) | vars(EngineGroup())
+    usual = vars(opt.SearchGroup()) | vars(opt.EngineGroup())
     if given.comet_model:
         usual["device"] = engine.device  # COMET uses it, too
     values = vars(search) | vars(engine)

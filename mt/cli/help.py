@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mt.cli.options import with_groups
 from mt.errors import ConfigError, leaf_for
 
 OTHER = "Options"  # the panel of an option without a panel
@@ -45,7 +46,7 @@ class Group(TyperGroup):
         if isinstance(command, typer.Typer):
             return typer.main.get_group(command)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=PanelCommand)(command)
+        single.command(cmd_name, cls=PanelCommand)(with_groups(command))
         return typer.main.get_command(single)
 
     def _imported(self, name: str) -> Any:
@@ -90,14 +91,23 @@ def _missing(name: str, error: ConfigError) -> TyperCommand:
     return TyperCommand(name, callback=raise_it, help="Missing.", context_settings=settings)
 
 
+class CommandGroup(typer.Typer):
+    """Commands below one name, each with its options in panels, and its groups of options."""
+
+    def command(self, name: str, **settings: Any) -> Callable[..., Any]:  # type: ignore[override]
+        """Register a function as a command."""
+        register = super().command(name, cls=PanelCommand, **settings)
+        return lambda function: register(with_groups(function))
+
+
 def command_group(
     name: str, help_text: str, places: Mapping[str, str] | None = None, base: type[Group] = Group
-) -> typer.Typer:
+) -> CommandGroup:
     """Commands below one name, such as those of `mt export`.
 
     Those at `places` (`module:name`, by the command's name) are imported when they are asked for.
     """
-    return typer.Typer(
+    return CommandGroup(
         name=name,
         cls=type("Group", (base,), {"places": places or {}}),
         help=help_text or None,

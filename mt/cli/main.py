@@ -74,16 +74,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main_options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Print the versions of mt, torch and Python, and the device, then exit.",
-            callback=_print_version,
-            is_eager=True,
-        ),
-    ] = False,
-) -> None:
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help=
+        "Print the versions of mt, torch and Python, and the device, then exit.")] = False,
+) -> None:  # fmt: skip
     """Train Transformers for machine translation, translate with them, and score the result."""
 
 

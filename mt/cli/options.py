@@ -8,23 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
 from mt.errors import ConfigError, MtError
-from mt.search.options import (
-    EngineName,
-    EngineOptions,
-    PrecisionName,
-    Sampling,
-    SearchOptions,
-    WhenToSplit,
-)
+from mt.search.options import EngineName, PrecisionName, Sampling, WhenToSplit
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
+T = TypeVar("T")
 ErrorsName = Literal["strict", "replace"]
 SideName = Literal["src", "tgt"]
 PrecisionOfWeights = Literal["fp32", "fp16", "bf16", "int8"]
@@ -78,14 +72,9 @@ search_option = options_in("Search")
 sampling_option = options_in("Sampling")
 execution_option = options_in("Execution")
 
-_CONFIG = config_option(
-    "--config",
-    "-c",
-    metavar="NAME",
-    autocompletion=_config_names,
-    help="config file, or the name of a shipped config",
-)
 # fmt: off
+_CONFIG = config_option("--config", "-c", metavar="NAME", autocompletion=_config_names, help=
+    "config file, or the name of a shipped config")
 ConfigName = Annotated[str, _CONFIG]
 OptionalConfig = Annotated[str | None, _CONFIG]
 Settings = Annotated[list[str] | None, config_option("--set", metavar="KEY=VALUE", help=
@@ -99,11 +88,7 @@ Models = Annotated[list[Path], input_option("--model", "-m", metavar="FOLDER", h
     "make an ensemble")]
 OnErrors = Annotated[ErrorsName, input_option("--errors", metavar="HOW", help=
     "bytes that are not UTF-8: strict stops, replace puts U+FFFD")]
-OptionalModel = Annotated[Path | None, input_option("--model", "-m", metavar="FOLDER", help=
-    "trained model: run directory, checkpoint, averaged or imported model")]
 Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN", "Input")]
-Side = Annotated[SideName | None, input_option("--side", metavar="NAME", help=
-    "src or tgt: which vocabulary, where source and target have their own")]
 _SENTENCE = argument("source sentence", "SENTENCE", "Input")
 Sentence = Annotated[str, _SENTENCE]
 OptionalSentence = Annotated[str | None, _SENTENCE]
@@ -113,12 +98,6 @@ ToLanguage = Annotated[str | None, input_option(
 FromLanguage = Annotated[str | None, input_option("--from", metavar="CODE", help=
     "language of the source, such as de, of a model that knows several: to write lines in capitals "
     "or without a final stop as its training text would, and to find sentences")]
-CorpusNames = Annotated[list[str] | None, argument(
-    "corpora: two text files in a row are source and target; others are files of pairs, folders, "
-    "what two text files have in common (corpus/train), hub names, or a source as in a config "
-    "({path: a.jsonl, src: translation.de, tgt: translation.en})", "IN", "Input")]
-Languages = Annotated[str | None, input_option("--langs", metavar="SRC-TGT", help=
-    "languages of the corpora, such as de-en (default: the endings of text files)")]
 RunDir = Annotated[Path | None, output_option("--run-dir", metavar="FOLDER", help=
     "run directory (default: runs/NAME, by the config's name)")]
 AsJson = Annotated[bool, output_option("--json", help="print JSON")]
@@ -138,8 +117,6 @@ Resume = Annotated[bool, output_option("--resume", help=
     "continue the output file of an interrupted job")]
 Overwrite = Annotated[bool, output_option("--overwrite", help=
     "replace a corpus that is at --output already")]
-Quantization = Annotated[PrecisionOfWeights, output_option("--quantization", metavar="NAME", help=
-    "precision of the weights: fp32, fp16, bf16 or int8")]
 Picture = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
     "picture to write, .svg or .png")]
 BeamSize = Annotated[int | None, search_option("--beam-size", metavar="N", min=1, help=
@@ -148,69 +125,59 @@ LengthPenalty = Annotated[float | None, search_option(
     "--length-penalty", metavar="A", min=0, max=100, help=
     "divide log-probabilities by length^A; higher favours longer outputs (default: the model's "
     "config, or mt tune)")]
-SplitSentences = Annotated[WhenToSplit, search_option("--split-sentences", metavar="WHEN", help=
-    "translate the sentences of a line one by one and join them: always, never, or auto: if the "
-    "model learnt from lines of one sentence")]
-AsWritten = Annotated[bool, search_option("--as-written", help=
-    "give the model lines in capitals, Title Case or lower case, without a final stop or with "
-    "emoji as they are, instead of as its training text would write them")]
-Sample = Annotated[bool, sampling_option("--sample", help=
-    "draw outputs at random instead of searching for the best")]
-Temperature = Annotated[float | None, sampling_option("--temperature", metavar="T", help=
-    "divide logits by T: below 1 is less random, above 1 more; 1 is off")]
-TopK = Annotated[int | None, sampling_option("--top-k", metavar="K", help=
-    "draw from the K most probable tokens; 0 is off")]
-TopP = Annotated[float | None, sampling_option("--top-p", metavar="P", help=
-    "draw from the most probable tokens that together reach P; 1 is off")]
-Seed = Annotated[int | None, sampling_option("--seed", metavar="N", help=
-    "seed of the random draws; 1 if not given")]
 BatchTokens = Annotated[int | None, execution_option("--batch-tokens", metavar="N", min=1, help=
     "batch size: source tokens, padding included, times beam size (default: chosen for the "
     "device)")]
 Precision = Annotated[PrecisionName, execution_option("--precision", metavar="NAME", help=
     "auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)")]
-EngineChoice = Annotated[EngineName, execution_option("--engine", metavar="NAME", help=
-    "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
-    "supports all options")]
 DeviceName = Annotated[str, execution_option("--device", metavar="NAME", help=
     "auto, cpu, cuda or cuda:N")]
-Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
-    "processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, or all "
-    "for a large file)")]
 # fmt: on
+
+
+def make(kind: Callable[..., T], *groups: Any, **more: Any) -> T:
+    """Make a value, such as `TextFiles`, from the options that bear the names of its fields.
+
+    `more`: fields without an option, or with another value than the option's.
+    """
+    options = {name: value for group in groups for name, value in vars(group).items()}
+    names = inspect.signature(kind).parameters
+    return kind(**{name: options[name] for name in names if name in options} | more)
 
 
 @dataclass(frozen=True)
 class SearchGroup:
-    """The options of the search that all commands share which translate."""
+    """The options of the search that `mt translate` and `mt evaluate` share."""
 
+    # fmt: off
     from_: FromLanguage = None
     beam_size: BeamSize = None
     length_penalty: LengthPenalty = None
-
-    def value(self, **more: Any) -> SearchOptions:
-        """Return how to search; `more`: further fields of `SearchOptions`."""
-        return SearchOptions(**vars(self), **more)
-
-
-@dataclass(frozen=True)
-class LineSearchGroup(SearchGroup):
-    """The options of the search where lines come from the user."""
-
     to: ToLanguage = None
-    split_sentences: SplitSentences = "auto"
-    as_written: AsWritten = False
+    split_sentences: Annotated[WhenToSplit, search_option("--split-sentences", metavar="WHEN", help=
+        "translate the sentences of a line one by one and join them: always, never, or auto: if "
+        "the model learnt from lines of one sentence")] = "auto"
+    as_written: Annotated[bool, search_option("--as-written", help=
+        "give the model lines in capitals, Title Case or lower case, without a final stop or with "
+        "emoji as they are, instead of as its training text would write them")] = False
 
 
 @dataclass(frozen=True)
 class SamplingGroup:
     """The options of sampling as given; None: not given."""
 
-    sample: Sample = False
-    temperature: Temperature = None
-    top_k: TopK = None
-    top_p: TopP = None
-    seed: Seed = None
+    # fmt: off
+    sample: Annotated[bool, sampling_option("--sample", help=
+        "draw outputs at random instead of searching for the best")] = False
+    temperature: Annotated[float | None, sampling_option("--temperature", metavar="T", help=
+        "divide logits by T: below 1 is less random, above 1 more; 1 is off")] = None
+    top_k: Annotated[int | None, sampling_option("--top-k", metavar="K", help=
+        "draw from the K most probable tokens; 0 is off")] = None
+    top_p: Annotated[float | None, sampling_option("--top-p", metavar="P", help=
+        "draw from the most probable tokens that together reach P; 1 is off")] = None
+    seed: Annotated[int | None, sampling_option("--seed", metavar="N", help=
+        "seed of the random draws; 1 if not given")] = None
+    # fmt: on
 
     def value(self) -> Sampling | None:
         """Return the sampling asked for. Raises ConfigError for options without --sample."""
@@ -226,35 +193,37 @@ class SamplingGroup:
         return None
 
 
-NO_SAMPLING = SamplingGroup()
-
-
 @dataclass(frozen=True)
 class EngineGroup:
     """The options of the engine that translates."""
 
-    engine: EngineChoice = "auto"
-    workers: Workers = None
+    # fmt: off
+    engine: Annotated[EngineName, execution_option("--engine", metavar="NAME", help=
+        "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
+        "supports all options")] = "auto"
+    workers: Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
+        "processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, or "
+        "all for a large file)")] = None
     batch_tokens: BatchTokens = None
     precision: Precision = "auto"
     device: DeviceName = "auto"
-
-    def value(self, models: list[Path], **more: Any) -> EngineOptions:
-        """Return the engine asked for, with these models."""
-        return EngineOptions(models=models, **vars(self), **more)
-
-
-ANY_ENGINE = EngineGroup()
 
 
 @dataclass(frozen=True)
 class CorpusGroup:
     """The corpora of a command as given: names, or a config; options of these names."""
 
-    names: CorpusNames = None
-    langs: Languages = None
+    # fmt: off
+    names: Annotated[list[str] | None, argument(
+        "corpora: two text files in a row are source and target; others are files of pairs, "
+        "folders, what two text files have in common (corpus/train), hub names, or a source as in "
+        "a config ({path: a.jsonl, src: translation.de, tgt: "
+        "translation.en})", "IN", "Input")] = None
+    langs: Annotated[str | None, input_option("--langs", metavar="SRC-TGT", help=
+        "languages of the corpora, such as de-en (default: the endings of text files)")] = None
     config: OptionalConfig = None
     settings: Settings = None
+    # fmt: on
 
     def value(self) -> DataConfig:
         """Return the `data` section: of the config, or made of the names, which are `train`.
@@ -306,4 +275,11 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(function, eval_str=True).parameters.values())
+    """The parameters of a function, or of a group, which may inherit some from another file."""
+    is_group = isinstance(function, type)
+    hints = get_type_hints(function, include_extras=True) if is_group else {}
+    parameters = inspect.signature(function, eval_str=not is_group).parameters
+    return [
+        parameter.replace(annotation=hints.get(name, parameter.annotation))
+        for name, parameter in parameters.items()
+    ]

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import say
-from mt.cli.options import (
-    AlignmentHeads,
-    Alignments,
-    BatchTokens,
-    DeviceName,
-    LengthPenalty,
-    Model,
-    OutputFile,
-    Precision,
-    ToLanguage,
-    input_option,
-    output_option,
-)
 from mt.errors import ConfigError
-
-# fmt: off
-Src = Annotated[str, input_option("--src", metavar="FILE", help=
-    "source text, also compressed; - is stdin")]
-Tgt = Annotated[str, input_option("--tgt", metavar="FILE", help=
-    "its translation, line by line; - is stdin")]
-AsJson = Annotated[bool, output_option("--json", help=
-    "write a JSON object per line, with the score of every token")]
-# fmt: on
+from mt.search.options import EngineOptions, SearchOptions
 
 
-def score(
-    model: Model,
-    src: Src,
-    tgt: Tgt,
-    to: ToLanguage = None,
-    output: OutputFile = "-",
-    alignments: Alignments = False,
-    alignment_heads: AlignmentHeads = None,
-    as_json: AsJson = False,
-    length_penalty: LengthPenalty = None,
-    batch_tokens: BatchTokens = None,
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
-) -> None:
+@dataclass(frozen=True)
+class ScoreGroup:
+    """The texts, what is written of each pair, and how the model runs."""
+
+    # fmt: off
+    src: Annotated[str, opt.input_option("--src", metavar="FILE", help=
+        "source text, also compressed; - is stdin")]
+    tgt: Annotated[str, opt.input_option("--tgt", metavar="FILE", help=
+        "its translation, line by line; - is stdin")]
+    to: opt.ToLanguage = None
+    output: opt.OutputFile = "-"
+    alignments: opt.Alignments = False
+    alignment_heads: opt.AlignmentHeads = None
+    as_json: Annotated[bool, opt.output_option("--json", help=
+        "write a JSON object per line, with the score of every token")] = False
+    length_penalty: opt.LengthPenalty = None
+    batch_tokens: opt.BatchTokens = None
+    precision: opt.Precision = "auto"
+    device: opt.DeviceName = "auto"
+
+
+def score(model: opt.Model, given: ScoreGroup) -> None:
     """Score given translations with a model, line by line.
 
     A score is log-probability / length^A; the end symbol counts in both. It is that of the tokens
@@ -55,25 +44,19 @@ def score(
     """
     from mt.translate.streaming import open_output, read_input, refuse_overwrite, write_lines
 
+    src, tgt, output = given.src, given.tgt, given.output
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
     refuse_overwrite(output, [("--src", src), ("--tgt", tgt)], [model])
-    from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.score_lines import format_scored, load_scorer
 
-    heads = alignment_heads or ("auto" if alignments else None)
-    search = SearchOptions(to=to, length_penalty=length_penalty, alignments=heads)
-    options = EngineOptions(
-        models=[model],
-        engine="torch",
-        precision=precision,
-        device=device,
-        batch_tokens=batch_tokens,
-    )
+    heads = given.alignment_heads or ("auto" if given.alignments else None)
+    search = opt.make(SearchOptions, given, alignments=heads)
+    options = opt.make(EngineOptions, given, models=[model], engine="torch")
     sources = read_input(src, option="--src")
     targets = read_input(tgt, option="--tgt")
     with open_output(output) as file:
         scorer = load_scorer(search, options)
         aligned = bool(scorer.forced.heads)
-        write_lines(file, format_scored(scorer.score(sources, targets), as_json, aligned))
+        write_lines(file, format_scored(scorer.score(sources, targets), given.as_json, aligned))
     say(scorer.summary())

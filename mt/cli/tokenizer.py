@@ -6,67 +6,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import (
-    OnErrors,
-    OptionalConfig,
-    OutputFile,
-    Settings,
-    Side,
-    Source,
-    TokenizerPath,
-    argument,
-    options_in,
-    output_option,
-    with_groups,
-)
+from mt.cli import options as opt
+from mt.cli.help import command_group
 from mt.errors import ConfigError
 
-vocabulary_option = options_in("Vocabulary (of the config if not given)")
+vocabulary_option = opt.options_in("Vocabulary (of the config if not given)")
 
 app = command_group("tokenizer", "Learn a vocabulary; encode and decode text.")
 
 
-# fmt: off
-Output = Annotated[Path, output_option("--output", "-o", metavar="FILE", help=
-    "new .model file to write")]
-Files = Annotated[list[str] | None, argument(
-    "text files, also compressed; - is stdin; data.train of --config if not given",
-    "FILE", "Input")]
-VocabSize = Annotated[int | None, vocabulary_option("--vocab-size", metavar="N", help=
-    "tokens, 4 special ones included (default: 32000)")]
-Kind = Annotated[Literal["bpe", "unigram"] | None, vocabulary_option("--type", metavar="NAME", help=
-    "algorithm: bpe or unigram (default: bpe)")]
-CharacterCoverage = Annotated[float | None, vocabulary_option(
-    "--character-coverage", metavar="SHARE", help=
-    "share of the text whose characters get a token, 0.98 to 1 (default: 0.99999, or 1 without "
-    "byte fallback)")]
-UserDefinedSymbols = Annotated[list[str] | None, vocabulary_option(
-    "--user-defined-symbols", metavar="TEXT,...", help=
-    "texts that are always one token; repeatable")]
-SplitDigits = Annotated[bool | None, vocabulary_option("--split-digits/--no-split-digits", help=
-    "make each digit a token (default: on)")]
-ByteFallback = Annotated[bool | None, vocabulary_option("--byte-fallback/--no-byte-fallback", help=
-    "encode unknown characters as bytes (default: on)")]
-SampleLines = Annotated[int | None, vocabulary_option("--sample-lines", metavar="N", help=
-    "learn from N lines drawn at random (default: 2000000)")]
-# fmt: on
+@dataclass(frozen=True)
+class VocabularyGroup:
+    """The options of a vocabulary, as the keys of the section `tokenizer`; None: not given."""
+
+    # fmt: off
+    vocab_size: Annotated[int | None, vocabulary_option("--vocab-size", metavar="N", help=
+        "tokens, 4 special ones included (default: 32000)")] = None
+    type: Annotated[Literal["bpe", "unigram"] | None, vocabulary_option(
+        "--type", metavar="NAME", help="algorithm: bpe or unigram (default: bpe)")] = None
+    character_coverage: Annotated[float | None, vocabulary_option(
+        "--character-coverage", metavar="SHARE", help=
+        "share of the text whose characters get a token, 0.98 to 1 (default: 0.99999, or 1 without "
+        "byte fallback)")] = None
+    user_defined_symbols: Annotated[list[str] | None, vocabulary_option(
+        "--user-defined-symbols", metavar="TEXT,...", help=
+        "texts that are always one token; repeatable")] = None
+    split_digits: Annotated[bool | None, vocabulary_option("--split-digits/--no-split-digits", help=
+        "make each digit a token (default: on)")] = None
+    byte_fallback: Annotated[bool | None, vocabulary_option(
+        "--byte-fallback/--no-byte-fallback", help=
+        "encode unknown characters as bytes (default: on)")] = None
+    sample_lines: Annotated[int | None, vocabulary_option("--sample-lines", metavar="N", help=
+        "learn from N lines drawn at random (default: 2000000)")] = None
 
 
-@app.command("train", cls=PanelCommand)
+@app.command("train")
 def train(
-    output: Output,
-    files: Files = None,
-    vocab_size: VocabSize = None,
-    kind: Kind = None,
-    character_coverage: CharacterCoverage = None,
-    user_defined_symbols: UserDefinedSymbols = None,
-    split_digits: SplitDigits = None,
-    byte_fallback: ByteFallback = None,
-    sample_lines: SampleLines = None,
-    config: OptionalConfig = None,
-    settings: Settings = None,
-) -> None:
+    output: Annotated[Path, opt.output_option("--output", "-o", metavar="FILE", help=
+        "new .model file to write")],
+    files: Annotated[list[str] | None, opt.argument(
+        "text files, also compressed; - is stdin; data.train of --config if not given",
+        "FILE", "Input")] = None,
+    *,
+    vocabulary: VocabularyGroup,
+    config: opt.OptionalConfig = None,
+    settings: opt.Settings = None,
+) -> None:  # fmt: skip
     """Learn a SentencePiece vocabulary, as mt train does.
 
     The text is that of the files, or the training text of --config. With two vocabularies
@@ -82,17 +67,10 @@ def train(
 
     if config is None and settings:
         raise ConfigError("--set: changes a config; give --config, or leave it out")
-    symbols = [text for group in user_defined_symbols or [] for text in group.split(",") if text]
-    options = {
-        "vocab_size": vocab_size,
-        "type": kind,
-        "character_coverage": character_coverage,
-        "user_defined_symbols": symbols or None,
-        "split_digits": split_digits,
-        "byte_fallback": byte_fallback,
-        "sample_lines": sample_lines,
-    }
-    given = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in vars(vocabulary).items() if value is not None}
+    texts = ",".join(given.pop("user_defined_symbols", ())).split(",")
+    if symbols := [*filter(None, texts)]:
+        given["user_defined_symbols"] = symbols
     if config is None:
         values = config_from_mapping({"tokenizer": given}, "mt tokenizer train")
     else:
@@ -101,19 +79,19 @@ def train(
     train_file(values, files or [], output)
 
 
-Ids = Annotated[bool, output_option("--ids", help="ids, not pieces")]
-
-
 @dataclass(frozen=True)
 class TokenizeGroup:
     """The options of `encode` and `decode`."""
 
-    tokenizer: TokenizerPath
-    source: Source = "-"
-    side: Side = None
-    errors: OnErrors = "strict"
-    ids: Ids = False
-    output: OutputFile = "-"
+    # fmt: off
+    tokenizer: opt.TokenizerPath
+    source: opt.Source = "-"
+    side: Annotated[opt.SideName | None, opt.input_option("--side", metavar="NAME", help=
+        "src or tgt: which vocabulary, where source and target have their own")] = None
+    errors: opt.OnErrors = "strict"
+    ids: Annotated[bool, opt.output_option("--ids", help="ids, not pieces")] = False
+    output: opt.OutputFile = "-"
+    # fmt: on
 
     def run(self, decode: bool = False) -> None:
         """Encode or decode the source line by line."""
@@ -124,8 +102,7 @@ class TokenizeGroup:
         tokenize_file(self.tokenizer, files, side=self.side, ids=self.ids, decode=decode)
 
 
-@app.command("encode", cls=PanelCommand)
-@with_groups
+@app.command("encode")
 def encode(options: TokenizeGroup) -> None:
     """Split lines into pieces or ids, separated by spaces.
 
@@ -139,8 +116,7 @@ def encode(options: TokenizeGroup) -> None:
     options.run()
 
 
-@app.command("decode", cls=PanelCommand)
-@with_groups
+@app.command("decode")
 def decode(options: TokenizeGroup) -> None:
     """Join pieces or ids to text, line for line.
 

@@ -7,48 +7,34 @@ import re
 import sys
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result
-from mt.cli.options import (
-    ConfigName,
-    DeviceName,
-    RunDir,
-    Settings,
-    execution_option,
-    output_option,
-)
 from mt.errors import ConfigError
-
-# fmt: off
-Fresh = Annotated[bool, output_option("--fresh", help=
-    "start over: rename an existing run directory to NAME.old-N first")]
-DryRun = Annotated[bool, execution_option("--dry-run", help=
-    "prepare the data, run the largest batch and one translation, estimate time and memory; keep "
-    "nothing")]
-Processes = Annotated[int, execution_option("--processes", metavar="N", min=1, help=
-    "processes that train together on this machine, on its cores or on N GPUs")]
-Time = Annotated[str | None, execution_option("--time", metavar="TIME", help=
-    "train as many epochs as fit, such as 90m or 1h30m: sets train.max_minutes; to resume, give it "
-    "again")]
-# fmt: on
 
 
 def train(
-    config: ConfigName,
-    settings: Settings = None,
-    run_dir: RunDir = None,
-    fresh: Fresh = False,
-    dry_run: DryRun = False,
-    time: Time = None,
-    processes: Processes = 1,
-    device: DeviceName = "auto",
-) -> None:
+    config: opt.ConfigName,
+    settings: opt.Settings = None,
+    run_dir: opt.RunDir = None,
+    fresh: Annotated[bool, opt.output_option("--fresh", help=
+        "start over: rename an existing run directory to NAME.old-N first")] = False,
+    dry_run: Annotated[bool, opt.execution_option("--dry-run", help=
+        "prepare the data, run the largest batch and one translation, estimate time and memory; "
+        "keep nothing")] = False,
+    time: Annotated[str | None, opt.execution_option("--time", metavar="TIME", help=
+        "train as many epochs as fit, such as 90m or 1h30m: sets train.max_minutes; to resume, "
+        "give it again")] = None,
+    processes: Annotated[int, opt.execution_option("--processes", metavar="N", min=1, help=
+        "processes that train together on this machine, on its cores or on N GPUs")] = 1,
+    device: opt.DeviceName = "auto",
+) -> None:  # fmt: skip
     """Train a model. Run the same command again to resume a run that was interrupted.
 
     \b
     mt train --config base.yaml
     mt train --config multi30k.yaml --set data.root=corpora/multi30k
     mt train --config base.yaml --dry-run
-    mt train --config small.yaml --time 60m
+    mt train --config base.yaml --time 24h
     mt train --config base.yaml --processes 2
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """

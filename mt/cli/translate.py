@@ -4,167 +4,109 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from mt.cli.options import (
-    AlignmentHeads,
-    Alignments,
-    EngineGroup,
-    LineSearchGroup,
-    Models,
-    OnErrors,
-    OutputFile,
-    Resume,
-    SamplingGroup,
-    Source,
-    execution_option,
-    input_option,
-    options_in,
-    output_option,
-    search_option,
-    with_groups,
-)
+from mt.cli import options as opt
+from mt.search.options import EngineOptions, SearchOptions
 
-if TYPE_CHECKING:
-    from mt.translate.formats import LineFormat
-
-constraint_option = options_in("Constraints on outputs")
+constraint_option = opt.options_in("Constraints on outputs")
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
-
-
-# fmt: off
-Form = Annotated[FormName | None, input_option(
-    "--format", metavar="NAME", help=
-    "lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default: a document as IN "
-    "ends, .html, .srt or .xlf; else text)")]
-Column = Annotated[int | None, input_option("--column", metavar="N", min=1, help=
-    "column to translate in TSV or CSV lines; 1 is the first, and the default")]
-Field = Annotated[str | None, input_option("--field", metavar="NAME", help=
-    "field to translate in JSON lines; a dot leads into a field; text if not given")]
-Quoting = Annotated[Literal["csv", "none"] | None, input_option("--quoting", metavar="HOW", help=
-    "csv: cells may be in quotation marks; none: the marks are text (default: csv for --format "
-    "csv, none for tsv)")]
-# fmt: on
 
 
 @dataclass(frozen=True)
 class FormatGroup:
     """The options of the input and its format."""
 
-    source: Source = "-"
-    form: Form = None
-    column: Column = None
-    field: Field = None
-    quoting: Quoting = None
-    errors: OnErrors = "strict"
-
-    def value(self, n_best: int, scores: bool, confidence: bool) -> LineFormat:
-        """Return the format of lines with so many outputs."""
-        from mt.translate.formats import LineFormat, format_of
-
-        form = self.form or format_of(self.source)
-        columns = (self.column, self.field, n_best, scores, self.quoting, confidence)
-        return LineFormat(form, *columns)
-
-
-# fmt: off
-Exact = Annotated[bool, search_option("--exact", help=
-    "stop a sentence only when no open hypothesis can still win")]
-Mbr = Annotated[Literal["chrf", "bleu"] | None, search_option("--mbr", metavar="METRIC", help=
-    "minimum Bayes risk: choose among the --n-best by chrf or bleu")]
-RerankWith = Annotated[Path | None, search_option("--rerank-with", metavar="FOLDER", help=
-    "reverse model, or one of both directions: sort the hypotheses also by how probable it finds "
-    "the source, given each")]
-RerankWeight = Annotated[float | None, search_option("--rerank-weight", metavar="W", help=
-    "how much that counts: weight of its log-probability per token; 0.2 if not given")]
-# fmt: on
+    # fmt: off
+    source: opt.Source = "-"
+    form: Annotated[FormName | None, opt.input_option("--format", metavar="NAME", help=
+        "lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default: a document as IN "
+        "ends, .html, .srt or .xlf; else text)")] = None
+    column: Annotated[int | None, opt.input_option("--column", metavar="N", min=1, help=
+        "column to translate in TSV or CSV lines; 1 is the first, and the default")] = None
+    field: Annotated[str | None, opt.input_option("--field", metavar="NAME", help=
+        "field to translate in JSON lines; a dot leads into a field; text if not given")] = None
+    quoting: Annotated[Literal["csv", "none"] | None, opt.input_option(
+        "--quoting", metavar="HOW", help=
+        "csv: cells may be in quotation marks; none: the marks are text (default: csv for --format "
+        "csv, none for tsv)")] = None
+    errors: opt.OnErrors = "strict"
 
 
 @dataclass(frozen=True)
-class ChoiceGroup:
-    """The options that say which hypothesis of a line is its translation."""
+class OutputGroup:
+    """The options of the output: where it goes, and what stands in its lines."""
 
-    exact: Exact = False
-    mbr: Mbr = None
-    rerank_with: RerankWith = None
-    rerank_weight: RerankWeight = None
-
-
-# fmt: off
-MinLength = Annotated[int, constraint_option("--min-length", metavar="N", help=
-    "shortest output, in tokens")]
-NoRepeatNgram = Annotated[int, constraint_option("--no-repeat-ngram", metavar="N", help=
-    "never repeat N tokens in a row; 0 is off")]
-RepetitionPenalty = Annotated[float, constraint_option("--repetition-penalty", metavar="P", help=
-    "multiply log-probabilities of tokens already in the output by P")]
-Forbid = Annotated[list[str] | None, constraint_option("--forbid", metavar="TOKEN", help=
-    "a token of the vocabulary never to output, though others may spell its text; repeatable")]
-# fmt: on
+    # fmt: off
+    output: opt.OutputFile = "-"
+    n_best: Annotated[int, opt.output_option("--n-best", metavar="N", min=1, help=
+        "outputs per input line, as `index ||| text ||| score`; equal texts once")] = 1
+    scores: Annotated[bool, opt.output_option("--scores", help=
+        "put the score and a tab before each output, of the tokens that the search found: mt score "
+        "cuts the text into tokens anew, and may find others")] = False
+    confidence: Annotated[bool, opt.output_option("--confidence", help=
+        "put before each output the chance that its chrF would be at least 50, as fitted on the "
+        "validation set")] = False
+    alignments: opt.Alignments = False
+    alignment_heads: opt.AlignmentHeads = None
+    resume: opt.Resume = False
 
 
 @dataclass(frozen=True)
-class ConstraintGroup:
-    """The options that restrict which tokens an output has."""
+class TranslateGroup(opt.SearchGroup):
+    """The options of the search: which hypothesis of a line is its translation, and its tokens."""
 
-    min_length: MinLength = 0
-    no_repeat_ngram: NoRepeatNgram = 0
-    repetition_penalty: RepetitionPenalty = 1.0
-    forbid: Forbid = None
+    # fmt: off
+    exact: Annotated[bool, opt.search_option("--exact", help=
+        "stop a sentence only when no open hypothesis can still win")] = False
+    mbr: Annotated[Literal["chrf", "bleu"] | None, opt.search_option(
+        "--mbr", metavar="METRIC", help=
+        "minimum Bayes risk: choose among the --n-best by chrf or bleu")] = None
+    rerank_with: Annotated[Path | None, opt.search_option("--rerank-with", metavar="FOLDER", help=
+        "reverse model, or one of both directions: sort the hypotheses also by how probable it "
+        "finds the source, given each")] = None
+    rerank_weight: Annotated[float | None, opt.search_option("--rerank-weight", metavar="W", help=
+        "how much that counts: weight of its log-probability per token; 0.2 if not given")] = None
+    ensemble: Annotated[Literal["probability", "log"] | None, opt.search_option(
+        "--ensemble", metavar="MEAN", help=
+        "average probabilities (probability, if not given) or log-probabilities (log)")] = None
+    prefix: Annotated[Path | None, constraint_option("--prefix", metavar="FILE", help=
+        "target prefixes, one per input line: outputs start with them")] = None
+    protect: Annotated[list[str] | None, constraint_option("--protect", metavar="WHAT", help=
+        "texts that come out as they are: auto for web and e-mail addresses, {name}, %s, $VAR and "
+        "<tag>, else a regular expression; repeatable")] = None
+    glossary: Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
+        "terms, a tab and a translation in each line; whole words, the longest match counts; a "
+        "term in lower case stands for any case")] = None
+    min_length: Annotated[int, constraint_option("--min-length", metavar="N", help=
+        "shortest output, in tokens")] = 0
+    no_repeat_ngram: Annotated[int, constraint_option("--no-repeat-ngram", metavar="N", help=
+        "never repeat N tokens in a row; 0 is off")] = 0
+    repetition_penalty: Annotated[float, constraint_option(
+        "--repetition-penalty", metavar="P", help=
+        "multiply log-probabilities of tokens already in the output by P")] = 1.0
+    forbid: Annotated[list[str] | None, constraint_option("--forbid", metavar="TOKEN", help=
+        "a token of the vocabulary never to output, though others may spell its text; "
+        "repeatable")] = None
 
 
-# fmt: off
-Ensemble = Annotated[Literal["probability", "log"] | None, search_option(
-    "--ensemble", metavar="MEAN", help=
-    "average probabilities (probability, if not given) or log-probabilities (log)")]
-Prefix = Annotated[Path | None, constraint_option("--prefix", metavar="FILE", help=
-    "target prefixes, one per input line: outputs start with them")]
-Protect = Annotated[list[str] | None, constraint_option("--protect", metavar="WHAT", help=
-    "texts that come out as they are: auto for web and e-mail addresses, {name}, %s, $VAR and "
-    "<tag>, else a regular expression; repeatable")]
-Glossary = Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
-    "terms, a tab and a translation in each line; whole words, the longest match counts; a term in "
-    "lower case stands for any case")]
-MaxWait = Annotated[float | None, execution_option("--max-wait", metavar="SECONDS", min=0, help=
-    "wait at most SECONDS for a batch to fill, then translate it (default: 0.2 for stdin)")]
-Shortlist = Annotated[Path | None, execution_option("--shortlist", metavar="FILE", help=
-    "faster: only the likely target pieces in this vmap.txt, which mt export ctranslate2 "
-    "--shortlist writes; for --engine ctranslate2 (default: what mt tune has chosen; none: no "
-    "shortlist)")]
-NBest = Annotated[int, output_option("--n-best", metavar="N", min=1, help=
-    "outputs per input line, as `index ||| text ||| score`; equal texts once")]
-Scores = Annotated[bool, output_option("--scores", help=
-    "put the score and a tab before each output, of the tokens that the search found: mt score "
-    "cuts the text into tokens anew, and may find others")]
-Confidence = Annotated[bool, output_option("--confidence", help=
-    "put before each output the chance that its chrF would be at least 50, as fitted on the "
-    "validation set")]
-# fmt: on
-
-
-@with_groups
 def translate(
-    models: Models,
+    models: opt.Models,
     text: FormatGroup,
+    output: OutputGroup,
+    search: TranslateGroup,
+    sampling: opt.SamplingGroup,
     *,
-    output: OutputFile = "-",
-    n_best: NBest = 1,
-    scores: Scores = False,
-    confidence: Confidence = False,
-    alignments: Alignments = False,
-    alignment_heads: AlignmentHeads = None,
-    resume: Resume = False,
-    search: LineSearchGroup,
-    choice: ChoiceGroup,
-    ensemble: Ensemble = None,
-    prefix: Prefix = None,
-    protect: Protect = None,
-    glossary: Glossary = None,
-    constraints: ConstraintGroup,
-    sampling: SamplingGroup,
-    max_wait: MaxWait = None,
-    engine: EngineGroup,
-    shortlist: Shortlist = None,
-) -> None:
+    max_wait: Annotated[float | None, opt.execution_option(
+        "--max-wait", metavar="SECONDS", min=0, help=
+        "wait at most SECONDS for a batch to fill, then translate it (default: 0.2 for "
+        "stdin)")] = None,
+    engine: opt.EngineGroup,
+    shortlist: Annotated[Path | None, opt.execution_option("--shortlist", metavar="FILE", help=
+        "faster: only the likely target pieces in this vmap.txt, which mt export ctranslate2 "
+        "--shortlist writes; for --engine ctranslate2 (default: what mt tune has chosen; none: no "
+        "shortlist)")] = None,
+) -> None:  # fmt: skip
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
     \b
@@ -178,27 +120,22 @@ def translate(
     mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
+    from mt.translate.formats import LineFormat, format_of
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
-    files = TextFiles(
-        source=text.source,
-        output=output,
-        errors=text.errors,
-        prefixes=prefix,
-        resume=resume,
-        max_wait=max_wait,
-    )
-    options = search.value(
-        **vars(choice),
-        **vars(constraints) | {"forbid": tuple(constraints.forbid or ())},
-        n_best=n_best,
-        with_scores=scores or confidence,
-        confidence=confidence,
-        prefixes=prefix is not None,
+    files = opt.make(TextFiles, text, output, search, max_wait=max_wait)
+    options = opt.make(
+        SearchOptions,
+        output,
+        search,
+        with_scores=output.scores or output.confidence,
+        prefixes=search.prefix is not None,
+        forbid=tuple(search.forbid or ()),
         sample=sampling.value(),
-        alignments=alignment_heads or ("auto" if alignments else None),
+        alignments=output.alignment_heads or ("auto" if output.alignments else None),
     )
-    line_format = text.value(1 if choice.mbr else n_best, scores, confidence)
-    chosen_engine = engine.value(models, ensemble=ensemble, shortlist=shortlist)
-    translate_file(files, line_format, options, chosen_engine, protect or (), glossary)
+    form, n_best = text.form or format_of(text.source), 1 if search.mbr else output.n_best
+    line_format = opt.make(LineFormat, text, output, name=form, n_best=n_best)
+    chosen = opt.make(EngineOptions, engine, search, models=models, shortlist=shortlist)
+    translate_file(files, line_format, options, chosen, search.protect or (), search.glossary)

@@ -160,7 +160,7 @@ class TaggedText:
 
     @staticmethod
     def _spelling(tokens: Sequence[MarkupToken]) -> dict[int, str]:
-        """How characters are written that cannot stand for themselves, or did not here."""
+        """Entities of characters that cannot stand for themselves, or did not in these texts."""
         texts = "".join(token.raw for token in tokens if token.kind == "text")
         spelled = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
         if ">" in texts:

@@ -53,7 +53,7 @@ MOST_LOST = 10_000
 
 
 class Protection(Step):
-    """What `--protect` and `--glossary` keep, how often, and what the model has left out."""
+    """Keeps texts by `--protect` and `--glossary`, and counts them, also those left out."""
 
     def __init__(self, protect: Sequence[str] = (), glossary: Path | None = None) -> None:
         """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
@@ -209,7 +209,7 @@ class Protection(Step):
                 self._lost[name] += 1
 
     def summary(self) -> str:
-        """What was kept, and what stands at the end of its line, as a line; "" for nothing."""
+        """A line about the texts that were kept, and those put at the end; "" for none."""
         if not self:
             return ""
         kept = (

@@ -30,11 +30,7 @@ def translate_document(
 
     Raises MtError for what the user must correct.
     """
-    given = {
-        "--alignments": search.alignments,
-        "--prefix": files.prefixes,
-        "--resume": files.resume,
-    }
+    given = {"--alignments": search.alignments, "--prefix": files.prefix, "--resume": files.resume}
     if named := " and ".join(option for option, value in given.items() if value):
         raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
     search = protecting(protection, files, search, engine)
@@ -97,7 +93,7 @@ def protecting(
     protection: Protection, files: TextFiles, search: SearchOptions, engine: EngineOptions
 ) -> SearchOptions:
     """Return the search that a protection needs. ConfigError for options it cannot go with."""
-    given = {"--alignments": search.alignments, "--prefix": files.prefixes}
+    given = {"--alignments": search.alignments, "--prefix": files.prefix}
     if protection and (named := " and ".join(name for name, value in given.items() if value)):
         raise ConfigError(
             f"{named}: not with --protect or --glossary, as the model sees placeholders for some "

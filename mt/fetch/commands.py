@@ -5,34 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result
-from mt.cli.options import (
-    argument,
-    input_option,
-    output_option,
-)
 from mt.errors import ConfigError
-
-# fmt: off
-Langs = Annotated[str, input_option("--langs", metavar="SRC-TGT", help=
-    "source and target language, such as de-en")]
-Corpus = Annotated[str | None, argument("mtdata:GROUP-NAME-VERSION-LANGS", "NAME", "Input")]
-Folder = Annotated[Path | None, output_option("--output", "-o", metavar="FOLDER", help=
-    "folder for this corpus alone; existing files are not replaced")]
-Query = Annotated[str | None, input_option("--list", metavar="TEXT", help=
-    "list the corpora whose names contain TEXT; '' lists all")]
-Overwrite = Annotated[bool, output_option("--overwrite", help=
-    "replace files that are in the folder already")]
-# fmt: on
 
 
 def get(
-    langs: Langs,
-    corpus: Corpus = None,
-    folder: Folder = None,
-    query: Query = None,
-    overwrite: Overwrite = False,
-) -> None:
+    langs: Annotated[str, opt.input_option("--langs", metavar="SRC-TGT", help=
+        "source and target language, such as de-en")],
+    corpus: Annotated[str | None, opt.argument(
+        "mtdata:GROUP-NAME-VERSION-LANGS", "NAME", "Input")] = None,
+    folder: Annotated[Path | None, opt.output_option("--output", "-o", metavar="FOLDER", help=
+        "folder for this corpus alone; existing files are not replaced")] = None,
+    query: Annotated[str | None, opt.input_option("--list", metavar="TEXT", help=
+        "list the corpora whose names contain TEXT; '' lists all")] = None,
+    overwrite: Annotated[bool, opt.output_option("--overwrite", help=
+        "replace files that are in the folder already")] = False,
+) -> None:  # fmt: skip
     """Fetch a corpus; keep its citation and checksums.
 
     The package mtdata (extra corpora) finds and downloads it. corpus.yaml has citation, SHA-256 and

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError
-from mt.inspect.pictures import FORMATS, check_picture_file, save_figure, save_file
+from mt.inspect.pictures import FORMATS, check_picture_file, new_figure, save_figure, save_file
 from mt.terminal import printable
 
 if TYPE_CHECKING:
@@ -47,15 +47,8 @@ INCHES_A_WORD = 0.42
 # Of several heads: colours that stand apart for most eyes (Okabe and Ito, 2008), and rows between
 # the first head's line and the last one's.
 HEAD_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#000000",
-    "#8c564b",
-)
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b",
+)  # fmt: skip
 APART = 0.5
 # Lines thinner than this share of the weight are left out: they hide the others, the more so where
 # there are several heads.
@@ -190,10 +183,7 @@ def save_page(
 
 
 def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    size = (INCHES_A_WORD * len(columns) + 1.5, INCHES_A_WORD * len(rows) + 1)
-    figure = Figure(figsize=size)
+    figure = new_figure(INCHES_A_WORD * len(columns) + 1.5, INCHES_A_WORD * len(rows) + 1)
     axes = figure.subplots()
     mesh = _cells(axes, weights)
     _label(axes, rows, columns)
@@ -204,12 +194,10 @@ def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: s
 
 
 def _grid(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    from matplotlib.figure import Figure
-
     n_layers, n_heads = weights.shape[:2]
     width = max(1.2, 0.17 * len(columns))
     height = max(1.2, 0.17 * len(rows))
-    figure = Figure(figsize=(n_heads * width + 1, n_layers * height + 1), layout="constrained")
+    figure = new_figure(n_heads * width + 1, n_layers * height + 1, layout="constrained")
     all_axes = figure.subplots(n_layers, n_heads, squeeze=False)
     for layer, row_of_axes in enumerate(all_axes):
         for head, axes in enumerate(row_of_axes):
@@ -227,10 +215,8 @@ def _lines(
 
     Several heads have a colour each, and lines beside each other, so that none hides another.
     """
-    from matplotlib.figure import Figure
-
     longest = max(len(rows), len(columns))
-    figure = Figure(figsize=(4, 0.3 * longest + 0.6))
+    figure = new_figure(4, 0.3 * longest + 0.6)
     axes = figure.subplots()
     axes.axis("off")
     axes.set_xlim(-0.05, 1.05)

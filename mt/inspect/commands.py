@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import (
-    AsJson,
-    Model,
-    OptionalConfig,
-    OptionalModel,
-    OptionalSentence,
-    Picture,
-    Sentence,
-    Settings,
-    SideName,
-    TokenizerPath,
-    ToLanguage,
-    config_option,
-    input_option,
-    output_option,
-    search_option,
-)
+from mt.cli.help import command_group
 from mt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
 
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
 
-# fmt: off
-Length = Annotated[int, input_option("--length", metavar="N", min=1, help=
-    "tokens of a sentence on both sides, eos included, for FLOPs")]
-# fmt: on
+@dataclass(frozen=True)
+class ModelGroup:
+    """A config with its changes, or a trained model. ConfigError for both, and for neither."""
+
+    # fmt: off
+    config: opt.OptionalConfig = None
+    trained: Annotated[Path | None, opt.input_option("--model", "-m", metavar="FOLDER", help=
+        "trained model: run directory, checkpoint, averaged or imported model")] = None
+    settings: opt.Settings = None
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse both or neither of --config and --model, and --set with --model."""
+        if (self.config is None) == (self.trained is None):
+            given = "neither" if self.config is None else "both"
+            raise ConfigError(f"--config, --model: give one of the two, found {given}")
+        if self.trained is not None and self.settings:
+            raise ConfigError("--set: changes a config; give --config, or leave it out")
+
+    def read_config(self) -> Config:
+        """Return the config that is given, with its changes."""
+        from mt.config.load import load_config
+
+        return load_config(str(self.config), self.settings or []).config
 
 
-@app.command("model", cls=PanelCommand)
+@app.command("model")
 def model(
-    config: OptionalConfig = None,
-    trained: OptionalModel = None,
-    settings: Settings = None,
-    length: Length = 30,
-    as_json: AsJson = False,
-) -> None:
+    given: ModelGroup,
+    length: Annotated[int, opt.input_option("--length", metavar="N", min=1, help=
+        "tokens of a sentence on both sides, eos included, for FLOPs")] = 30,
+    as_json: opt.AsJson = False,
+) -> None:  # fmt: skip
     """Print the shape of every parameter, and FLOPs.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
@@ -57,24 +64,20 @@ def model(
     import json
 
     from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
-    from mt.config.load import load_config
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.flops import count_flops, format_flops
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import read_folder
 
-    _one_of(config, trained, settings)
-    if trained is not None:
-        folder = read_folder(trained)
-        values, tokenizer = folder.config, folder.tokenizer
-    else:
-        assert config is not None
-        values, tokenizer = load_config(config, settings or []).config, None
-        values, told = replace_auto(values, sizes_for(TYPICAL_PAIRS))
+    if given.trained is None:
+        values, told = replace_auto(given.read_config(), sizes_for(TYPICAL_PAIRS))
         if told:
             say(f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours")
-        if values.tokenizer.model is not None:
-            tokenizer = own_tokenizer(values.tokenizer)
+        is_given = values.tokenizer.model is not None
+        tokenizer = own_tokenizer(values.tokenizer) if is_given else None
+    else:
+        folder = read_folder(given.trained)
+        values, tokenizer = folder.config, folder.tokenizer
     sizes = [values.tokenizer.size] * 2
     if tokenizer is not None:
         sizes = [tokenizer.src.size, tokenizer.tgt.size]
@@ -92,44 +95,42 @@ def model(
         print_result(f"{format_summary(summary)}\n{format_flops(flops)}")
 
 
-# fmt: off
-Target = Annotated[str | None, input_option("--target", metavar="TEXT", help=
-    "its translation (default: the model's own; a sentence in capitals or without a final stop is "
-    "then written as for mt translate)")]
-Kind = Annotated[Literal["cross", "encoder", "decoder"], output_option(
-    "--kind", metavar="NAME", help=
-    "attention to show: cross, encoder or decoder")]
-Layer = Annotated[int | None, output_option("--layer", metavar="L", help=
-    "layer to show, counted from 1 (default: the last but one)")]
-Head = Annotated[str | None, output_option("--head", metavar="H,...", help=
-    "head to show, counted from 1; of several, lines have a colour for each (default: the mean of "
-    "all)")]
-Word = Annotated[int | None, output_option("--word", metavar="N", min=1, help=
-    "show where one word looks, from 1")]
-Pieces = Annotated[bool, output_option("--pieces", help="show subword pieces, not words")]
-View = Annotated[Literal["map", "lines", "grid"] | None, output_option(
-    "--view", metavar="NAME", help=
-    "picture to draw: map, lines, or grid of all layers and heads (default: map; of several heads "
-    "lines)")]
-Output = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
-    "picture to write: .svg, .png, or .html to explore; text if not given")]
-# fmt: on
+@dataclass(frozen=True)
+class AttentionGroup:
+    """The attention to show, and the form of its picture."""
+
+    # fmt: off
+    kind: Annotated[Literal["cross", "encoder", "decoder"], opt.output_option(
+        "--kind", metavar="NAME", help=
+        "attention to show: cross, encoder or decoder")] = "cross"
+    layer: Annotated[int | None, opt.output_option("--layer", metavar="L", help=
+        "layer to show, counted from 1 (default: the last but one)")] = None
+    head: Annotated[str | None, opt.output_option("--head", metavar="H,...", help=
+        "head to show, counted from 1; of several, lines have a colour for each (default: the mean "
+        "of all)")] = None
+    word: Annotated[int | None, opt.output_option("--word", metavar="N", min=1, help=
+        "show where one word looks, from 1")] = None
+    pieces: Annotated[bool, opt.output_option("--pieces", help=
+        "show subword pieces, not words")] = False
+    view: Annotated[Literal["map", "lines", "grid"] | None, opt.output_option(
+        "--view", metavar="NAME", help=
+        "picture to draw: map, lines, or grid of all layers and heads (default: map; of several "
+        "heads lines)")] = None
+    output: Annotated[Path | None, opt.output_option("--output", "-o", metavar="FILE", help=
+        "picture to write: .svg, .png, or .html to explore; text if not given")] = None
 
 
-@app.command("attention", cls=PanelCommand)
+@app.command("attention")
 def attention(
-    model: Model,
-    sentence: Sentence,
-    to: ToLanguage = None,
-    target: Target = None,
-    kind: Kind = "cross",
-    layer: Layer = None,
-    head: Head = None,
-    word: Word = None,
-    pieces: Pieces = False,
-    view: View = None,
-    output: Output = None,
-) -> None:
+    model: opt.Model,
+    sentence: opt.Sentence,
+    to: opt.ToLanguage = None,
+    target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
+        "its translation (default: the model's own; a sentence in capitals or without a final stop "
+        "is then written as for mt translate)")] = None,
+    *,
+    shown: AttentionGroup,
+) -> None:  # fmt: skip
     """Show which words each word attends to. As text, the three strongest, in percent.
 
     \b
@@ -144,9 +145,9 @@ def attention(
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
-    heads = attention_map.read_heads(head)
-    if view is None:
-        view = "lines" if output is not None and len(heads or ()) > 1 else "map"
+    kind, layer, output = shown.kind, shown.layer, shown.output
+    heads = attention_map.read_heads(shown.head)
+    view = shown.view or ("lines" if output is not None and len(heads or ()) > 1 else "map")
     attention_map.check_picture(view, output, layer, heads)
     is_page = attention_map.is_page(output)
     kinds = list(dict.fromkeys([kind, *KINDS])) if is_page else [kind]
@@ -155,14 +156,14 @@ def attention(
     if target is None and (usual := usual_source(loaded, sentence, to)) != sentence:
         say(f"as mt translate gives it to the model: {usual}")
         sentence = usual
-    attentions = read_attentions(loaded, device, sentence, target, kinds, pieces, to)
-    if word is not None:
-        attentions[kind] = of_word(attentions[kind], word)
-    shown = attentions[kind]
+    attentions = read_attentions(loaded, device, sentence, target, kinds, shown.pieces, to)
+    if shown.word is not None:
+        attentions[kind] = of_word(attentions[kind], shown.word)
     # Also checks that the model has the layer and the head.
-    weights, title = attention_map.chosen(shown.weights, layer, heads)
+    weights, title = attention_map.chosen(attentions[kind].weights, layer, heads)
     if output is None:
-        print_result(attention_map.as_text(weights, shown.rows, shown.columns))
+        words = attentions[kind].rows, attentions[kind].columns
+        print_result(attention_map.as_text(weights, *words))
         say(f"{kind} attention, {title}")
     elif is_page:
         first = {"kind": kind, "layer": layer, "head": heads[0] if heads else None, "view": view}
@@ -170,36 +171,26 @@ def attention(
         attention_map.save_page(output, ordered, sentence, first)
         say(f"{output}: written")
     else:
-        warning = attention_map.save_picture(output, view, shown, layer, heads)
+        warning = attention_map.save_picture(output, view, attentions[kind], layer, heads)
         say(f"{output}: {warning or 'written'}")
 
 
-# fmt: off
-StepsTarget = Annotated[str | None, input_option("--target", metavar="TEXT", help=
-    "its translation (default: what the search finds)")]
-StepsBeam = Annotated[int | None, search_option("--beam-size", metavar="N", min=1, help=
-    "hypotheses of the search (default: 1, greedy search)")]
-ShownLayer = Annotated[int, output_option("--layer", metavar="L", min=1, help=
-    "layer to show in full, from 1")]
-ShownHead = Annotated[int, output_option("--head", metavar="H", min=1, help="head to show, from 1")]
-StepsPage = Annotated[Path | None, output_option("--html", metavar="FILE", help=
-    "write a page with heat maps, .html, instead of text")]
-# fmt: on
-
-
-@app.command("steps", cls=PanelCommand)
+@app.command("steps")
 def steps(
-    config: OptionalConfig = None,
-    trained: OptionalModel = None,
-    settings: Settings = None,
-    sentence: OptionalSentence = None,
-    target: StepsTarget = None,
-    to: ToLanguage = None,
-    layer: ShownLayer = 1,
-    head: ShownHead = 1,
-    html: StepsPage = None,
-    beam_size: StepsBeam = None,
-) -> None:
+    given: ModelGroup,
+    sentence: opt.OptionalSentence = None,
+    target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
+        "its translation (default: what the search finds)")] = None,
+    to: opt.ToLanguage = None,
+    layer: Annotated[int, opt.output_option("--layer", metavar="L", min=1, help=
+        "layer to show in full, from 1")] = 1,
+    head: Annotated[int, opt.output_option("--head", metavar="H", min=1, help=
+        "head to show, from 1")] = 1,
+    html: Annotated[Path | None, opt.output_option("--html", metavar="FILE", help=
+        "write a page with heat maps, .html, instead of text")] = None,
+    beam_size: Annotated[int | None, opt.search_option("--beam-size", metavar="N", min=1, help=
+        "hypotheses of the search (default: 1, greedy search)")] = None,
+) -> None:  # fmt: skip
     """Show every matrix of one sentence, and its search step by step.
 
     In the order of the computation: formula, shape, first values, and the line of mt that computes
@@ -216,26 +207,25 @@ def steps(
     from mt.inspect.pictures import check_picture_file
     from mt.inspect.steps import Prefix, steps_of_config, steps_of_sentence
 
-    _one_of(config, trained, settings)
-    if html is not None:
-        check_picture_file(html, (".html",), "--html")
+    check_picture_file(html, (".html",), "--html")
     prefixes: list[list[Prefix]] = []
     text = ""
-    if trained is None:
+    if given.trained is None:
         if any(value is not None for value in (sentence, target, to, beam_size)):
             raise ConfigError(
                 "--config: gives shapes alone; give --model instead, or leave out the sentence, "
                 "--target, --to and --beam-size"
             )
-        assert config is not None
-        matrices = steps_of_config(config, settings or [], layer, head)
+        matrices = steps_of_config(given.read_config(), layer, head)
     elif sentence is None:
         raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
     else:
         sentences = (sentence, target)
-        matrices, prefixes, text = steps_of_sentence(trained, sentences, to, layer, head, beam_size)
+        matrices, prefixes, text = steps_of_sentence(
+            given.trained, sentences, to, layer, head, beam_size
+        )
     if html is not None:
-        steps_view.save_page(html, sentence or str(config), matrices, prefixes, text)
+        steps_view.save_page(html, sentence or str(given.config), matrices, prefixes, text)
         say(f"{html}: written")
         return
     print_result(steps_view.as_text(matrices))
@@ -243,23 +233,15 @@ def steps(
         print_result(f"\n{steps_view.search_as_text(prefixes, text)}")
 
 
-# fmt: off
-Side = Annotated[SideName, input_option("--side", metavar="NAME", help=
-    "src or tgt, where the positions are learned")]
-Count = Annotated[int, output_option("--positions", metavar="N", min=2, help=
-    "how many positions to show, from the first on")]
-# fmt: on
-
-
-@app.command("positions", cls=PanelCommand)
+@app.command("positions")
 def positions(
-    config: OptionalConfig = None,
-    trained: OptionalModel = None,
-    settings: Settings = None,
-    side: Side = "src",
-    count: Count = 100,
-    picture: Picture = None,
-) -> None:
+    given: ModelGroup,
+    side: Annotated[opt.SideName, opt.input_option("--side", metavar="NAME", help=
+        "src or tgt, where the positions are learned")] = "src",
+    count: Annotated[int, opt.output_option("--positions", metavar="N", min=2, help=
+        "how many positions to show, from the first on")] = 100,
+    picture: opt.Picture = None,
+) -> None:  # fmt: skip
     """Show position embeddings and how similar they are.
 
     As text, the cosine of positions at some distances. The picture has the matrix, a row for each
@@ -273,21 +255,14 @@ def positions(
     from mt.inspect.pictures import check_picture_file
     from mt.inspect.position_map import as_text, position_table, save_picture
 
-    _one_of(config, trained, settings)
-    if side not in ("src", "tgt"):
-        raise ConfigError(f"--side: must be src or tgt, found {side!r}")
-    if picture is not None:
-        check_picture_file(picture)
-    if trained is not None:
+    check_picture_file(picture)
+    if given.trained is not None:
         from mt.model.checkpoint import load_model
 
-        loaded = load_model(trained)
+        loaded = load_model(given.trained)
         table, title = position_table(loaded.config.model, count, loaded.model, side)
     else:
-        from mt.config.load import load_config
-
-        assert config is not None
-        table, title = position_table(load_config(config, settings or []).config.model, count)
+        table, title = position_table(given.read_config().model, count)
     if picture is None:
         print_result(as_text(table))
         say(title)
@@ -295,26 +270,19 @@ def positions(
     say(f"{picture}: {save_picture(picture, table, title) or 'written'}")
 
 
-# fmt: off
-TokensTarget = Annotated[str | None, input_option("--target", metavar="TEXT", help=
-    "target sentence")]
-Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
-    "source lines, also compressed; - is stdin")]
-Tgt = Annotated[str | None, input_option("--tgt", metavar="FILE", help="target lines")]
-Lines = Annotated[int, output_option("--lines", metavar="N", min=0, help=
-    "lines to show token by token; counts are of all")]
-# fmt: on
-
-
-@app.command("tokens", cls=PanelCommand)
+@app.command("tokens")
 def tokens(
-    tokenizer: TokenizerPath,
-    sentence: OptionalSentence = None,
-    target: TokensTarget = None,
-    src: Src = None,
-    tgt: Tgt = None,
-    lines: Lines = 5,
-) -> None:
+    tokenizer: opt.TokenizerPath,
+    sentence: opt.OptionalSentence = None,
+    target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
+        "target sentence")] = None,
+    src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
+        "source lines, also compressed; - is stdin")] = None,
+    tgt: Annotated[str | None, opt.input_option(
+        "--tgt", metavar="FILE", help="target lines")] = None,
+    lines: Annotated[int, opt.output_option("--lines", metavar="N", min=0, help=
+        "lines to show token by token; counts are of all")] = 5,
+) -> None:  # fmt: skip
     """Show how lines are split: tokens with ids, then counts.
 
     Characters that are spelled in bytes, and what is unknown, are named below a line.
@@ -345,22 +313,15 @@ def tokens(
         print_result(line)
 
 
-# fmt: off
-MasksSrc = Annotated[str, input_option("--src", metavar="FILE", help="source lines")]
-MasksTgt = Annotated[str, input_option("--tgt", metavar="FILE", help="target lines")]
-MasksLines = Annotated[int, output_option("--lines", metavar="N", min=1, help=
-    "pairs of the batch, the first ones")]
-# fmt: on
-
-
-@app.command("masks", cls=PanelCommand)
+@app.command("masks")
 def masks(
-    tokenizer: TokenizerPath,
-    src: MasksSrc,
-    tgt: MasksTgt,
-    lines: MasksLines = 2,
-    picture: Picture = None,
-) -> None:
+    tokenizer: opt.TokenizerPath,
+    src: Annotated[str, opt.input_option("--src", metavar="FILE", help="source lines")],
+    tgt: Annotated[str, opt.input_option("--tgt", metavar="FILE", help="target lines")],
+    lines: Annotated[int, opt.output_option("--lines", metavar="N", min=1, help=
+        "pairs of the batch, the first ones")] = 2,
+    picture: opt.Picture = None,
+) -> None:  # fmt: skip
     """Show a padded batch and its masks.
 
     \b
@@ -374,8 +335,7 @@ def masks(
     from mt.runs.model_folder import open_tokenizer
     from mt.translate.streaming import read_input
 
-    if picture is not None:
-        check_picture_file(picture)
+    check_picture_file(picture)
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
     sides = [
@@ -395,18 +355,13 @@ def masks(
     say(f"{picture}: {save_picture(picture, masked) or 'written'}")
 
 
-# fmt: off
-Config = Annotated[list[str], config_option("--config", "-c", metavar="NAME", help=
-    "config file, or the name of a shipped config; several are compared")]
-# fmt: on
-
-
-@app.command("lr", cls=PanelCommand)
+@app.command("lr")
 def lr(
-    config: Config,
-    settings: Settings = None,
-    picture: Picture = None,
-) -> None:
+    config: Annotated[list[str], opt.config_option("--config", "-c", metavar="NAME", help=
+        "config file, or the name of a shipped config; several are compared")],
+    settings: opt.Settings = None,
+    picture: opt.Picture = None,
+) -> None:  # fmt: skip
     """Show the learning rate over a training.
 
     As a table of chosen updates; with -o as a picture too. Several configs are compared.
@@ -420,8 +375,7 @@ def lr(
     from mt.inspect.pictures import check_picture_file
     from mt.inspect.schedule import check_length, save_schedule, schedule_table
 
-    if picture is not None:
-        check_picture_file(picture)
+    check_picture_file(picture)
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}
@@ -430,13 +384,3 @@ def lr(
     print_result(schedule_table(configs))
     if picture is not None:
         say(f"{picture}: {save_schedule(picture, configs) or 'written'}")
-
-
-def _one_of(config: str | None, model: Path | None, settings: list[str] | None) -> None:
-    """Refuse both or neither of --config and --model, and --set with --model."""
-
-    if (config is None) == (model is None):
-        given = "neither" if config is None else "both"
-        raise ConfigError(f"--config, --model: give one of the two, found {given}")
-    if model is not None and settings:
-        raise ConfigError("--set: changes a config; give --config, or leave it out")

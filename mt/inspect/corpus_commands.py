@@ -5,44 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result
-from mt.cli.options import (
-    CorpusGroup,
-    execution_option,
-    input_option,
-    output_option,
-    with_groups,
-)
 from mt.errors import ConfigError
 
-# fmt: off
-Against = Annotated[list[Path] | None, input_option("--against", metavar="FILE", help=
-    "text that should not be in the corpora, such as a test set; repeatable")]
-Tokenizer = Annotated[Path | None, input_option("--tokenizer", metavar="PATH", help=
-    "count its tokens: SentencePiece .model file, run directory or model folder")]
-EveryLine = Annotated[bool, input_option("--all", help=
-    "identify the language of all lines, not of 1,000 in 10,000")]
-StatsAsJson = Annotated[bool, output_option("--json", help="print the statistics as JSON")]
-Html = Annotated[Path | None, output_option("--html", metavar="FILE", help=
-    "also write them as a page, with histograms; completely or not at all")]
-Cleaning = Annotated[Path | None, output_option("--cleaning", metavar="REPORT", help=
-    "what mt data clean --json printed: the page shows what each rule rejected, with examples")]
-Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
-    "processes (default: one per core)")]
-# fmt: on
 
-
-@with_groups
 def stats(
-    corpora: CorpusGroup,
-    against: Against = None,
-    tokenizer: Tokenizer = None,
-    every_line: EveryLine = False,
-    as_json: StatsAsJson = False,
-    html: Html = None,
-    cleaning: Cleaning = None,
-    workers: Workers = None,
-) -> None:
+    corpora: opt.CorpusGroup,
+    against: Annotated[list[Path] | None, opt.input_option("--against", metavar="FILE", help=
+        "text that should not be in the corpora, such as a test set; repeatable")] = None,
+    tokenizer: Annotated[Path | None, opt.input_option("--tokenizer", metavar="PATH", help=
+        "count its tokens: SentencePiece .model file, run directory or model folder")] = None,
+    every_line: Annotated[bool, opt.input_option("--all", help=
+        "identify the language of all lines, not of 1,000 in 10,000")] = False,
+    as_json: Annotated[bool, opt.output_option(
+        "--json", help="print the statistics as JSON")] = False,
+    html: Annotated[Path | None, opt.output_option("--html", metavar="FILE", help=
+        "also write them as a page, with histograms; completely or not at all")] = None,
+    cleaning: Annotated[Path | None, opt.output_option("--cleaning", metavar="REPORT", help=
+        "what mt data clean --json printed: the page shows what each rule rejected, with "
+        "examples")] = None,
+    workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
+        "processes (default: one per core)")] = None,
+) -> None:  # fmt: skip
     """Count what corpora contain, each in a column.
 
     Lengths, ratios, duplicates, scripts, languages, tokens, and leaks: sentences of --against, and

@@ -1,4 +1,4 @@
-"""What corpora contain: lengths, ratios, duplicates, scripts, languages, tokens, leaks.
+"""Statistics of corpora: lengths, ratios, duplicates, scripts, languages, tokens, leaks.
 
 Chunks of pairs are measured in processes, and the counts are added: memory does not grow with the
 corpora, but for a byte a pair that duplicates take.
@@ -151,7 +151,7 @@ class ChunkMeter:
 
 
 def _lengths(values: npt.NDArray[Any]) -> Counts:
-    """How many lines have each length, and the sum of all; a part of a word is one."""
+    """Count the lines of each length, and sum the lengths; a part of a word counts as one."""
     whole = np.ceil(values).astype(np.int64)
     return {"lines": np.bincount(np.minimum(whole, LONGEST)), "total": int(whole.sum())}
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mt.data.reading.words import display_width
 from mt.data.tokens.batches import collate
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
-from mt.inspect.pictures import save_figure
+from mt.inspect.pictures import new_figure, save_figure
 from mt.model.attention import causal_mask
 from mt.terminal import printable
 
@@ -86,11 +86,9 @@ def save_picture(output: Path, pairs: Sequence[MaskedPair]) -> str:
     """Draw the masks, a row of three for each pair; return a warning about the font, or ""."""
 
     def draw() -> Figure:
-        from matplotlib.figure import Figure
-
         widest = max(len(pairs[0].src), len(pairs[0].tgt_in))
         size = max(2.4, 0.26 * widest)
-        figure = Figure(figsize=(3 * size + 1, len(pairs) * size + 0.6), layout="constrained")
+        figure = new_figure(3 * size + 1, len(pairs) * size + 0.6, layout="constrained")
         axes = figure.subplots(len(pairs), 3, squeeze=False)
         for row, pair in zip(axes, pairs, strict=True):
             sides = ((pair.src, pair.src), (pair.tgt_in, pair.tgt_in), (pair.tgt_in, pair.src))

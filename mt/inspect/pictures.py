@@ -49,9 +49,14 @@ def series_colour(index: int) -> str:
 
 
 def check_picture_file(
-    output: Path, formats: tuple[str, ...] = FORMATS, option: str = "-o"
+    output: Path | None, formats: tuple[str, ...] = FORMATS, option: str = "-o"
 ) -> None:
-    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay."""
+    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay.
+
+    Without an output there is nothing to check.
+    """
+    if output is None:
+        return
     if output.suffix.lower() not in formats:
         known = " or ".join(", ".join(formats).rsplit(", ", 1))
         raise ConfigError(f"{option} {output}: must end in {known}")
@@ -98,6 +103,13 @@ def _is_made_by(path: Path, generator: str) -> bool:
     except OSError:
         return False
     return any(mark.encode() in head for mark in marks)
+
+
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """Make an empty figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), **options)
 
 
 def save_figure(output: Path, draw: Callable[[], Figure]) -> str:

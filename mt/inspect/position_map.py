@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.errors import ConfigError
-from mt.inspect.pictures import LINE_STYLES, save_figure
+from mt.inspect.pictures import LINE_STYLES, new_figure, save_figure
 from mt.model.transformer import Transformer, sinusoids
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ def save_picture(output: Path, table: Table, title: str) -> str:
     )
 
     def draw() -> Figure:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(10, 6.8), layout="constrained")
+        figure = new_figure(10, 6.8, layout="constrained")
         places = figure.subplot_mosaic(
             [["left", "right"], ["below", "below"]], height_ratios=[3, 2]
         )

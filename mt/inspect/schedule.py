@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
-from mt.inspect.pictures import LINE_STYLES, save_figure
+from mt.inspect.pictures import LINE_STYLES, new_figure, save_figure
 from mt.training.optim import learning_rate
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
     """Draw a curve of each config's rates over the updates; return what `save_figure` does."""
 
     def draw() -> Figure:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7, 3.5), layout="constrained")
+        figure = new_figure(7, 3.5, layout="constrained")
         axes = figure.subplots()
         for number, (name, config) in enumerate(configs.items()):
             last = config.train.max_steps

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
-from mt.config.load import load_config
 from mt.config.plan import plan_data
+from mt.config.schema import Config
 from mt.data.tokens.tokenizer import BOS, EOS, Tokenizer
 from mt.errors import ConfigError
 from mt.inspect.attention import checked, usual_source
@@ -74,14 +74,20 @@ class Walk:
     rows: Sequence[str] = ()
     matrices: list[MatrixStep] = field(default_factory=list)
 
-    def add(self, name: str, formula: str, value: Tensor, place: str) -> None:
-        """Note a matrix of the part at hand; of one for each head, the head that is shown."""
+    def add(
+        self, name: str, formula: str, value: Tensor, function: Callable[..., Any], fragment: str
+    ) -> None:
+        """Note a matrix of the part at hand; of one for each head, the head that is shown.
+
+        `function` computes it, in its first line with `fragment`.
+        """
         shape = tuple(value.shape[1:]) if value.ndim > 2 else tuple(value.shape)
         shown = (
             value[0, self.head - 1] if value.ndim == 4 else value[0] if value.ndim == 3 else value
         )
         # A copy: the next operation may overwrite the tensor.
         values = None if value.is_meta else np.atleast_2d(shown.numpy().copy())
+        place = line(function, fragment)
         self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, self.rows))
 
     def of_layer(self, number: int, depth: int) -> Walk:
@@ -90,19 +96,17 @@ class Walk:
 
     def residual(self, around: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Walk through `Residual`: add and norm, in the order of `norm`."""
+        forward = Residual.forward
         if around.pre_norm:
             normed = around.norm(x)
-            self.add(
-                "LN(X)", "norm before the sub-layer", normed, line(Residual.forward, "norm(x)")
-            )
+            self.add("LN(X)", "norm before the sub-layer", normed, forward, "norm(x)")
             x = x + sublayer(normed)
-            self.add("X", "X + sub-layer(LN(X))", x, line(Residual.forward, "x + self"))
+            self.add("X", "X + sub-layer(LN(X))", x, forward, "x + self")
             return x
         total = x + sublayer(x)
-        place = line(Residual.forward, "return self.norm")
-        self.add("X + f(X)", "X + sub-layer(X)", total, place)
+        self.add("X + f(X)", "X + sub-layer(X)", total, forward, "return self.norm")
         x = around.norm(total)
-        self.add("X", "LN(X + sub-layer(X))", x, place)
+        self.add("X", "LN(X + sub-layer(X))", x, forward, "return self.norm")
         return x
 
     def attention(
@@ -111,75 +115,62 @@ class Walk:
         """Walk through multi-head attention: x (1, T, D) -> (1, T, D)."""
         first = "LN(X)" if self.model.config.pre_norm else "X"
         source = first if memory is None else "M"
+        code = MultiHeadAttention
+        places: list[tuple[Callable[..., Any], str]]
         if memory is None:
             q, k, v = module.project(x)
-            places = [line(MultiHeadAttention.project, "query_key_value")] * 3
+            places = [(code.project, "query_key_value")] * 3
         else:
             q, (k, v) = module.query(x), module.key_value(memory)
-            places = [
-                line(MultiHeadAttention.query, "part"),
-                *[line(MultiHeadAttention.key_value, "part")] * 2,
-            ]
+            places = [(code.query, "part"), *[(code.key_value, "part")] * 2]
         bias = " + b" if module.query_key_value.bias is not None else ""
         for name, value, of, place in zip(
             "QKV", (q, k, v), (first, source, source), places, strict=True
         ):
-            self.add(name, f"{of} W_{name}{bias}, columns of each head", value, place)
+            self.add(name, f"{of} W_{name}{bias}, columns of each head", value, *place)
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (1, H, T, S)
-        place = line(attention_weights, "scores = (q")
-        self.add("S", f"Q Kᵀ / √{q.shape[-1]}", scores, place)
+        self.add("S", f"Q Kᵀ / √{q.shape[-1]}", scores, attention_weights, "scores = (q")
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-            self.add(
-                "S masked",
-                "-∞ where a later token stands",
-                scores,
-                line(attention_weights, "scores + bias"),
-            )
+            formula = "-∞ where a later token stands"
+            self.add("S masked", formula, scores, attention_weights, "scores + bias")
         weights = scores.softmax(-1)
-        self.add(
-            "P", "softmax of each row of S", weights, line(attention_weights, "scores.softmax")
-        )
+        self.add("P", "softmax of each row of S", weights, attention_weights, "scores.softmax")
         mixed = weights @ v  # (1, H, T, K)
-        self.add("Z", "P V", mixed, line(MultiHeadAttention.forward, "self.merge(attend(q"))
+        self.add("Z", "P V", mixed, code.forward, "self.merge(attend(q")
         joined = mixed.transpose(1, 2).flatten(-2)  # of (1, T, H, K)
-        merge = line(MultiHeadAttention.merge, "self.output")
-        self.add("Z joined", "the heads side by side", joined, merge)
+        self.add("Z joined", "the heads side by side", joined, code.merge, "self.output")
         output = module.output(joined)
-        self.add("Z W_O", f"joined heads · W_O{bias}", output, merge)
+        self.add("Z W_O", f"joined heads · W_O{bias}", output, code.merge, "self.output")
         return output
 
     def feed_forward(self, module: FeedForward, x: Tensor) -> Tensor:
         """Walk through the feed-forward: x (1, T, D) -> (1, T, D)."""
         inner = module.inner(x)
         first = "LN(X)" if self.model.config.pre_norm else "X"
-        self.add("X W_1", f"{first} W_1 + b_1", inner, line(FeedForward.forward, "self.inner"))
-        place = line(FeedForward.forward, "return self.outer")
+        self.add("X W_1", f"{first} W_1 + b_1", inner, FeedForward.forward, "self.inner")
         active = module.dropout(module.activation(inner) if module.activation else inner)
-        self.add("A", f"{self.model.config.activation}({first} W_1 + b_1)", active, place)
+        outer = FeedForward.forward, "return self.outer"
+        self.add("A", f"{self.model.config.activation}({first} W_1 + b_1)", active, *outer)
         output = module.outer(active)
-        self.add("A W_2", "A W_2 + b_2", output, place)
+        self.add("A W_2", "A W_2 + b_2", output, *outer)
         return output
 
     def embed(self, module: Embedding, ids: Tensor) -> Tensor:
         """Walk through an embedding: ids (1, T) -> (1, T, D)."""
-        self.add(
-            "ids",
-            "number of each token in the vocabulary",
-            ids,
-            line(Transformer.encode, "src_embedding"),
-        )
+        formula = "number of each token in the vocabulary"
+        self.add("ids", formula, ids, Transformer.encode, "src_embedding")
         words = module.tokens(ids) * module.scale
-        place = line(Embedding.forward, "self.tokens(ids)")
-        self.add("E", f"row of the embedding matrix · √{words.shape[-1]}", words, place)
+        formula = f"row of the embedding matrix · √{words.shape[-1]}"
+        self.add("E", formula, words, Embedding.forward, "self.tokens(ids)")
         positions = module.positions[: ids.shape[1]][None]
-        formula = "learned" if module.learned else "sine and cosine of position / 10000^(2i/D)"
-        made = (
-            line(Embedding.__init__, "torch.empty") if module.learned else line(sinusoids, "stack")
-        )
-        self.add("PE", formula, positions, made)
+        if module.learned:
+            self.add("PE", "learned", positions, Embedding.__init__, "torch.empty")
+        else:
+            formula = "sine and cosine of position / 10000^(2i/D)"
+            self.add("PE", formula, positions, sinusoids, "stack")
         x = words + positions
-        self.add("X", "E + PE", x, line(Embedding.forward, "words + self.positions"))
+        self.add("X", "E + PE", x, Embedding.forward, "words + self.positions")
         return x
 
 
@@ -210,11 +201,11 @@ def walk(
     x = _walk_decoder(notes, notes.embed(model.tgt_embedding, tgt_in), memory)
     notes.part = "output"
     logits = model.output(x)
-    place = line(Transformer.__init__, "self.output = Linear")
+    code = Transformer.__init__, "self.output = Linear"
     matrix = "the embedding matrix" if config.tie_embeddings else "a matrix of its own"
     bias = " + b" if config.output_bias else ""
-    notes.add("logits", f"X Wᵀ{bias}, W: {matrix}", logits, place)
-    notes.add("p", "softmax of each row: the next token", logits.softmax(-1), place)
+    notes.add("logits", f"X Wᵀ{bias}, W: {matrix}", logits, *code)
+    notes.add("p", "softmax of each row: the next token", logits.softmax(-1), *code)
     return notes.matrices
 
 
@@ -224,19 +215,16 @@ def _walk_encoder(notes: Walk, x: Tensor) -> Tensor:
     for number, layer in enumerate(model.encoder_layers, start=1):
         notes.part = f"encoder layer {number}"
         steps = notes.of_layer(number, len(model.encoder))
-        x = steps.residual(
-            layer.around_attention, x, partial(steps.attention, layer.attention, None, None)
-        )
-        x = steps.residual(
-            layer.around_feed_forward, x, partial(steps.feed_forward, layer.feed_forward)
-        )
+        attend = partial(steps.attention, layer.attention, None, None)
+        x = steps.residual(layer.around_attention, x, attend)
+        feed_forward = partial(steps.feed_forward, layer.feed_forward)
+        x = steps.residual(layer.around_feed_forward, x, feed_forward)
         if steps is not notes:
-            place = line(Transformer._encode, "x = layer")
-            notes.add("X", "as in the layer that is shown", x, place)
+            notes.add("X", "as in the layer that is shown", x, Transformer._encode, "x = layer")
     notes.part = "memory"
     x = model.encoder_norm(x)
     formula = "LN(X)" if model.config.pre_norm else "X"
-    notes.add("M", formula, x, line(Transformer._encode, "encoder_norm"))
+    notes.add("M", formula, x, Transformer._encode, "encoder_norm")
     return x
 
 
@@ -247,26 +235,18 @@ def _walk_decoder(notes: Walk, x: Tensor, memory: Tensor) -> Tensor:
     for number, layer in enumerate(model.decoder_layers, start=1):
         notes.part = f"decoder layer {number}"
         steps = notes.of_layer(number, len(model.decoder))
-        x = steps.residual(
-            layer.around_self_attention,
-            x,
-            partial(steps.attention, layer.self_attention, None, mask),
-        )
-        x = steps.residual(
-            layer.around_cross_attention,
-            x,
-            partial(steps.attention, layer.cross_attention, memory, None),
-        )
-        x = steps.residual(
-            layer.around_feed_forward, x, partial(steps.feed_forward, layer.feed_forward)
-        )
+        attend = partial(steps.attention, layer.self_attention, None, mask)
+        x = steps.residual(layer.around_self_attention, x, attend)
+        attend = partial(steps.attention, layer.cross_attention, memory, None)
+        x = steps.residual(layer.around_cross_attention, x, attend)
+        feed_forward = partial(steps.feed_forward, layer.feed_forward)
+        x = steps.residual(layer.around_feed_forward, x, feed_forward)
         if steps is not notes:
-            place = line(Transformer._decode, "x = layer")
-            notes.add("X", "as in the layer that is shown", x, place)
+            notes.add("X", "as in the layer that is shown", x, Transformer._decode, "x = layer")
     notes.part = "output"
     x = model.decoder_norm(x)
     formula = "LN(X)" if model.config.pre_norm else "X"
-    notes.add("X", formula, x, line(Transformer._decode, "decoder_norm"))
+    notes.add("X", formula, x, Transformer._decode, "decoder_norm")
     return x
 
 
@@ -387,9 +367,9 @@ def steps_of_sentence(
     return walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head), prefixes, text
 
 
-def steps_of_config(name: str, settings: Sequence[str], layer: int, head: int) -> list[MatrixStep]:
+def steps_of_config(config: Config, layer: int, head: int) -> list[MatrixStep]:
     """Return the matrices of a model of this config without their values, for typical lengths."""
-    config, _ = replace_auto(load_config(name, settings).config, sizes_for(TYPICAL_PAIRS))
+    config, _ = replace_auto(config, sizes_for(TYPICAL_PAIRS))
     with torch.device("meta"):
         size = config.tokenizer.size
         model = Transformer(config.model, size, size, config.tokenizer.joint).eval()

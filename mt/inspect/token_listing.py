@@ -1,4 +1,4 @@
-"""How lines are split: their tokens with ids, what is spelled in bytes or unknown, and counts."""
+"""Lines as tokens with ids; the characters spelled in bytes, the unknown texts, and counts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _rows(tokens: list[tuple[str, int]]) -> Iterator[str]:
 
 
 def _rare(tokens: list[tuple[str, int]]) -> Iterator[str]:
-    """Which characters are spelled in bytes, and which texts are unknown."""
+    """Name the characters that are spelled in bytes, and the texts that are unknown."""
     spelled = bytearray()
     in_bytes: list[str] = []
     for piece, _ in [*tokens, ("", 0)]:

@@ -13,7 +13,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from mt.config.plan import plan_data
@@ -53,26 +52,25 @@ NAMES = {
 }  # fmt: skip
 
 
-class Names(NamedTuple):
-    """Languages and version of a package. None: by the model's config."""
-
-    from_code: str | None = None
-    to_code: str | None = None
-    version: str = "1.0"
-
-
-def export_package(
-    loaded: LoadedModel, output: Path, names: Names, quantization: str, say: Callable[[str], None]
+def export(
+    loaded: LoadedModel,
+    output: Path,
+    say: Callable[[str], None],
+    quantization: str | None = None,
+    from_code: str | None = None,
+    to_code: str | None = None,
+    package_version: str = "1.0",
 ) -> None:
     """Write the package to `output`, and `say` how closely it agrees with mt.
 
-    `quantization`: the precision of the weights, as for `ctranslate2.export`. Raises ConfigError
-    with all reasons why the model cannot become a package, CheckpointError if it cannot be written.
+    `quantization`: the precision of the weights, as for `ctranslate2.export`; None: int8.
+    `from_code`, `to_code`: its languages; None: by the model's config. Raises ConfigError with all
+    reasons why the model cannot become a package, CheckpointError if it cannot be written.
     """
-    source = names.from_code or loaded.config.data.src_lang
-    target = names.to_code or loaded.config.data.tgt_lang
+    source = from_code or loaded.config.data.src_lang
+    target = to_code or loaded.config.data.tgt_lang
     metadata = {
-        "package_version": names.version,
+        "package_version": package_version,
         "argos_version": ARGOS_VERSION,
         "from_code": source,
         "from_name": NAMES.get(source, source),
@@ -99,12 +97,12 @@ def export_package(
         )
     to = target if data.has_tokens else None
     first_ids = loaded.tokenizer.before_source(to, data, "--to-code")
-    folder = f"translate-{source}_{target}-{names.version.replace('.', '_')}"
+    folder = f"translate-{source}_{target}-{package_version.replace('.', '_')}"
     try:
         with tempfile.TemporaryDirectory() as place:
             package = Path(place) / folder
             (package / "model").mkdir(parents=True)
-            parity = write_model(loaded, package / "model", quantization, first_ids)
+            parity = write_model(loaded, package / "model", quantization or "int8", first_ids)
             (sentencepiece,) = loaded.tokenizer.models
             (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)

@@ -7,38 +7,24 @@ from typing import Annotated
 
 import typer
 
+from mt.cli import options as opt
 from mt.cli.console import say
-from mt.cli.help import PanelCommand, command_group
-from mt.cli.options import (
-    Model,
-    NewFolder,
-    PrecisionOfWeights,
-    Quantization,
-    argument,
-    input_option,
-    output_option,
-)
+from mt.cli.help import command_group
 from mt.errors import ConfigError
 
 import_app = command_group("import", "Import a model from another program.")
 export_app = command_group("export", "Convert a model for another program.")
 
 
-# fmt: off
-Imported = Annotated[str, argument(
-    "name on the Hugging Face hub, OWNER/NAME, or a folder with config.json, weights, source.spm, "
-    "target.spm", "MODEL")]
-Revision = Annotated[str | None, input_option("--revision", metavar="NAME", help=
-    "branch, tag or commit on the hub (default: the newest commit)")]
-# fmt: on
-
-
-@import_app.command("huggingface", cls=PanelCommand)
+@import_app.command("huggingface")
 def import_huggingface(
-    model: Imported,
-    new_folder: NewFolder,
-    revision: Revision = None,
-) -> None:
+    model: Annotated[str, opt.argument(
+        "name on the Hugging Face hub, OWNER/NAME, or a folder with config.json, weights, "
+        "source.spm, target.spm", "MODEL")],
+    new_folder: opt.NewFolder,
+    revision: Annotated[str | None, opt.input_option("--revision", metavar="NAME", help=
+        "branch, tag or commit on the hub (default: the newest commit)")] = None,
+) -> None:  # fmt: skip
     """Import a Marian model (OPUS-MT) of transformers.
 
     MODEL is on the Hugging Face hub, or a folder as transformers, or mt export huggingface, writes
@@ -55,7 +41,7 @@ def import_huggingface(
     say(f"{new_folder}: {import_named(model, revision, new_folder)}")
 
 
-@import_app.command("marian", cls=PanelCommand, hidden=True)
+@import_app.command("marian", hidden=True)
 def marian(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder with model.npz")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
@@ -70,28 +56,21 @@ def marian(
     raise ConfigError(f"import marian {folder}: {MARIAN} -o {output or 'FOLDER'}")
 
 
-# fmt: off
-Ctranslate2Quantization = Annotated[PrecisionOfWeights | None, output_option(
-    "--quantization", metavar="NAME", help=
-    "precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune has chosen, else "
-    "fp32)")]
-Shortlist = Annotated[bool, output_option("--shortlist", help=
-    "also write vmap.txt: likely target pieces of each source piece, learned from the run's "
-    "training data, for mt translate --shortlist; that of mt tune is written anyway")]
-To = Annotated[str | None, output_option("--to", metavar="CODE", help=
-    "the one language to translate into, such as fr, of a model that knows several (default: any; "
-    "the first token of a source names it)")]
-# fmt: on
-
-
-@export_app.command("ctranslate2", cls=PanelCommand)
+@export_app.command("ctranslate2")
 def ctranslate2(
-    model: Model,
-    new_folder: NewFolder,
-    quantization: Ctranslate2Quantization = None,
-    shortlist: Shortlist = False,
-    to: To = None,
-) -> None:
+    model: opt.Model,
+    new_folder: opt.NewFolder,
+    quantization: Annotated[opt.PrecisionOfWeights | None, opt.output_option(
+        "--quantization", metavar="NAME", help=
+        "precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune has chosen, "
+        "else fp32)")] = None,
+    shortlist: Annotated[bool, opt.output_option("--shortlist", help=
+        "also write vmap.txt: likely target pieces of each source piece, learned from the run's "
+        "training data, for mt translate --shortlist; that of mt tune is written anyway")] = False,
+    to: Annotated[str | None, opt.output_option("--to", metavar="CODE", help=
+        "the one language to translate into, such as fr, of a model that knows several (default: "
+        "any; the first token of a source names it)")] = None,
+) -> None:  # fmt: skip
     """Convert a model for CTranslate2.
 
     It is written only if both programs give the same probabilities. The first lines of the
@@ -113,27 +92,21 @@ def ctranslate2(
     )
 
 
-# fmt: off
-Output = Annotated[Path, output_option("--output", "-o", metavar="FILE.argosmodel", help=
-    "new package to write")]
-FromCode = Annotated[str | None, output_option("--from-code", metavar="CODE", help=
-    "language to translate from, such as de (default: data.src_lang)")]
-ToCode = Annotated[str | None, output_option("--to-code", metavar="CODE", help=
-    "language to translate to (default: data.tgt_lang)")]
-PackageVersion = Annotated[str, output_option("--package-version", metavar="N.N", help=
-    "version of the package; a higher one replaces a lower one")]
-# fmt: on
-
-
-@export_app.command("argos", cls=PanelCommand)
+@export_app.command("argos")
 def argos(
-    model: Model,
-    output: Output,
-    quantization: Quantization = "int8",
-    from_code: FromCode = None,
-    to_code: ToCode = None,
-    package_version: PackageVersion = "1.0",
-) -> None:
+    model: opt.Model,
+    output: Annotated[Path, opt.output_option("--output", "-o", metavar="FILE.argosmodel", help=
+        "new package to write")],
+    quantization: Annotated[opt.PrecisionOfWeights, opt.output_option(
+        "--quantization", metavar="NAME", help=
+        "precision of the weights: fp32, fp16, bf16 or int8")] = "int8",
+    from_code: Annotated[str | None, opt.output_option("--from-code", metavar="CODE", help=
+        "language to translate from, such as de (default: data.src_lang)")] = None,
+    to_code: Annotated[str | None, opt.output_option("--to-code", metavar="CODE", help=
+        "language to translate to (default: data.tgt_lang)")] = None,
+    package_version: Annotated[str, opt.output_option("--package-version", metavar="N.N", help=
+        "version of the package; a higher one replaces a lower one")] = "1.0",
+) -> None:  # fmt: skip
     """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
 
     Needs the package ctranslate2. It is written only if both programs give the same probabilities.
@@ -154,23 +127,18 @@ def argos(
     )
 
 
-# fmt: off
-LicenseName = Annotated[str | None, output_option("--license", metavar="ID", help=
-    "licence for the model card, such as apache-2.0; none is stated if not given")]
-Push = Annotated[str | None, output_option("--push", metavar="OWNER/NAME", help=
-    "upload the folder to this repository on the Hugging Face hub; a new one is private")]
-Public = Annotated[bool, output_option("--public", help="make a new repository public")]
-# fmt: on
-
-
-@export_app.command("huggingface", cls=PanelCommand)
+@export_app.command("huggingface")
 def export_huggingface(
-    model: Model,
-    new_folder: NewFolder,
-    license_name: LicenseName = None,
-    push_to: Push = None,
-    public: Public = False,
-) -> None:
+    model: opt.Model,
+    new_folder: opt.NewFolder,
+    license_name: Annotated[str | None, opt.output_option("--license", metavar="ID", help=
+        "licence for the model card, such as apache-2.0; none is stated if not given")] = None,
+    push_to: Annotated[str | None, opt.output_option("--push", metavar="OWNER/NAME", help=
+        "upload the folder to this repository on the Hugging Face hub; a new one is "
+        "private")] = None,
+    public: Annotated[bool, opt.output_option(
+        "--public", help="make a new repository public")] = False,
+) -> None:  # fmt: skip
     """Convert a model for Hugging Face transformers.
 
     transformers opens it without custom code. It is written only if both programs give the same

@@ -33,7 +33,7 @@ from mt.model.transformer import Transformer
 from mt.runs.model_folder import SHORTLIST, tuned_shortlist
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
 from mt.search.parity import TOLERANCE, Parity, prove
-from mt.translate.shortlist import write_shortlist
+from mt.translate.shortlist import store_of, write_shortlist
 
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
@@ -56,24 +56,26 @@ Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it s
 def export(
     loaded: LoadedModel,
     output: Path,
-    quantization: str | None = None,
     say: Callable[[str], None] | None = None,
-    store: Path | None = None,
-    to: str | None = None,
+    quantization: str | None = None,
+    shortlist: bool = False,
+    language: str | None = None,
 ) -> Parity:
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
+    `say` is told what was proved and how translations compare; without it, they are not compared.
     `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: what `mt tune` has
-    chosen, or fp32. The shortlist that it has chosen is written, too. `say` is told what was proved
-    and how translations compare; without it, they are not compared. `store`: a token store, from
-    which a lexical shortlist is learned and written, too. `to`: the one language that the exported
-    model translates into, of one that knows several.
+    chosen, or fp32. The shortlist that it has chosen is written, too. `shortlist`: one is learned
+    from the run's token store instead. `language`: the one that the exported model translates into,
+    of a model that knows several.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
+    store = store_of(loaded.folder) if shortlist else None
+    data = plan_data(loaded.config.data)
     tuned = loaded.tuned
     quantization = quantization or (tuned.precision if tuned else "fp32")
-    first_ids = loaded.tokenizer.before_source(to, plan_data(loaded.config.data)) if to else []
+    first_ids = loaded.tokenizer.before_source(language, data) if language else []
     with new_folder(output, loaded.model) as partial:
         parity = write_model(loaded, partial, quantization, first_ids)
         notes = [f"{output}: {parity}"]
@@ -81,8 +83,9 @@ def export(
         source = min(path.name for path in partial.glob("*.model"))
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
         if first_ids:
-            usage += f"\n\nIt translates into {to}: its language token is put before each source."
-        elif ids := loaded.tokenizer.languages_of(plan_data(loaded.config.data)).values():
+            token = "its language token is put before each source"
+            usage += f"\n\nIt translates into {language}: {token}."
+        elif ids := loaded.tokenizer.languages_of(data).values():
             tokens = loaded.tokenizer.src.pieces_of([*ids])
             usage += f"\n\nOne of {', '.join(tokens)} before the pieces names the target language."
         write_whole(partial / "README.md", model_card(loaded, usage))
@@ -93,9 +96,9 @@ def export(
             shutil.copyfile(tuned_shortlist(loaded.folder), partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: the shortlist that mt tune has chosen")
         if say is not None:
-            into = None if first_ids else validation_text(plan_data(loaded.config.data))[1]
+            into = None if first_ids else validation_text(data)[1]
             translate = translate_with(partial, loaded, quantization, into)
-            notes.append(f"{output}: {compare_translations(loaded, translate, to=to)}")
+            notes.append(f"{output}: {compare_translations(loaded, translate, to=language)}")
     if say is not None:
         for note in notes:
             say(note)

@@ -1,4 +1,4 @@
-"""What every exporter does beside the proof: write a new folder, and compare translations.
+"""Shared by all exporters, beside the proof: writing a new folder, comparing translations.
 
 The proof of equal probabilities is `prove` in search/parity.py. What they come to is shown on the
 validation text: how many translations are the same, and both BLEU scores.

@@ -117,15 +117,9 @@ def import_from_hub(model: HubModel, output: Path) -> str:
 def _fetch_small_files(model: HubModel) -> Path:
     """Fetch all but the weights; return their folder, which is named by its commit."""
     from mt.interop.huggingface_layout import CARD, CONFIG, GENERATION_CONFIG
-    from mt.interop.huggingface_tokenizer import (
-        MODELS,
-        TARGET_VOCABULARY,
-        TOKENIZER_CONFIG,
-        VOCABULARY,
-    )
+    from mt.interop.huggingface_tokenizer import TOKENIZER_FILES
 
-    names = [CARD, CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG]
-    names += [VOCABULARY, TARGET_VOCABULARY, *MODELS]
+    names = [CARD, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES]
     with _library_to_fetch(model) as library:
         return Path(
             library.snapshot_download(

@@ -62,13 +62,13 @@ must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 def export(
     loaded: LoadedModel,
     output: Path,
-    license_name: str | None = None,
     say: Callable[[str], None] | None = None,
+    license_name: str | None = None,
 ) -> Parity:
     """Write the model to `output`, a new folder that transformers opens without other code.
 
-    `license_name`: for the model card, such as apache-2.0. `say` is told what was proved and how
-    translations compare; without it, they are not compared.
+    `say` is told what was proved and how translations compare; without it, they are not compared.
+    `license_name`: for the model card, such as apache-2.0.
     Raises ConfigError if transformers is not installed, or if none of its classes can hold the
     model; CheckpointError if the folder exists or cannot be written, or if the check fails. Nothing
     is left at `output` then.

@@ -20,6 +20,7 @@ from mt.model.checkpoint import LoadedModel
 MODELS = SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = (TOKENIZER_CONFIG, VOCABULARY, TARGET_VOCABULARY, *MODELS)
 
 
 class Vocabulary(NamedTuple):

@@ -5,33 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.options import (
-    argument,
-    output_option,
-)
-
-# fmt: off
-Runs = Annotated[list[Path], argument("run directories", "RUN", "Input")]
-Output = Annotated[str | None, output_option("--output", "-o", metavar="FILE", help=
-    "page to write, completely or not at all; - is stdout (default: report.html in the run; of "
-    "several runs, in this folder)")]
-Sentences = Annotated[int, output_option("--sentences", metavar="N", min=0, max=20, help=
-    "best, worst and flagged sentences to show, of each")]
-Translate = Annotated[bool, output_option("--translate", help=
-    "translate again what was scored, in runs that have not kept the outputs")]
-Perturbed = Annotated[Path | None, output_option("--perturbed", metavar="FILE", help=
-    "what mt evaluate --perturb --json has printed about the first run, to chart")]
-# fmt: on
 
 
 def report(
-    runs: Runs,
-    output: Output = None,
-    sentences: Sentences = 3,
-    translate: Translate = False,
-    perturbed: Perturbed = None,
-) -> None:
+    runs: Annotated[list[Path], opt.argument("run directories", "RUN", "Input")],
+    output: Annotated[str | None, opt.output_option("--output", "-o", metavar="FILE", help=
+        "page to write, completely or not at all; - is stdout (default: report.html in the run; of "
+        "several runs, in this folder)")] = None,
+    sentences: Annotated[int, opt.output_option("--sentences", metavar="N", min=0, max=20, help=
+        "best, worst and flagged sentences to show, of each")] = 3,
+    translate: Annotated[bool, opt.output_option("--translate", help=
+        "translate again what was scored, in runs that have not kept the outputs")] = False,
+    perturbed: Annotated[Path | None, opt.output_option("--perturbed", metavar="FILE", help=
+        "what mt evaluate --perturb --json has printed about the first run, to chart")] = None,
+) -> None:  # fmt: skip
     """Make one HTML page about a run, also one in progress.
 
     It shows curves, scores with confidence intervals, sentences with their attention, data and

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.evaluation.metrics import METRICS
-from mt.inspect.pictures import LINE_STYLES, MUTED, inline_svg, series_colour
+from mt.inspect.pictures import LINE_STYLES, MUTED, inline_svg, new_figure, series_colour
 from mt.report.run_summary import RunSummary
 from mt.runs.metrics import number
 
@@ -33,7 +33,7 @@ UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "secon
 
 @dataclass(frozen=True)
 class Figure:
-    """What one picture shows: a figure of training lines, of validations, or both."""
+    """The content of a picture: a figure of training lines, of validations, or both."""
 
     title: str
     unit: str
@@ -198,10 +198,9 @@ def _draw(
 
 def page_axes(x_label: str, has_whole_x: bool = True) -> tuple[Canvas, Axes]:
     """An empty picture of the size and with the ticks that all pictures of pages have."""
-    from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import MaxNLocator
 
-    canvas = Canvas(figsize=INCHES)
+    canvas = new_figure(*INCHES)
     axes = canvas.subplots()
     canvas.subplots_adjust(left=0.13, right=0.975, top=0.96, bottom=0.2)
     axes.set_xlabel(x_label)

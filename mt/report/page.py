@@ -42,9 +42,7 @@ def make_page(
     test sets of runs that have not kept their outputs. `perturbed`: a file for `read_perturbed`.
     Raises CheckpointError where a folder is no run.
     """
-    runs = [
-        read_run(folder, label) for folder, label in zip(folders, labels_of(folders), strict=True)
-    ]
+    runs = [*map(read_run, folders, labels_of(folders))]
     if translate:
         for run in runs:
             translate_again(run)

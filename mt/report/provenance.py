@@ -1,4 +1,4 @@
-"""What was run: settings that differ from the base config, status, command."""
+"""The provenance of a run: settings that differ from the base config, status, command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model or a text came from: its history, and the corpora behind it.
+"""The origin of a model or a text: its history, and the corpora behind it.
 
 A model's history is the starts of its training, those of the model that it began from first. It
 stands in `meta.json` of each model folder and in `manifest.json`. A text's corpora stand in the
@@ -48,7 +48,7 @@ class Start(BaseModel, extra="ignore"):
         return f"{self.from_update + 1:,}–{self.to_update:,}" if self.to_update else "none"
 
     def without_folders(self) -> Start:
-        """The same with file names alone: the folders of a machine stay private.
+        """Return a copy with file names alone: the folders of a machine stay private.
 
         Of files with one name, the folder just above each is kept, and they are numbered at need.
         """
@@ -194,7 +194,7 @@ def corpora_of_text(
 
 
 def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[tuple[set[str], TrainedCorpus]]:
-    """What files of a folder are or were made from; `used` has their SHA-256 by name."""
+    """The corpora that the files of a folder are, or were made from; `used`: SHA-256 by name."""
 
     def changed(names: set[str], record: CorpusRecord | CleanedRecord) -> list[str]:
         return sorted(name for name in names if used[name] != record.files[name].sha256)

@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.options import (
-    ANY_ENGINE,
-    NO_SAMPLING,
-    BeamSize,
-    CorpusFile,
-    EngineGroup,
-    FromLanguage,
-    LengthPenalty,
-    Models,
-    OnErrors,
-    Overwrite,
-    Resume,
-    SamplingGroup,
-    ToLanguage,
-    argument,
-    input_option,
-    output_option,
-    search_option,
-    with_groups,
-)
-
-# fmt: off
-Source = Annotated[str, argument(
-    "text in the language to translate into, also compressed; - is stdin", "IN", "Input")]
-Tag = Annotated[str | None, output_option("--tag", metavar="WORD", help=
-    "word before each synthetic source, such as <BT>")]
-# fmt: on
+from mt.search.options import EngineOptions, SearchOptions
 
 
-@with_groups
+@dataclass(frozen=True)
+class BacktranslateGroup:
+    """The text, the corpus that is made of it, and the search."""
+
+    # fmt: off
+    source: Annotated[str, opt.argument(
+        "text in the language to translate into, also compressed; - is stdin", "IN", "Input")]
+    output: opt.CorpusFile
+    to: opt.ToLanguage = None
+    from_: opt.FromLanguage = None
+    errors: opt.OnErrors = "strict"
+    tag: Annotated[str | None, opt.output_option("--tag", metavar="WORD", help=
+        "word before each synthetic source, such as <BT>")] = None
+    resume: opt.Resume = False
+    overwrite: opt.Overwrite = False
+    beam_size: opt.BeamSize = None
+    length_penalty: opt.LengthPenalty = None
+
+
 def backtranslate(
-    models: Models,
-    source: Source,
-    corpus: CorpusFile,
-    to: ToLanguage = None,
-    from_: FromLanguage = None,
-    errors: OnErrors = "strict",
-    tag: Tag = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    sampling: SamplingGroup = NO_SAMPLING,
-    engine: EngineGroup = ANY_ENGINE,
+    models: opt.Models,
+    given: BacktranslateGroup,
+    sampling: opt.SamplingGroup,
+    engine: opt.EngineGroup,
 ) -> None:
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
 
@@ -62,56 +47,41 @@ def backtranslate(
     mt backtranslate --model runs/en-de news.en -o news.tsv
     mt backtranslate --model runs/en-de news.en --sample --tag '<BT>' -o news.tsv
     """
-    from mt.search.options import SearchOptions
     from mt.synthetic import backtranslate
     from mt.translate.streaming import TextFiles
 
-    files = TextFiles(
-        source=source, output=corpus, errors=errors, resume=resume, overwrite=overwrite
-    )
-    search = SearchOptions(
-        to=to,
-        from_=from_,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        with_scores=False,
-        sample=sampling.value(),
-    )
-    entry = backtranslate.backtranslate(files, tag, search, engine.value(models))
+    search = opt.make(SearchOptions, given, with_scores=False, sample=sampling.value())
+    chosen = opt.make(EngineOptions, engine, models=models)
+    entry = backtranslate.backtranslate(opt.make(TextFiles, given), given.tag, search, chosen)
     say("add to data.train, beside the parallel text:")
     print_result(entry)
 
 
-# fmt: off
-Src = Annotated[Path | None, input_option("--src", metavar="FILE", help=
-    "text for the teacher to translate (default: its training data)")]
-Ref = Annotated[Path | None, input_option("--ref", metavar="FILE", help=
-    "translations of --src, to choose among the --n-best")]
-Student = Annotated[str, output_option("--student", metavar="N-M", help=
-    "layers of the student's encoder and decoder")]
-NBest = Annotated[int, search_option("--n-best", metavar="N", min=1, help=
-    "of N outputs, keep the most similar to the reference; 1 keeps the best by score")]
-Metric = Annotated[Literal["chrf", "bleu"] | None, search_option("--metric", metavar="NAME", help=
-    "similarity to the reference: bleu or chrf of the sentence; bleu if not given")]
-# fmt: on
+@dataclass(frozen=True)
+class DistillGroup:
+    """The corpus, the text it is made of, the student, and the search."""
+
+    # fmt: off
+    output: opt.CorpusFile
+    src: Annotated[Path | None, opt.input_option("--src", metavar="FILE", help=
+        "text for the teacher to translate (default: its training data)")] = None
+    ref: Annotated[Path | None, opt.input_option("--ref", metavar="FILE", help=
+        "translations of --src, to choose among the --n-best")] = None
+    from_: opt.FromLanguage = None
+    student: Annotated[str, opt.output_option("--student", metavar="N-M", help=
+        "layers of the student's encoder and decoder")] = "6-2"
+    resume: opt.Resume = False
+    overwrite: opt.Overwrite = False
+    n_best: Annotated[int, opt.search_option("--n-best", metavar="N", min=1, help=
+        "of N outputs, keep the most similar to the reference; 1 keeps the best by score")] = 1
+    metric: Annotated[Literal["chrf", "bleu"] | None, opt.search_option(
+        "--metric", metavar="NAME", help=
+        "similarity to the reference: bleu or chrf of the sentence; bleu if not given")] = None
+    beam_size: opt.BeamSize = None
+    length_penalty: opt.LengthPenalty = None
 
 
-@with_groups
-def distill(
-    models: Models,
-    corpus: CorpusFile,
-    src: Src = None,
-    ref: Ref = None,
-    from_: FromLanguage = None,
-    student: Student = "6-2",
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    n_best: NBest = 1,
-    metric: Metric = None,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    engine: EngineGroup = ANY_ENGINE,
-) -> None:
+def distill(models: opt.Models, given: DistillGroup, engine: opt.EngineGroup) -> None:
     """Distil a model: its output trains a faster one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
@@ -125,18 +95,11 @@ def distill(
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     mt distill -m runs/1 -m runs/2 --n-best 5 -o distilled.tsv
     """
-    from mt.search.options import SearchOptions
-    from mt.synthetic import distill
+    from mt.synthetic.distill import DistillText, distill
     from mt.translate.streaming import TextFiles
 
-    files = TextFiles(output=corpus, resume=resume, overwrite=overwrite)
-    text = distill.DistillText(src, ref, metric)
-    search = SearchOptions(
-        from_=from_,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        n_best=n_best,
-        with_scores=False,
-    )
-    config = distill.distill(files, text, student, search, engine.value(models))
+    files, text = opt.make(TextFiles, given), opt.make(DistillText, given)
+    search = opt.make(SearchOptions, given, with_scores=False)
+    chosen = opt.make(EngineOptions, engine, models=models)
+    config = distill(files, text, given.student, search, chosen)
     say(f"student's config: {config}; run: mt train --config {config}")

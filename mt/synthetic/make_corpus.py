@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.plan import Limits
-from mt.data.reading.corpus_record import (
-    CleanedRecord,
-    described,
-    read_cleaned_record,
-    record_path,
-)
+from mt.data.reading.corpus_record import CleanedRecord, described, read_cleaned_record, record_path
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mt.artefacts import beside, restore
 from mt.errors import CheckpointError
-from mt.model.checkpoint import (
-    all_finite,
-    load_state,
-    load_weights,
-    save_model_folder,
-    weights_of,
-)
+from mt.model.checkpoint import all_finite, load_state, load_weights, save_model_folder, weights_of
 from mt.runs.metrics import Scored, rank
 from mt.runs.model_folder import (
     BEST,

@@ -23,11 +23,7 @@ from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
-from mt.data.tokens.mixing import (
-    describe_mixture,
-    require_counted_texts,
-    sampling_weights,
-)
+from mt.data.tokens.mixing import describe_mixture, require_counted_texts, sampling_weights
 from mt.data.tokens.placeholders import (
     learn_translations,
     require_placeholders,
@@ -35,13 +31,7 @@ from mt.data.tokens.placeholders import (
     with_placeholders,
 )
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import (
-    corpus_records,
-    known_records,
-    meta_of,
-    open_built,
-    open_or_build,
-)
+from mt.data.tokens.store import corpus_records, known_records, meta_of, open_built, open_or_build
 from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles

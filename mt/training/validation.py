@@ -22,13 +22,7 @@ from mt.data.reading.test_sets import named_set
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
-from mt.data.tokens.store import (
-    Store,
-    corpus_records,
-    known_records,
-    open_built,
-    open_or_build,
-)
+from mt.data.tokens.store import Store, corpus_records, known_records, open_built, open_or_build
 from mt.data.tokens.store_parts import StoreTexts
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import (

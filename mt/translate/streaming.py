@@ -41,7 +41,7 @@ class TextFiles:
     source: str = "-"
     output: str = "-"
     errors: str = "strict"  # see `read_input`
-    prefixes: Path | None = None  # a file with what each output must begin with
+    prefix: Path | None = None  # a file with what each output must begin with
     resume: bool = False
     overwrite: bool = False  # a corpus may be replaced
     max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin

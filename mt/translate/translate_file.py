@@ -42,7 +42,7 @@ def translate_file(
     if given := [option for option, value in needing.items() if value]:
         documents = _import_documents(given[0])
         protection = documents.Protection(protect, glossary)
-    prefix = files.prefixes
+    prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
     inputs["--glossary"] = glossary
     reverse = [] if search.rerank_with is None else [search.rerank_with]

@@ -3,53 +3,42 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.options import (
-    AsJson,
-    FromLanguage,
-    Model,
-    ToLanguage,
-    execution_option,
-    input_option,
-    output_option,
-    search_option,
-)
 from mt.errors import DataError
-
-# fmt: off
-Src = Annotated[str | None, input_option("--src", metavar="FILE", help=
-    "source text to translate, with --ref (default: data.valid of the model's config)")]
-Ref = Annotated[str | None, input_option("--ref", metavar="FILE", help=
-    "its reference, detokenised")]
-Shortlist = Annotated[Path | None, input_option("--shortlist", metavar="FILE", help=
-    "vmap.txt to try (default: one is learned from the run's training data; none: no shortlist)")]
-Reset = Annotated[bool, output_option("--reset", help=
-    "remove what mt tune has chosen, and try nothing")]
-MaxLoss = Annotated[float, search_option("--max-loss", metavar="BLEU", min=0, help=
-    "a faster setting may lose so much, if that may be chance")]
-Device = Annotated[str, execution_option("--device", metavar="NAME", help=
-    "auto, cpu, cuda or cuda:N; the settings are those that are fast there")]
-Workers = Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
-    "threads on a CPU, or processes on GPUs (default: one per core; a GPU)")]
-# fmt: on
+from mt.search.options import EngineOptions
 
 
-def tune(
-    trained: Model,
-    src: Src = None,
-    ref: Ref = None,
-    to: ToLanguage = None,
-    from_: FromLanguage = None,
-    shortlist: Shortlist = None,
-    as_json: AsJson = False,
-    reset: Reset = False,
-    max_loss: MaxLoss = 0.3,
-    device: Device = "auto",
-    workers: Workers = None,
-) -> None:
+@dataclass(frozen=True)
+class TuneGroup:
+    """The validation text, what may be lost, and what the settings are tried on."""
+
+    # fmt: off
+    src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
+        "source text to translate, with --ref (default: data.valid of the model's config)")] = None
+    ref: Annotated[str | None, opt.input_option("--ref", metavar="FILE", help=
+        "its reference, detokenised")] = None
+    to: opt.ToLanguage = None
+    from_: opt.FromLanguage = None
+    shortlist: Annotated[Path | None, opt.input_option("--shortlist", metavar="FILE", help=
+        "vmap.txt to try (default: one is learned from the run's training data; none: no "
+        "shortlist)")] = None
+    as_json: opt.AsJson = False
+    reset: Annotated[bool, opt.output_option("--reset", help=
+        "remove what mt tune has chosen, and try nothing")] = False
+    max_loss: Annotated[float, opt.search_option("--max-loss", metavar="BLEU", min=0, help=
+        "a faster setting may lose so much, if that may be chance")] = 0.3
+    device: Annotated[str, opt.execution_option("--device", metavar="NAME", help=
+        "auto, cpu, cuda or cuda:N; the settings are those that are fast there")] = "auto"
+    workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
+        "threads on a CPU, or processes on GPUs (default: one per core; a GPU)")] = None
+
+
+def tune(trained: opt.Model, given: TuneGroup) -> None:
     """Find the fastest decoding that scores as well.
 
     Tries length penalties, int8, a lexical shortlist and smaller beams on the validation set. A
@@ -62,35 +51,33 @@ def tune(
     mt tune --model opus --src valid.de --ref valid.en --json
     mt tune --model runs/base --reset
     """
-    from mt.cli.evaluate_inputs import System, read_texts, scoring_of
+    from mt.cli.evaluate_inputs import System, TextOptions, read_texts, scoring_of
     from mt.config.plan import plan_data
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.runs.model_folder import read_folder
-    from mt.search.options import EngineOptions
     from mt.translate.load import check_source_language
     from mt.tuning import tune as tuning
 
-    if reset:
+    if given.reset:
         say(f"{tuning.forget_tuned(trained)}: decodes as its config says")
         return
-    if (src is None) != (ref is None):
+    if (given.src is None) != (given.ref is None):
         raise DataError("tune: --src and --ref go together; give both, or neither")
-    if src == ref == "-":
+    if given.src == given.ref == "-":
         raise DataError("tune: --src and --ref are both - (stdin); name a file for one of them")
     described = read_folder(trained)
-    check_source_language(from_, plan_data(described.config.data))
-    systems = [System(str(trained), str(trained), trained)]
-    files = (src, [ref] if ref else [])
-    texts, *others = read_texts(systems, [], *files, None, section="valid", source=from_, to=to)
+    check_source_language(given.from_, plan_data(described.config.data))
+    wanted = opt.make(TextOptions, given, section="valid", ref=[given.ref] if given.ref else None)
+    texts, *others = read_texts([System(str(trained), str(trained), trained)], wanted)
     if others:
         raise DataError(
             f"tune: data.valid has {1 + len(others)} directions; give --src, --ref and --to"
         )
     language, choice = scoring_of([trained], None, "auto", texts.data.direction.to)
     scoring = tuning.scoring_settings(choose_tokenizer(language, choice, say), language)
-    engine = EngineOptions(models=[trained], device=device, workers=workers, shortlist=shortlist)
-    trials, chosen = tuning.tune(described, texts.data, scoring, engine, max_loss)
-    if as_json:
+    engine = opt.make(EngineOptions, given, models=[trained])
+    trials, chosen = tuning.tune(described, texts.data, scoring, engine, given.max_loss)
+    if given.as_json:
         rows = [trial.row() | {"chosen": trial is chosen} for trial in trials]
         print_result(json.dumps({"lines": len(texts.data.refs[0]), "settings": rows}, indent=1))
     else:

@@ -54,7 +54,7 @@ WARM_UP = 16
 
 @dataclass(frozen=True)
 class Setting:
-    """How a translation is decoded."""
+    """The settings of a search that are tried together."""
 
     beam_size: int
     length_penalty: float
@@ -305,7 +305,7 @@ def format_trials(trials: Sequence[Trial], chosen: Trial) -> str:
 
 
 def scoring_settings(tokenize: str, tgt_lang: str) -> Settings:
-    """Return how trials are scored: BLEU and chrF, with the paired bootstrap."""
+    """Return the settings by which trials are scored: BLEU and chrF, with the paired bootstrap."""
     return Settings(SCORES, tokenize, n_samples={"bs": RESAMPLES}, tgt_lang=tgt_lang)
 
 

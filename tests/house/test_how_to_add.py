@@ -23,12 +23,17 @@ from mt.cli import main
 from mt.cli.console import print_result
 from mt.cli.options import (
     BatchTokens,
+    EngineGroup,
     SamplingGroup,
+    SearchGroup,
     argument,
+    make,
     options_in,
     output_option,
     with_groups,
 )
+from mt.cli.score import ScoreGroup
+from mt.cli.translate import FormatGroup, OutputGroup, TranslateGroup
 from mt.config import load, schema
 from mt.config.plan import plan_data
 from mt.data.reading import corpus, formats
@@ -39,10 +44,13 @@ from mt.evaluation.metrics import METRICS, Metric, Statistics
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
 from mt.search.options import EngineOptions, Sampling, SearchOptions
+from mt.synthetic.commands import BacktranslateGroup, DistillGroup
 from mt.training.launch import train
 from mt.translate.assemble import make_translator
+from mt.translate.formats import LineFormat
 from mt.translate.lines import Line, Step
 from mt.translate.load import load_engine
+from mt.translate.streaming import TextFiles
 
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^\*\*(.+?)\.\*\* ", PAGE, re.MULTILINE)
@@ -314,6 +322,26 @@ def test_what_sampling_knows_is_an_option_of_every_command_that_samples(mt: Mt) 
     for command in ("translate", "backtranslate"):
         text = mt(command, "--help").out.decode()
         assert all(f"  --{name.replace('_', '-')} " in text for name in names)
+
+
+@pytest.mark.parametrize(
+    ("groups", "others"),
+    [
+        ([FormatGroup, OutputGroup, TranslateGroup, EngineGroup], {"form", "protect", "glossary"}),
+        ([BacktranslateGroup, EngineGroup], {"tag"}),
+        ([DistillGroup, EngineGroup], {"src", "ref", "metric", "student"}),
+        ([ScoreGroup], {"src", "tgt", "as_json"}),
+        ([SearchGroup, EngineGroup], set()),
+    ],
+)
+def test_no_option_is_lost_on_its_way_into_a_value(groups: list[type], others: set[str]) -> None:
+    """`make` takes the options that a value has fields for; the command itself reads `others`."""
+    values = (TextFiles, LineFormat, SearchOptions, EngineOptions)
+    known = {field.name for value in values for field in fields(value)}
+    given = {field.name for group in groups for field in fields(group)}
+    assert given - known == others | ({"alignment_heads"} & given)
+    made = make(SearchOptions, SearchGroup(beam_size=3, to="fr"), EngineGroup(), n_best=2)
+    assert made == SearchOptions(beam_size=3, to="fr", n_best=2)
 
 
 def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:

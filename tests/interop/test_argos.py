@@ -37,8 +37,7 @@ def package(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package made of the tiny run."""
     path = tmp_path_factory.mktemp("argos") / "de_en.argosmodel"
     said: list[str] = []
-    names = argos.Names(version="2.1")
-    argos.export_package(load_model(tiny_run), path, names, "int8", said.append)
+    argos.export(load_model(tiny_run), path, said.append, package_version="2.1")
     parity, compared = said
     assert "have the same log-probability, within " in parity
     same = re.search(r"first 40 lines of data.valid: (\d+) translations are the same", compared)

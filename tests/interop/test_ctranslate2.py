@@ -53,7 +53,7 @@ def test_weights_are_rounded_as_stated(
 ) -> None:
     loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint=True)
     before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
-    parity = export(loaded, tmp_path / "out", quantization)
+    parity = export(loaded, tmp_path / "out", quantization=quantization)
     assert parity.max_difference < (INT8_TOLERANCE if quantization == "int8" else TOLERANCE)
     assert parity.max_difference < parity.change < 0.5  # what rounding itself changes
     assert f"weights rounded to {quantization}; rounding changes it by " in str(parity)
