@@ -140,10 +140,7 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
         ("data: {valid: [[]]}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is required"),
-        (
-            "data: {train: [{src: null, tgt: x}]}",
-            "data.train[0].src: is required",
-        ),
+        ("data: {train: [{src: null, tgt: x}]}", "data.train[0].src: is required"),
         (
             "data: {train: {path: a, directions: [de-en], share: 50%}}",
             "data.train[0].share: must be a number … found '50%'",

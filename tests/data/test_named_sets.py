@@ -86,12 +86,7 @@ def test_outputs_are_scored_on_a_named_set(wmt20: Path, fill: Fill, tmp_path: Pa
 
 
 def test_a_config_names_sets(
-    wmt20: Path,
-    fill: Fill,
-    tiny_mapping: dict[str, Any],
-    tiny_corpus: Path,
-    tmp_path: Path,
-    mt: Mt,
+    wmt20: Path, fill: Fill, tiny_mapping: dict[str, Any], tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
     """For validation and for tests; cleaning and statistics look for their pairs."""
     src, tgt = (lines_of(tiny_corpus / f"valid.{side}") for side in ("src", "tgt"))

@@ -15,15 +15,7 @@ from mt.config.plan import plan_data
 from mt.config.schema import DataConfig
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import PairSample
-from mt.data.tokens.writing import (
-    WRITING,
-    Case,
-    LanguageStyle,
-    Styles,
-    Writing,
-    Written,
-    case_of,
-)
+from mt.data.tokens.writing import WRITING, Case, LanguageStyle, Styles, Writing, Written, case_of
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
 from mt.translate.load import load_translator

@@ -157,9 +157,7 @@ def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
         "Eine <ph1> und <ph2>": ["<ph1> AND <ph2> <ph1>, <ph7> <ph2>."],
     }
     out, seen, said = translated(
-        "\n".join(lines) + "\n",
-        lambda text: answers.get(text) or backwards(text),
-        (["auto"],),
+        "\n".join(lines) + "\n", lambda text: answers.get(text) or backwards(text), (["auto"],)
     )
     assert not says_aligned(said)
     assert seen[:6] == [
@@ -268,10 +266,7 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
         "<p>Nutze <code>ls -l</code> oft</p><img alt='Der %s'>"
     )
     out, seen, said = translated(
-        text,
-        lambda text: [text.upper().replace("PH", "ph")],
-        (["auto"], path),
-        form="html",
+        text, lambda text: [text.upper().replace("PH", "ph")], (["auto"], path), form="html"
     )
     assert seen == ["Ein Hund &: <ph1> c", "", "Nutze <ph1> oft", "Der <ph1>"]
     assert out == (

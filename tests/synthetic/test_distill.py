@@ -16,12 +16,7 @@ from mt.config.plan import plan_data
 from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
 from mt.synthetic import make_corpus
-from mt.synthetic.distill import (
-    DistillText,
-    _read,
-    _sources,
-    student_config,
-)
+from mt.synthetic.distill import DistillText, _read, _sources, student_config
 from mt.synthetic.make_corpus import most_similar
 from mt.translate import streaming
 from mt.translate.mbr import metric
@@ -149,10 +144,7 @@ def test_ties_and_lines_without_reference_take_the_most_probable_output() -> Non
             "--output d.tsv: not written, as no pair is fit for training: 0 of 0 ",
         ),
         (["-o", "text.tsv", "--src", "text.tsv"], "--output text.tsv: is the same file as --src ("),
-        (
-            ["-o", "used.tsv"],
-            "--output used.tsv: the student's config would replace used.yaml; ",
-        ),
+        (["-o", "used.tsv"], "--output used.tsv: the student's config would replace used.yaml; "),
     ],
     ids=str,
 )

@@ -11,12 +11,7 @@ from messages import says
 
 from mt.config.plan import HELD_OUT, plan_data
 from mt.data.reading.check import check_data
-from mt.data.reading.corpus_record import (
-    CorpusRecord,
-    files_in,
-    read_cleaned_record,
-    record_path,
-)
+from mt.data.reading.corpus_record import CorpusRecord, files_in, read_cleaned_record, record_path
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
 

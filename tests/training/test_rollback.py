@@ -310,9 +310,7 @@ def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
 
 
 def test_the_diagnosis_names_the_first_module_with_a_non_finite_output(
-    config_of: Callable[..., Config],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here without a checkpoint to go back to, so that the first twenty are the last."""
     real = Trainer.train

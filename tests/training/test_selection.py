@@ -45,10 +45,7 @@ def scored(metric: str, value: float, nll: float, bleu: float) -> Scored:
     ],
 )
 def test_the_score_decides_of_equal_ones_and_of_untrained_models_the_nll(
-    metric: str,
-    before: tuple[float, float, float],
-    now: tuple[float, float, float],
-    verdict: str,
+    metric: str, before: tuple[float, float, float], now: tuple[float, float, float], verdict: str
 ) -> None:
     best, later = scored(metric, *before), scored(metric, *now)
     assert Criterion(metric).verdict(later, best).startswith(verdict)
