@@ -35,9 +35,8 @@ def test_bleu_from_precisions_and_brevity_penalty_and_details_in_the_order_asked
     assert bleu.note == "no hypothesis has four words, so BLEU is 0 whatever they are"
 
 
-@pytest.mark.parametrize(
-    ("metric", "hyps", "refs", "expected"),
-    [
+def test_scores_worked_out_by_hand() -> None:
+    for metric, hyps, refs, expected in [
         # No bonus for length, and a word counts no more often than in the reference. Seven words
         # against six: "the" three times, two of them count. 6/7, 5/6, 4/5, 3/4.
         ("bleu", [REF + " the"], [[REF]], (6 / 7 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25),
@@ -69,13 +68,9 @@ def test_bleu_from_precisions_and_brevity_penalty_and_details_in_the_order_asked
         ("ter", ["THE cat sat on the mat"], [[REF]], 0),  # case:lc
         # Fewest edits of any reference (1), over their mean length (4 + 6) / 2.
         ("ter", ["a b c x"], [["a b c d"], ["a b c d e f"]], 1 / 5),
-    ],
-)
-def test_scores_worked_out_by_hand(
-    metric: str, hyps: list[str], refs: list[list[str]], expected: float
-) -> None:
-    (score,) = score_corpus(hyps, refs, [metric])
-    assert score.value == pytest.approx(100 * expected)
+    ]:
+        (score,) = score_corpus(hyps, refs, [metric])
+        assert score.value == pytest.approx(100 * expected)
 
 
 def test_identical_is_perfect_and_empty_hypotheses_are_fine() -> None:
@@ -179,16 +174,13 @@ def test_other_spaces_are_noted_from_a_fifth_or_a_hundred_lines() -> None:
 # ----------------------------------------------------------------------------------------- messages
 
 
-@pytest.mark.parametrize(
-    ("hyps", "refs", "metrics", "parts"),
-    [
+def test_message() -> None:
+    for hyps, refs, metrics, parts in [
         (["a"] * 1200, [["a"] * 1200, ["a"] * 1199], ["bleu"], "ce 2 … 1,199 … 1,200 … check"),
         ([], [[]], ["bleu"], "hypotheses: … 0 lines … at least one"),
         (["a"], [], ["bleu"], "references: … none … give one"),
         ([REF], [[REF]], ["bleu", "mete", "BLUE"], "--metrics: … bleu, chrf … mete, BLUE … corr"),
         ([REF], [[REF]], [], "--metrics: … none … correct"),
-    ],
-)
-def test_message(hyps: list[str], refs: list[list[str]], metrics: list[str], parts: str) -> None:
-    with raises_saying(DataError, *parts.split(" … ")):
-        score_corpus(hyps, refs, metrics)
+    ]:
+        with raises_saying(DataError, *parts.split(" … ")):
+            score_corpus(hyps, refs, metrics)

@@ -33,9 +33,8 @@ def settings(**values: Any) -> OptimConfig:
 # --- the learning rate ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("values", "steps", "expected"),
-    [
+def test_learning_rates_by_hand() -> None:
+    for values, steps, expected in [
         # A quarter of 8e-4 per step up to step 4; then 8e-4 times 2 over the root of the step.
         (
             {"schedule": "inverse_sqrt", "peak_lr": 8e-4, "warmup_steps": 4},
@@ -60,13 +59,9 @@ def settings(**values: Any) -> OptimConfig:
             (1 / 32, 1 / 16, 1 / 8, 1 / 16, 1 / 40),
         ),
         ({"schedule": "inverse_sqrt", "peak_lr": 3.0, "warmup_steps": 1}, (1, 4), (3.0, 1.5)),
-    ],
-)
-def test_learning_rates_by_hand(
-    values: dict[str, Any], steps: tuple[int, ...], expected: tuple[float, ...]
-) -> None:
-    found = [learning_rate(step, settings(**values), 16, 110) for step in steps]
-    assert found == pytest.approx(expected, abs=1e-15)
+    ]:
+        found = [learning_rate(step, settings(**values), 16, 110) for step in steps]
+        assert found == pytest.approx(expected, abs=1e-15)
 
 
 def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
@@ -81,6 +76,7 @@ def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
 
 
 # --- the optimiser ----------------------------------------------------------------------------
+
 
 BOTH = pytest.mark.parametrize("kind", ["adamw", "muon"])
 
@@ -140,7 +136,6 @@ def test_every_parameter_is_learnt_once(kind: str) -> None:
 
 
 def test_without_weight_decay_it_is_adam() -> None:
-    """Two roads: ours, and torch's unfused Adam."""
     ours, theirs = tiny_model(), tiny_model()
     optimizer = built(ours, settings(betas=(0.8, 0.95), eps=1e-7))
     adam = torch.optim.Adam(
