@@ -45,6 +45,7 @@ def make_page(
     runs = [
         read_run(folder, label) for folder, label in zip(folders, labels_of(folders), strict=True)
     ]
+    perturbations = read_perturbed(perturbed) if perturbed else {}  # first: what follows takes long
     if translate:
         for run in runs:
             translate_again(run)
@@ -58,7 +59,7 @@ def make_page(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
-        perturbed=read_perturbed(perturbed) if perturbed else {},
+        perturbed=perturbations,
         thinned=thinned,
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),
