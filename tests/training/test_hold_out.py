@@ -26,7 +26,6 @@ def pairs_at(stem: Path) -> list[tuple[str, str]]:
 def test_a_run_trains_on_what_it_does_not_hold_out(
     quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """One corpus, nothing else: it is split once, and found again."""
     config = quick_config({"data": SETS}, train={"max_steps": 2, "valid_every": 2})
     run = tmp_path / "run"
     assert train(config, run, "cpu").exit_code == 0

@@ -139,8 +139,7 @@ def weight_made_nan(monkeypatch: pytest.MonkeyPatch) -> MakeNan:
     return nan_after
 
 
-@pytest.mark.parametrize("validated", [False, True])
-@pytest.mark.parametrize("ema", [None, 0.5])
+@pytest.mark.parametrize(("validated", "ema"), [(False, None), (True, 0.5)])
 def test_non_finite_weights_are_neither_evaluated_nor_saved(
     quick_config: QuickConfig,
     weight_made_nan: MakeNan,
