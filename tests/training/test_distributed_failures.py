@@ -204,7 +204,6 @@ def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> Non
     assert first.err.count("mt: training gave up at update 72: ") == 1
 
 
-@pytest.mark.slow
 def test_an_error_is_reported_once(settings: Mapped, tmp_path: Path) -> None:
     """Found before the process group exists and after: one message, no traceback of ours."""
     for changes, message in (

@@ -182,7 +182,7 @@ def test_the_command_killed_at_random_moments(
     interruptible: Mapped, undisturbed: Path, tmp_path: Path
 ) -> None:
     """Some time after an update has begun, in training or saving."""
-    for seed in range(15):  # thirty kills
+    for seed in range(6):  # twelve kills
         draw, run_dir = random.Random(seed), tmp_path / str(seed)
         for number in range(2):
             begun = tmp_path / f"{seed} {number}"
