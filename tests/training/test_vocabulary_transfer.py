@@ -56,10 +56,9 @@ def test_matching_pieces_by_hand() -> None:
     assert bias[[4, 5, 6]].tolist() == [9.0, pytest.approx(22 / 3), 4.5]
 
 
-def test_rows_follow_their_pieces(
-    base_of: BaseOf, start_from: StartFrom, other_corpus: Path
-) -> None:
-    for before, now, model in [
+@pytest.mark.parametrize(
+    ("before", "now", "model"),
+    [
         ({}, {"vocab_size": 300}, {}),
         (
             {},
@@ -69,49 +68,55 @@ def test_rows_follow_their_pieces(
         ({}, SPLIT, {}),
         (SPLIT, {}, {"tie_embeddings": False}),
         (SPLIT, {"joint": False, "vocab_size": 300}, {}),
-    ]:
-        base = base_of(tokenizer=before, model=model)
-        tuned = start_from(base, on(other_corpus, **now), model=model)
-        alone = start_from(
-            None, on(other_corpus, **now), model=model, train={"new_vocabulary": False}
-        )
-        old = dict(load_model(base).model.named_parameters(remove_duplicate=False))
-        new = tuned.weights()
-        fresh = alone.weights()
-        matrices = {
-            "src_embedding.tokens.weight": "src",
-            "tgt_embedding.tokens.weight": "tgt",
-            "output.weight": "tgt",
-        }
-        matrices |= {"output.bias": "tgt"} if "output.bias" in new else {}
-        for name, weight in new.items():
-            if name not in matrices:
-                assert torch.equal(weight, old[name]), name
-        for name, side in matrices.items():
-            theirs, ours = pieces_of(base, side), pieces_of(tuned.run_dir, side)
-            both = set(theirs) & set(ours)
-            assert 4 + 256 < len(both) < len(ours)
-            for piece in both:
-                assert torch.equal(new[name][ours.index(piece)], old[name][theirs.index(piece)]), (
-                    name,
-                    piece,
-                )
-            for piece in set(ours) - both:
-                assert not torch.equal(
-                    new[name][ours.index(piece)], fresh[name][ours.index(piece)]
-                ), piece
-            if "ω" in ours:  # in the vocabulary of none of the base runs
-                in_bytes = [old[name][theirs.index(byte)] for byte in ("<0xCF>", "<0x89>")]
-                torch.testing.assert_close(
-                    new[name][ours.index("ω")], torch.stack(in_bytes).mean(0)
-                )
-            label = {"src": "source", "tgt": "target"}[side]
-            joint = before.get("joint", True) and now.get("joint", True)
-            assert (
-                f"{'joint' if joint else label} vocabulary: {len(both)} pieces kept, "
-                f"{len(ours) - len(both)} new, {len(theirs) - len(both)} dropped"
-            ) in tuned.log
-        assert not any(line.startswith("tokenizer: taken") for line in tuned.log)
+    ],
+    ids=["joint", "untied", "joint to separate", "separate to joint", "separate"],
+)
+def test_rows_follow_their_pieces(
+    before: Mapped,
+    now: Mapped,
+    model: Mapped,
+    base_of: BaseOf,
+    start_from: StartFrom,
+    other_corpus: Path,
+) -> None:
+    base = base_of(tokenizer=before, model=model)
+    tuned = start_from(base, on(other_corpus, **now), model=model)
+    alone = start_from(None, on(other_corpus, **now), model=model, train={"new_vocabulary": False})
+    old = dict(load_model(base).model.named_parameters(remove_duplicate=False))
+    new = tuned.weights()
+    fresh = alone.weights()
+    matrices = {
+        "src_embedding.tokens.weight": "src",
+        "tgt_embedding.tokens.weight": "tgt",
+        "output.weight": "tgt",
+    }
+    matrices |= {"output.bias": "tgt"} if "output.bias" in new else {}
+    for name, weight in new.items():
+        if name not in matrices:
+            assert torch.equal(weight, old[name]), name
+    for name, side in matrices.items():
+        theirs, ours = pieces_of(base, side), pieces_of(tuned.run_dir, side)
+        both = set(theirs) & set(ours)
+        assert 4 + 256 < len(both) < len(ours)
+        for piece in both:
+            assert torch.equal(new[name][ours.index(piece)], old[name][theirs.index(piece)]), (
+                name,
+                piece,
+            )
+        for piece in set(ours) - both:
+            assert not torch.equal(new[name][ours.index(piece)], fresh[name][ours.index(piece)]), (
+                piece
+            )
+        if "ω" in ours:  # in the vocabulary of none of the base runs
+            in_bytes = [old[name][theirs.index(byte)] for byte in ("<0xCF>", "<0x89>")]
+            torch.testing.assert_close(new[name][ours.index("ω")], torch.stack(in_bytes).mean(0))
+        label = {"src": "source", "tgt": "target"}[side]
+        joint = before.get("joint", True) and now.get("joint", True)
+        assert (
+            f"{'joint' if joint else label} vocabulary: {len(both)} pieces kept, "
+            f"{len(ours) - len(both)} new, {len(theirs) - len(both)} dropped"
+        ) in tuned.log
+    assert not any(line.startswith("tokenizer: taken") for line in tuned.log)
 
 
 def test_a_piece_that_no_old_piece_spells_stays_random(
