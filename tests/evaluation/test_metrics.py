@@ -35,8 +35,9 @@ def test_bleu_from_precisions_and_brevity_penalty_and_details_in_the_order_asked
     assert bleu.note == "no hypothesis has four words, so BLEU is 0 whatever they are"
 
 
-def test_scores_worked_out_by_hand() -> None:
-    for metric, hyps, refs, expected in [
+@pytest.mark.parametrize(
+    ("metric", "hyps", "refs", "expected"),
+    [
         # No bonus for length, and a word counts no more often than in the reference. Seven words
         # against six: "the" three times, two of them count. 6/7, 5/6, 4/5, 3/4.
         ("bleu", [REF + " the"], [[REF]], (6 / 7 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25),
@@ -68,9 +69,13 @@ def test_scores_worked_out_by_hand() -> None:
         ("ter", ["THE cat sat on the mat"], [[REF]], 0),  # case:lc
         # Fewest edits of any reference (1), over their mean length (4 + 6) / 2.
         ("ter", ["a b c x"], [["a b c d"], ["a b c d e f"]], 1 / 5),
-    ]:
-        (score,) = score_corpus(hyps, refs, [metric])
-        assert score.value == pytest.approx(100 * expected)
+    ],
+)
+def test_scores_worked_out_by_hand(
+    metric: str, hyps: list[str], refs: list[list[str]], expected: float
+) -> None:
+    (score,) = score_corpus(hyps, refs, [metric])
+    assert score.value == pytest.approx(100 * expected)
 
 
 def test_identical_is_perfect_and_empty_hypotheses_are_fine() -> None:

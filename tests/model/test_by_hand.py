@@ -52,8 +52,9 @@ NORM = 2 * 512  # a gain and a shift
 FFN = 512 * 2048 + 2048 + 2048 * 512 + 512
 
 
-def test_number_of_parameters() -> None:
-    for options, words, by_hand in [
+@pytest.mark.parametrize(
+    ("options", "words", "by_hand"),
+    [
         # One layer a side, d_ff 1024: three attentions, two feed-forwards, five norms, and three
         # matrices of words.
         (
@@ -81,12 +82,17 @@ def test_number_of_parameters() -> None:
             + (8000 + 2 * 6000) * 512
             + 6000,
         ),
-    ]:
-        config = ModelConfig(**{"attention_bias": False, "tie_embeddings": False, **options})
-        assert summarise(config, *words, joint=False).total == by_hand
-        with torch.device("meta"):
-            model = Transformer(config, *words, joint=False)
-        assert sum(parameter.numel() for parameter in model.parameters()) == by_hand
+    ],
+    ids=["one layer", "untied base", "biased base", "pre-norm"],
+)
+def test_number_of_parameters(
+    options: dict[str, Any], words: tuple[int, int], by_hand: int
+) -> None:
+    config = ModelConfig(**{"attention_bias": False, "tie_embeddings": False, **options})
+    assert summarise(config, *words, joint=False).total == by_hand
+    with torch.device("meta"):
+        model = Transformer(config, *words, joint=False)
+    assert sum(parameter.numel() for parameter in model.parameters()) == by_hand
 
 
 # --- attention and masks ----------------------------------------------------------------------

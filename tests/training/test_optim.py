@@ -33,8 +33,9 @@ def settings(**values: Any) -> OptimConfig:
 # --- the learning rate ------------------------------------------------------------------------
 
 
-def test_learning_rates_by_hand() -> None:
-    for values, steps, expected in [
+@pytest.mark.parametrize(
+    ("values", "steps", "expected"),
+    [
         # A quarter of 8e-4 per step up to step 4; then 8e-4 times 2 over the root of the step.
         (
             {"schedule": "inverse_sqrt", "peak_lr": 8e-4, "warmup_steps": 4},
@@ -59,9 +60,13 @@ def test_learning_rates_by_hand() -> None:
             (1 / 32, 1 / 16, 1 / 8, 1 / 16, 1 / 40),
         ),
         ({"schedule": "inverse_sqrt", "peak_lr": 3.0, "warmup_steps": 1}, (1, 4), (3.0, 1.5)),
-    ]:
-        found = [learning_rate(step, settings(**values), 16, 110) for step in steps]
-        assert found == pytest.approx(expected, abs=1e-15)
+    ],
+)
+def test_learning_rates_by_hand(
+    values: dict[str, Any], steps: tuple[int, ...], expected: tuple[float, ...]
+) -> None:
+    found = [learning_rate(step, settings(**values), 16, 110) for step in steps]
+    assert found == pytest.approx(expected, abs=1e-15)
 
 
 def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
