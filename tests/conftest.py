@@ -60,8 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     print_messages()  # as the command line does: tests of functions read stderr
 
 
-# Changes to the tiny config: short outputs without a beam; no test sets; no validation either.
-QUICK: dict[str, Any] = {"decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1}}
+# Changes to the tiny config: no beam; no test sets; no validation either.
+QUICK: dict[str, Any] = {"decode": {"beam_size": 1}}
 NO_TEST: dict[str, Any] = {"data": {"test": []}}
 BLIND: dict[str, Any] = {"data": {"valid": None, "test": []}}
 
@@ -153,7 +153,8 @@ def tiny_mapping(tiny_corpus: Path, short_preflight: None) -> dict[str, dict[str
         "train": {
             "max_steps": 8, "precision": "fp32", "compile": False, "log_every": 4, "valid_every": 4,
         },
-        "decode": {"beam_size": 2},
+        # A model that has learnt little would go on up to the limit.
+        "decode": {"beam_size": 2, "max_len_factor": 1.0, "max_len_extra": 1},
     }  # fmt: skip
 
 
@@ -179,6 +180,7 @@ def tiny_run(
         model={"dropout": 0.0},
         batch={"tokens_per_update": 1000, "tokens_per_batch": 1000},
         train={"max_steps": 200, "valid_every": 100, "log_every": 50},
+        decode={"max_len_factor": 2.0, "max_len_extra": 10},
     )
     run = tmp_path_factory.mktemp("tiny") / "run"
     train(config, run, "cpu")
@@ -269,7 +271,7 @@ def no_process_left() -> Iterator[None]:
 
 @pytest.fixture
 def quick_config(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> QuickConfig:
-    """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config, outputs short, no beam."""
+    """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config without a beam."""
     return partial(config_of, tiny_mapping, QUICK)
 
 

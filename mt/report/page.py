@@ -43,6 +43,7 @@ def make_page(
     Raises CheckpointError where a folder is no run.
     """
     runs = [*map(read_run, folders, labels_of(folders))]
+    perturbations = read_perturbed(perturbed) if perturbed else {}  # first: what follows takes long
     if translate:
         for run in runs:
             translate_again(run)
@@ -56,7 +57,7 @@ def make_page(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
-        perturbed=read_perturbed(perturbed) if perturbed else {},
+        perturbed=perturbations,
         thinned=thinned,
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
-from conftest import ROOT, Mt, lines_of
+import yaml
+from conftest import QUICK, ROOT, Mt, lines_of, merged
 from messages import raises_saying
 
 import mt as typed
@@ -30,10 +32,17 @@ SHORT = {"train.max_steps": 2, "optim.warmup_steps": 1}
 
 
 @pytest.fixture
-def here(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with `runs/tiny` and `data`, in which the test runs."""
+def here(
+    tiny_run: Path,
+    tiny_mapping: Mapping[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A folder with `runs/tiny` and a `tiny.yaml` of its own, in which the test runs."""
     shutil.copytree(tiny_run, tmp_path / "runs" / "tiny")
-    (tmp_path / "data").symlink_to(ROOT / "data")
+    long = {"train": {"max_steps": 100_000, "valid_every": 20}}
+    config = merged(merged(tiny_mapping, QUICK), long)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -198,9 +207,8 @@ def test_a_model_is_exported_once(tiny_run: Path, tmp_path: Path) -> None:
         package.export(tiny_run, tmp_path / "ct2", to="ctranslate2")
 
 
-@pytest.mark.parametrize(
-    ("call", "parts"),
-    [
+def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
+    for call, parts in [
         (lambda run: package.load("nowhere"), "nowhere"),
         (lambda run: package.load([]), "no model"),
         (lambda run: package.load(run, workers=0), "workers|1|0"),
@@ -231,13 +239,9 @@ def test_a_model_is_exported_once(tiny_run: Path, tmp_path: Path) -> None:
         (lambda run: package.export(run, "x", to="onnx"), "ctranslate2, argos, huggingface|onnx"),
         (lambda run: package.export(run, "x", to="argos", shortlist=True), "argos|shortlist"),
         (lambda run: package.Tokenizer.load("nowhere"), "nowhere"),
-    ],
-)
-def test_errors_are_exceptions_that_say_what_is_wrong(
-    call: Any, parts: str, tiny_run: Path
-) -> None:
-    with raises_saying(package.Error, *parts.split("|")):
-        call(tiny_run)
+    ]:
+        with raises_saying(package.Error, *parts.split("|")):
+            call(tiny_run)
 
 
 def test_options_are_those_of_the_search_and_the_engine() -> None:

@@ -370,6 +370,7 @@ def test_the_processes_end_when_the_main_one_is_killed() -> None:
 
 # --- duplicates and sources with many targets -------------------------------------------------
 
+
 LIGHT = [("Ja.", "Yes."), ("ja", "yes"), ("Ja.", "Yes."), ("Ja!", "Sure"), ("b b b", "c c c")]
 # No rule, nor what needs all pairs.
 OFF: dict[str, Any] = {rule.key: None for rule in RULES if rule.key} | {
@@ -430,6 +431,7 @@ def test_only_pairs_in_the_same_languages_are_duplicates(tmp_path: Path) -> None
 
 
 # --- leaks ------------------------------------------------------------------------------------
+
 
 LONG = "Der alte Mann und seine drei kleinen Hunde gehen jeden Morgen am Fluss spazieren"
 TESTED = [("Guten Tag!", "Good day!"), (LONG, "The old man"), ("", ""), ("Ja", "Yes")]

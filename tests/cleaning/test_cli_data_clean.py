@@ -143,9 +143,19 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
     assert {name for name in files() if "scores" in name} == scored
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
+def test_messages(mt: Mt) -> None:
+    Path("there.en").write_text("kept\n")
+    Path("t.tmx").write_text("<tmx/>\n")
+    Path("link").symlink_to("o.en")
+    Path("mixed").mkdir()
+    for name in ("1.de", "1.en", "1.tmx"):
+        Path("mixed", name).write_text("x\n")
+    Path("other").mkdir()
+    Path("other", "letter").write_text("kept\n")
+    Path("old").mkdir()
+    Path("old", "cleaning.json").write_text('{"format": 0}')
+    before = {name: Path(name).read_bytes() for name in files()}
+    for arguments, parts in [
         (["-o", "a"], ["--output a.de", "IN[0] (a.de)", "name another"]),
         (["-o", "-"], ["--output -", "a file", "stdout"]),
         (["-o", "o", "--rejected", "-"], ["--rejected -", "a file", "stdout"]),
@@ -178,22 +188,9 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
             ["--sbatch mem", "KEY=VALUE"],
         ),
         (["-o", "o", "--limit", "max_chars=2"], ["IN[0] (a.de)", "no pair", "0 of 5", "limits"]),
-    ],
-)
-def test_messages(arguments: list[str], parts: list[str], mt: Mt) -> None:
-    Path("there.en").write_text("kept\n")
-    Path("t.tmx").write_text("<tmx/>\n")
-    Path("link").symlink_to("o.en")
-    Path("mixed").mkdir()
-    for name in ("1.de", "1.en", "1.tmx"):
-        Path("mixed", name).write_text("x\n")
-    Path("other").mkdir()
-    Path("other", "letter").write_text("kept\n")
-    Path("old").mkdir()
-    Path("old", "cleaning.json").write_text('{"format": 0}')
-    before = {name: Path(name).read_bytes() for name in files()}
-    assert says(refused(mt(*IN, *arguments)), *parts)
-    assert {name: Path(name).read_bytes() for name in files()} == before
+    ]:
+        assert says(refused(mt(*IN, *arguments)), *parts)
+        assert {name: Path(name).read_bytes() for name in files()} == before
 
 
 def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) -> None:
@@ -210,7 +207,6 @@ def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) ->
 
 
 def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nothing done there is nothing to keep."""
     for name in ("mt.cleaning.files.run_here", "mt.cleaning.clean.sum_up"):
         assert not Path("out.work").exists()
         with monkeypatch.context() as patch:

@@ -94,7 +94,6 @@ def test_a_damaged_checkpoint_is_not_averaged(mt: Mt, scored: Path, tmp_path: Pa
 def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
     mt: Mt, scored: Path, tmp_path: Path
 ) -> None:
-    """A tokenizer that was swapped, for the run or in one checkpoint; heads of another number."""
     folders = checkpoints(scored)
     average = ("average", scored, "--last", 2, "-o", tmp_path / "mean")
 

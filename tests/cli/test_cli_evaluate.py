@@ -69,9 +69,12 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    contents = {"a": b"x\ny\n", "b": b"x\ny\n", "c": b"x\n", "none": b"", "latin": b"\xff\n"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    for options, parts in [
         ("", "evaluate: nothing to score … --hyp … --model … --src"),
         ("--hyp a", "evaluate: no reference … --ref"),
         ("--model m --src a", "evaluate: no reference … --ref"),
@@ -98,16 +101,14 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
         ("--hyp a --ref b --ref c", "--ref c … 1 lines, --hyp a … 2; … line n"),
         ("--hyp a --hyp c --ref b", "--hyp c … 1 lines, --hyp a … 2;"),
         ("--model m --src a --ref c", "--ref c … 1 lines, --src a … 2;"),
-    ],
-)
-def test_message_about_options(
-    options: str, parts: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    contents = {"a": b"x\ny\n", "b": b"x\ny\n", "c": b"x\n", "none": b"", "latin": b"\xff\n"}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    assert says(refused(mt("evaluate", *options.split())), *parts.split(" … "))
+        ("score -m no --src - --tgt -", "--src, --tgt: … stdin"),
+        ("score -m no --src nowhere --tgt a", "--src: … no file"),
+        ("score -m no --src a --tgt nowhere", "--tgt: … no file"),
+        ("score -m no --src a --tgt .", "--tgt: . … folder … text file"),
+        ("score -m no --src a --tgt a -o a", "--output a: … --src (a)"),
+    ]:
+        command = options if options.startswith("score") else f"evaluate {options}"
+        assert says(refused(mt(*command.split())), *parts.split(" … "))
 
 
 def test_closed_stdin(mt: Mt, tiny_corpus: Path, tiny_run: Path) -> None:
@@ -126,21 +127,3 @@ def test_file_names_that_the_terminal_cannot_encode(tmp_path: Path) -> None:
     environment |= {"PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(command, env=environment, capture_output=True, check=True)
     assert rb"gr\xf6\xdfe" in ended.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ("--src - --tgt -", "--src, --tgt: … stdin"),
-        ("--src nowhere --tgt a", "--src: … no file"),
-        ("--src a --tgt nowhere", "--tgt: … no file"),
-        ("--src a --tgt .", "--tgt: . … folder … text file"),
-        ("--src a --tgt a -o a", "--output a: … --src (a)"),
-    ],
-)
-def test_message_about_options_of_score(
-    options: str, parts: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").write_bytes(b"x\n")
-    assert says(refused(mt("score", "-m", "no-model", *options.split())), *parts.split(" … "))

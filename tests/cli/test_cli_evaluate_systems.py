@@ -249,9 +249,9 @@ def test_models_and_files_on_several_test_sets(
     assert heading[0] == "test.src: 40 lines"
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_messages(mt: Mt, texts: Path) -> None:
+    (texts / "short").write_text("x\ny\n", encoding="utf-8")
+    for options, parts in [
         ("--hyp a --hyp a --ref ref", "evaluate: … two … called a … NAME=a"),
         ("--hyp a --ref ref --baseline x", "--baseline: … a … x … correct"),
         ("--hyp a --ref ref --paired-ar", "--paired-ar: … another --hyp or --model"),
@@ -290,11 +290,8 @@ def test_models_and_files_on_several_test_sets(
         ("--model m --test-set x=,ref", "--test-set x: … source … --model … x=SRC,REF"),
         ("--model m", "--model m: … run directory"),
         ("--hyp - --test-set x=-,ref", "only one … - (stdin)"),
-    ],
-)
-def test_messages(options: str, parts: str, mt: Mt, texts: Path) -> None:
-    (texts / "short").write_text("x\ny\n", encoding="utf-8")
-    assert says(refused(mt("evaluate", *options.split())), *parts.split(" … "))
+    ]:
+        assert says(refused(mt("evaluate", *options.split())), *parts.split(" … "))
 
 
 def test_messages_about_memory_and_seed(
@@ -384,7 +381,6 @@ def test_scores_are_of_the_language_that_from_tells(
 def test_an_unknown_target_language_is_refused(
     tiny_run: Path, tiny_corpus: Path, mt: Mt, tmp_path: Path
 ) -> None:
-    """Also where the model has but one direction, or one from the language of --from."""
     both = of_both_directions(tiny_run, tmp_path / "both", {})
     files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt", "--to", "fr"]
     for command in (["evaluate", "-m", tiny_run], ["tune", "-m", both, "--from", "de"]):
@@ -392,7 +388,6 @@ def test_an_unknown_target_language_is_refused(
 
 
 def test_texts_of_a_config_need_no_languages(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:
-    """Where those of data.train have their own."""
     own = {"src_lang": "de", "tgt_lang": "en"}
     unnamed = {"src_lang": "src", "tgt_lang": "tgt"}
     model = of_both_directions(tiny_run, tmp_path / "model", own, **unnamed)

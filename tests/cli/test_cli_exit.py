@@ -111,7 +111,6 @@ def test_a_result_on_a_full_disk_and_into_a_closed_pipe(
 def test_no_escape_sequence_reaches_the_terminal(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From names, options and texts; each line of a message can be found by `mt:`."""
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "in", ["eins \x1b[31mzwei"])
     ran = [
@@ -159,9 +158,11 @@ def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> No
         assert mt("config", "schema") == Ended(130, b"", "mt: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
+def test_text_and_folders_are_utf8(
+    tiny_run: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, name in [
         (("train", "-c", "tiny", "--run-dir", "BAD"), "--run-dir"),
         (("translate", "-m", "RUN", "--forbid", "BAD"), "--forbid"),
         (("translate", "-m", "RUN", "-m", "BAD"), "--model"),
@@ -173,17 +174,10 @@ def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> No
         (("export", "huggingface", "-m", "RUN", "-o", "BAD"), "--output"),
         (("export", "ctranslate2", "-m", "RUN", "-o", "BAD"), "--output"),
         (("export", "argos", "-m", "RUN", "-o", "BAD.argosmodel"), "--output"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)  # fmt: skip
-def test_text_and_folders_are_utf8(
-    arguments: tuple[str, ...], name: str, tiny_run: Path, tmp_path: Path, mt: Mt,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    words = [word.replace("RUN", str(tiny_run)).replace("BAD", "a\udcff") for word in arguments]
-    assert says(refused(mt(*words)), name, "must be UTF-8", r"b'a\xff", "rename")
-    assert list(tmp_path.iterdir()) == []
+    ]:  # fmt: skip
+        words = [word.replace("RUN", str(tiny_run)).replace("BAD", "a\udcff") for word in arguments]
+        assert says(refused(mt(*words)), name, "must be UTF-8", r"b'a\xff", "rename")
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
@@ -198,24 +192,25 @@ def test_a_file_may_have_any_name(tiny_config: Path, tmp_path: Path, mt: Mt) -> 
     assert r"a\\xff.yaml" in (tmp_path / "run" / "manifest.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
+def test_a_second_file_for_one_option_is_refused(mt: Mt) -> None:
+    for command, option in [
         ("tune", "--model"), ("train", "--run-dir"), ("score", "--model"), ("train", "--config"),
         ("data clean", "--output"),
-    ],
-)  # fmt: skip
-def test_a_second_file_for_one_option_is_refused(command: str, option: str, mt: Mt) -> None:
-    message = refused(mt(*command.split(), option, "a", option, "b"))
-    assert says(message, option, "one", "found 2", "leave out")
+    ]:  # fmt: skip
+        message = refused(mt(*command.split(), option, "a", option, "b"))
+        assert says(message, option, "one", "found 2", "leave out")
 
 
 TOO_LONG = "x" * 300
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_name_that_is_too_long_is_one_message(
+    tiny_run: Path, tiny_config: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "in", ["eins zwei", "drei"] * 20)
+    names = {"RUN": tiny_run, "IN": "in", "CONFIG": tiny_config}
+    for command in [
         "translate -m RUN IN -o {}.txt",
         "score -m RUN --src IN --tgt IN -o {}.txt",
         "distill -m RUN -o {}.tsv",
@@ -241,18 +236,10 @@ TOO_LONG = "x" * 300
         "translate -m RUN {}.txt",
         "translate -m {} IN",
         "score -m {} --src IN --tgt IN -o out",
-    ],
-)
-def test_a_name_that_is_too_long_is_one_message(
-    command: str, tiny_run: Path, tiny_config: Path, tmp_path: Path, mt: Mt,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "in", ["eins zwei", "drei"] * 20)
-    names = {"RUN": tiny_run, "IN": "in", "CONFIG": tiny_config}
-    arguments = [names.get(word, word.format(TOO_LONG)) for word in command.split()]
-    assert says(refused(mt(*arguments)), TOO_LONG)
-    assert {path.name for path in tmp_path.iterdir()} == {"in"}
+    ]:
+        arguments = [names.get(word, word.format(TOO_LONG)) for word in command.split()]
+        assert says(refused(mt(*arguments)), TOO_LONG)
+        assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
 def test_a_working_directory_that_was_removed(tmp_path: Path) -> None:

@@ -54,9 +54,8 @@ def wider(tree: Any) -> Any:
     return tree
 
 
-@pytest.mark.parametrize(
-    ("harm", "expected"),
-    [
+def test_a_damaged_model_folder(mt: Mt, exported: Path, tmp_path: Path) -> None:
+    for number, (harm, expected) in enumerate([
         (harmed(drop, "meta.json"), ["a run directory, a checkpoint", "meta.json"]),
         (harmed(drop, "model.safetensors"), ["model.safetensors", "No such file", "use another"]),
         (harmed(drop, "tokenizer.model"), ["tokenizer.model"]),
@@ -75,15 +74,10 @@ def wider(tree: Any) -> Any:
         (meta(lacking("tokenizer")), ["meta.json", "tokenizer"]),
         (meta(lambda tree: tree | {"tokenizer": "0" * 64}), ["its tokenizer is not the one"]),
         (meta(wider), ["the weights do not fit", "(64,)", "(32,)", "copy both"]),
-    ],
-)  # fmt: skip
-def test_a_damaged_model_folder(
-    harm: Callable[[Path], None], expected: list[str], mt: Mt, exported: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(exported, folder)
-    harm(folder)
-    assert says(refused(mt("translate", "-m", folder, stdin=b"eins\n")), folder, *expected)
+    ]):  # fmt: skip
+        folder = shutil.copytree(exported, tmp_path / f"model-{number}")
+        harm(folder)
+        assert says(refused(mt("translate", "-m", folder, stdin=b"eins\n")), folder, *expected)
 
 
 def test_a_path_that_is_no_model(mt: Mt, tmp_path: Path) -> None:

@@ -138,9 +138,8 @@ def test_errors_replace_translates_input_that_is_not_utf8(
     assert ended.out == same.out
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_message_about_an_option(mt: Mt, tiny_run: Path) -> None:
+    for options, parts in [
         ("--device tpu", "--device|auto, cpu, cuda or cuda:N|'tpu'"),
         ("--device cuda:99", "--device|cuda:99|does not exist|use cpu"),
         ("--precision fp16 --device cpu", "precision: fp16|GPU"),
@@ -148,15 +147,12 @@ def test_errors_replace_translates_input_that_is_not_utf8(
         ("--n-best 3", "--n-best|2|found 3|--beam-size 3"),
         ("--n-best 2 --beam-size 1", "--n-best|1|found 2|--beam-size 2"),
         ("-o /", "--output /|folder|name a file"),
-    ],
-)
-def test_message_about_an_option(options: str, parts: str, mt: Mt, tiny_run: Path) -> None:
-    ended = mt("translate", "-m", tiny_run, *options.split(), stdin=b"eins\n")
-    assert says(refused(ended), *parts.split("|"))
+    ]:
+        ended = mt("translate", "-m", tiny_run, *options.split(), stdin=b"eins\n")
+        assert says(refused(ended), *parts.split("|"))
 
 
 def test_input_and_output_are_checked_before_the_model_is_loaded(mt: Mt) -> None:
-    """The model does not exist either, and is not what the message is about."""
     for options, parts in (
         ("nowhere.txt", ["there is no file"]),
         ("-o nowhere/out", ["--output nowhere/out", "cannot be written in the folder"]),

@@ -95,8 +95,13 @@ def tokenizer() -> Tokenizer:
     return train_on_sample(settings, sample, print, languages=["en", "fr", "de", "nl"])
 
 
+@pytest.fixture(scope="module")
+def saved() -> Tokenizer:
+    return tokenizer_of(TokenizerConfig(vocab_size=300), PAIRS)
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(saved: Tokenizer, tmp_path: Path) -> Path:
     """A run that has a tokenizer and a checkpoint."""
     write_lines(tmp_path / "a.de", ["eins"])
     write_lines(tmp_path / "a.en", ["one"])
@@ -104,7 +109,7 @@ def run(tmp_path: Path) -> Path:
     write_lines(tmp_path / "b.en", ["two"])
     folder = tmp_path / "run"
     (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
-    tokenizer_of(TokenizerConfig(vocab_size=300), PAIRS).save(folder)
+    saved.save(folder)
     return folder
 
 

@@ -45,33 +45,27 @@ optim:
     ]
 
 
-@pytest.mark.parametrize(
-    ("key", "remedy"),
-    [
+def test_a_key_of_an_earlier_version_says_what_to_do_instead(tmp_path: Path) -> None:
+    for key, remedy in [
         ("model.source_word_dropout", "raise model.dropout"),
         ("optim.cycles", "an ensemble of seeds"),
         ("optim.simcut", "it gained nothing; optim.rdrop is the regulariser that does"),
         ("optim.simcut_p", "leave it out"),
         ("tokenizer.sampling_alpha", "it lost BLEU; leave it out, data.augment varies the text"),
-    ],
-)
-def test_a_key_of_an_earlier_version_says_what_to_do_instead(
-    key: str, remedy: str, tmp_path: Path
-) -> None:
-    """In a file, on the command line, and in the config that a checkpoint holds."""
-    said = f"{key}: was removed in 0.3.0"
-    section, name = key.split(".")
-    (in_file,) = faults(tmp_path, f"{section}: {{{name}: 0.0}}")
-    (in_setting,) = faults(tmp_path, "run: {}", f"{key}=0.0")
-    assert says(in_file, f"x.yaml: {said}", remedy)
-    assert says(in_setting, f"--set: {said}", remedy)
-    with raises_saying(ConfigError, f"meta.json: {said}", remedy):
-        config_from_mapping({section: {name: 0.0}}, "meta.json")
+    ]:
+        said = f"{key}: was removed in 0.3.0"
+        section, name = key.split(".")
+        (in_file,) = faults(tmp_path, f"{section}: {{{name}: 0.0}}")
+        (in_setting,) = faults(tmp_path, "run: {}", f"{key}=0.0")
+        assert says(in_file, f"x.yaml: {said}", remedy)
+        assert says(in_setting, f"--set: {said}", remedy)
+        with raises_saying(ConfigError, f"meta.json: {said}", remedy):
+            config_from_mapping({section: {name: 0.0}}, "meta.json")
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
+def test_message(tmp_path: Path) -> None:
+    """A fault that opens with a colon follows the path of the first key in the text."""
+    for text, fault in [
         # unknown keys
         ("model: {D-Model: 4}", "model.D-Model: unknown key; did you mean d_model?"),
         ("d_model: 4", "d_model: unknown key; d_model belongs in section model"),
@@ -140,10 +134,7 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
         ("data: {valid: [[]]}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is required"),
-        (
-            "data: {train: [{src: null, tgt: x}]}",
-            "data.train[0].src: is required",
-        ),
+        ("data: {train: [{src: null, tgt: x}]}", "data.train[0].src: is required"),
         (
             "data: {train: {path: a, directions: [de-en], share: 50%}}",
             "data.train[0].share: must be a number … found '50%'",
@@ -320,18 +311,14 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(
             "run: {}\n---\ndata: {}",
             "line 2, column 1: not valid YAML … found another document … so remove this line",
         ),
-    ],
-)
-def test_message(tmp_path: Path, text: str, fault: str) -> None:
-    """A fault that opens with a colon follows the path of the first key in the text."""
-    (message,) = faults(tmp_path, text)
-    path = ".".join(re.findall(r"\w+", text)[:2]) if fault.startswith(": ") else ""
-    assert says(message, f"x.yaml: {path}", *fault.split(" … "))
-    assert not re.search(r"found '(.+)'; did you mean \1\?", message)
+    ]:
+        (message,) = faults(tmp_path, text)
+        path = ".".join(re.findall(r"\w+", text)[:2]) if fault.startswith(": ") else ""
+        assert says(message, f"x.yaml: {path}", *fault.split(" … "))
+        assert not re.search(r"found '(.+)'; did you mean \1\?", message)
 
 
 def test_windows_files_load(tmp_path: Path) -> None:
-    """A byte order mark, CRLF, and backslashes in plain text."""
     path = tmp_path / "x.yaml"
     path.write_bytes(b"\xef\xbb\xbfdata:\r\n  root: C:\\new\\text\r\n  src_lang: 'de'\r\n")
     data = load_config(str(path)).config.data
@@ -371,9 +358,9 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 # --- settings from the command line -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("setting", "fault"),
-    [
+def test_message_about_a_setting(tmp_path: Path) -> None:
+    text = "data: {train: {src: a, tgt: b}, test: [x, y]}\nmodel: {d_ff: 64}"
+    for setting, fault in [
         ("model.d_modell=3", "--set: model.d_modell: unknown key; did you mean d_model?"),
         ("d_model=3", "--set: d_model: unknown key; d_model belongs in section model"),
         ("optim.d_ff=3", "--set: optim.d_ff: unknown key; d_ff belongs in section model"),
@@ -413,12 +400,9 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
             "data.valid={src: a, src: b, tgt: c}",
             "--set data.valid={src … a, src: b, tgt: c}: line … remove one of the two",
         ),
-    ],
-)
-def test_message_about_a_setting(tmp_path: Path, setting: str, fault: str) -> None:
-    text = "data: {train: {src: a, tgt: b}, test: [x, y]}\nmodel: {d_ff: 64}"
-    (message,) = faults(tmp_path, text, setting)
-    assert says(message, *fault.split(" … "))
+    ]:
+        (message,) = faults(tmp_path, text, setting)
+        assert says(message, *fault.split(" … "))
 
 
 def test_faults_of_file_and_settings_come_together(tmp_path: Path) -> None:

@@ -209,10 +209,7 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         {"strict": ["refused"], "replace": ["a", "b\ufffd", "c"], "skip": ["a", "c"]},
     ),
     "TextEntry.quoting": (quoting, {"csv": ["ja", "yes"], "none": ['"ja"', "yes"]}),
-    "TokenizerConfig.type": (
-        tokenizer_type,
-        {"bpe": "bpe", "unigram": "unigram"},
-    ),
+    "TokenizerConfig.type": (tokenizer_type, {"bpe": "bpe", "unigram": "unigram"}),
     "TokenizerConfig.vocab_size": (
         lambda value: chosen(vocab_size=value).tokenizer.size,
         {"auto": 7},

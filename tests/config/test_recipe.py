@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from messages import raises_saying
 
 from mt.config.load import Loaded, load_config
@@ -41,9 +40,8 @@ def test_a_recipe_on_the_command_line_replaces_that_of_the_file(tmp_path: Path) 
     assert load(tmp_path, "recipe: tiny.yaml", "recipe=null").config == Config()
 
 
-@pytest.mark.parametrize(
-    ("text", "sets", "parts"),
-    [
+def test_faults_of_recipes_and_auto(tmp_path: Path) -> None:
+    for text, sets, parts in [
         (
             "recipe: smal",
             [],
@@ -65,10 +63,6 @@ def test_a_recipe_on_the_command_line_replaces_that_of_the_file(tmp_path: Path) 
         ),
         ("tokenizer: {vocab_size: atuo}", [], ["tokenizer.vocab_size", "whole number or auto"]),
         ("model: {dropout: 1.5}", [], ["model.dropout: must be below 1, found 1.5"]),
-    ],
-)
-def test_faults_of_recipes_and_auto(
-    text: str, sets: list[str], parts: list[str], tmp_path: Path
-) -> None:
-    with raises_saying(ConfigError, *parts):
-        load(tmp_path, text, *sets)
+    ]:
+        with raises_saying(ConfigError, *parts):
+            load(tmp_path, text, *sets)

@@ -230,7 +230,6 @@ def test_neighbours_are_alike_on_both_sides() -> None:
 
 
 def test_no_batch_exceeds_the_budget() -> None:
-    """Neither of the plan nor of `bucket`, which fills nearly all of it."""
     pairs = random_pairs(5000)
     longest = np.maximum(pairs.src_lengths, pairs.tgt_lengths) + 1
     for batch in chain.from_iterable(plan_of(pairs).updates(0)):
@@ -290,7 +289,6 @@ def test_equal_shares_are_never_empty(sizes: list[int], data: st.DataObject) -> 
 
 
 def test_one_sentence_can_be_an_update() -> None:
-    """With fewer tokens than any sentence has, each is an update of its own."""
     updates = plan_of(random_pairs(50), update=1, batch=100).updates(0)
     assert [len(update) for update in updates] == [1] * 50
     assert sentences(updates) == Counter(range(50))
@@ -339,7 +337,6 @@ def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> N
 
 
 def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:
-    """Also from the unsigned types of the store, and for ids above 32,767."""
     row = np.array([40_000, 65_535], np.uint16)
     batch = collate([(row, row[:1])])
     assert batch.src.tolist() == [[40_000, 65_535, 3]]
@@ -375,7 +372,6 @@ def planned(plan: Plan, epoch: int, number: int) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("start", [0, 2, "end"])
 def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | str) -> None:
-    """The next epoch follows the end of one, also where a run resumes exactly there."""
     plan = plan_of(random_pairs(300), update=1000, batch=300)
     n = len(plan.updates(4))
     first = n if start == "end" else int(start)

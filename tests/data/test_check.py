@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,6 @@ def table(name: str) -> dict[str, str]:
 def test_lines_without_a_reference_are_counted_and_not_scored(
     tmp_path: Path, name: str, text: str
 ) -> None:
-    """The same for all formats: an empty line, blanks, an empty cell, a null."""
     write(tmp_path / name, text)
     write(tmp_path / "a.de", "ja\nja\nja\nnein\n")
     nested = "t." if name == "b.jsonl" else ""
@@ -225,7 +224,6 @@ def test_patterns_name_several_files_that_belong_together(tmp_path: Path) -> Non
 
 
 def test_the_same_files_by_different_patterns_are_a_warning(tmp_path: Path) -> None:
-    """Files that belong together are compared: of parts 1 and 2 the second is a link to itself."""
     for side in ("de", "en"):
         (tmp_path / f"part-1.{side}").write_text(f"{side}\n", encoding="utf-8")
     (tmp_path / "part-2.de").write_text("ja\n", encoding="utf-8")
@@ -332,9 +330,9 @@ def test_two_shifts_that_cancel_are_found(key: str, tmp_path: Path) -> None:
     assert abs(last - 150) <= 10
 
 
-@pytest.mark.parametrize(
-    ("change", "first", "last", "shift"),
-    [
+def test_runs_and_their_shift() -> None:
+    src, tgt = sentences(600, 2)
+    for change, first, last, shift in [
         (lambda lines: lines, 0, 0, 0),
         (lambda lines: moved(lines, 200, 400, 3), 200, 397, -3),
         (lambda lines: [*lines[1:], lines[0]], 1, 600, -1),
@@ -348,21 +346,16 @@ def test_two_shifts_that_cancel_are_found(key: str, tmp_path: Path) -> None:
             0,
             0,
         ),
-    ],
-)
-def test_runs_and_their_shift(
-    change: Callable[[Sequence[str]], Sequence[str]], first: int, last: int, shift: int
-) -> None:
-    src, tgt = sentences(600, 2)
-    check = AlignmentCheck()
-    for line, pair in enumerate(zip(src, change(tgt), strict=True), 1):
-        check.add(line, *pair)
-    runs = check.finish()
-    assert len(runs) == bool(last)
-    for run in runs:
-        assert abs(run.first - first) <= 10
-        assert abs(run.last - last) <= 10
-        assert run.shift == shift
+    ]:
+        check = AlignmentCheck()
+        for line, pair in enumerate(zip(src, change(tgt), strict=True), 1):
+            check.add(line, *pair)
+        runs = check.finish()
+        assert len(runs) == bool(last)
+        for run in runs:
+            assert abs(run.first - first) <= 10
+            assert abs(run.last - last) <= 10
+            assert run.shift == shift
 
 
 def test_numbers_tell_of_lines_of_equal_length() -> None:

@@ -160,9 +160,7 @@ def test_both_directions_of_a_stage_are_reverses_with_weights(tmp_path: Path) ->
     assert weights(plan(stages, FORWARD, OTHER, BACK)) == expected
     stages = [BOTH_THEN_ONE[0] | {"weights": [0, 3]}, {"weights": [1, 0]}]
     assert weights(plan(stages, FORWARD, OTHER)) == [[0, 3, 0, 3], [1, 0, 0, 0]]
-
-
-def test_a_reverse_has_the_token_of_its_own_target(tmp_path: Path) -> None:
+    # A reverse has the token of its own target.
     data = {"stages": BOTH_THEN_ONE, "language_tokens": True}
     config = config_of(tmp_path, FORWARD, data=data, tokenizer={})
     assert [flow.token for flow in plan_data(config.data).flows] == ["en", "de"]
@@ -175,9 +173,8 @@ def test_a_tag_counts_on_the_side_that_is_the_source(tokenizer: Tokenizer, tmp_p
     assert texts_of(pairs_of(config, tokenizer), tokenizer) == kept
 
 
-@pytest.mark.parametrize(
-    ("texts", "sections", "said"),
-    [
+def test_faults_of_directions(tmp_path: Path) -> None:
+    for texts, sections, said in [
         ([FORWARD, BACK], {"tokenizer": {"joint": False}},
          ["data.train[1].reverse", "joint", "set", "true"]),
         ([FORWARD, BACK], {"data": {"valid": BACK}},
@@ -188,13 +185,9 @@ def test_a_tag_counts_on_the_side_that_is_the_source(tokenizer: Tokenizer, tmp_p
          ["data.stages[0].both_directions", "false", "data.stages[1].shares", "reverse"]),
         ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]}},
          ["data.stages[0].weights", "2 texts", "found 1"]),
-    ],
-)  # fmt: skip
-def test_faults_of_directions(
-    texts: list[dict[str, Any]], sections: dict[str, Any], said: list[str], tmp_path: Path
-) -> None:
-    with raises_saying(ConfigError, *said):
-        config_of(tmp_path, *texts, **sections)
+    ]:  # fmt: skip
+        with raises_saying(ConfigError, *said):
+            config_of(tmp_path, *texts, **sections)
 
 
 def test_two_vocabularies_that_were_kept_are_refused(tmp_path: Path) -> None:

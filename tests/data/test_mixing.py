@@ -79,7 +79,6 @@ def test_an_epoch_by_hand(
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 10**6)), min_size=2, max_size=5))
 def test_the_share_delivered_is_the_one_declared(texts: list[tuple[int, int]]) -> None:
-    """To the nearest sentence of each text."""
     total = sum(part for part, _ in texts)
     shares, kept = [part / total for part, _ in texts], [n_pairs for _, n_pairs in texts]
     drawn = drawn_of(data_of([{"share": share} for share in shares]), kept)
@@ -98,9 +97,8 @@ def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
     assert says(second, "[1]", "weight 2, temperature 3", "75.00%", "300 sentences of 150 pairs")
 
 
-@pytest.mark.parametrize(
-    ("sources", "values", "said"),
-    [
+def test_faults_of_a_mixture() -> None:
+    for sources, values, said in [
         ([{"share": 0.3}, {"share": 0.3}], {}, ["data.train[0].share", "add up to 1", "0.6"]),
         ([{"share": 0.5}, {"share": 0.5}, {}], {}, ["data.train[0].share", "without share", "1"]),
         (
@@ -109,32 +107,23 @@ def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
             ["data.valid[0].share", "data.train", "0.5", "remove"],
         ),
         ([{"tag": "<bt>"}], {}, ["data.train[0].tag", "user_defined_symbols", "<bt>", "add it"]),
-    ],
-)
-def test_faults_of_a_mixture(
-    sources: list[dict[str, Any]], values: dict[str, Any], said: list[str]
-) -> None:
-    with raises_saying(ConfigError, *said):
-        config_from_mapping(mapping_of(sources, **values), "test")
+    ]:
+        with raises_saying(ConfigError, *said):
+            config_from_mapping(mapping_of(sources, **values), "test")
 
 
 TOO_LONG = ["data.train[1]", "sentences", "share", "temperature", "remove"]
 
 
-@pytest.mark.parametrize(
-    ("sources", "temperature", "kept", "said"),
-    [
+def test_what_cannot_be_drawn_is_refused() -> None:
+    for sources, temperature, kept, said in [
         ([{}, {"share": 0.5}], 1, (9, 0), ["data.train[1].share", "1.de", "remove the text"]),
         # An epoch that would fill the memory.
         ([{}, {"share": 1e-8}], 1, (900, 100), TOO_LONG),
         ([{}, {}], 0.001, (900, 100), TOO_LONG),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(
-    sources: list[dict[str, Any]], temperature: float, kept: tuple[int, int], said: list[str]
-) -> None:
-    with raises_saying(DataError, *said):
-        weights_of(data_of(sources, temperature=temperature), kept)
+    ]:
+        with raises_saying(DataError, *said):
+            weights_of(data_of(sources, temperature=temperature), kept)
 
 
 def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def wmt20(fill: Fill, tiny_corpus: Path) -> Path:
 
 
 def test_outputs_are_scored_on_a_named_set(wmt20: Path, fill: Fill, tmp_path: Path, mt: Mt) -> None:
-    """The score is that of its files; the signature names the set as sacreBLEU's class does."""
     src, ref = (lines_of(wmt20 / f"wmt20.de-en.{field}") for field in ("src", "ref"))
     write_lines(tmp_path / "h.en", [f"{line} one" for line in ref])
     hyp = "evaluate", "--hyp", tmp_path / "h.en", "--json", "--metrics"
@@ -86,14 +85,8 @@ def test_outputs_are_scored_on_a_named_set(wmt20: Path, fill: Fill, tmp_path: Pa
 
 
 def test_a_config_names_sets(
-    wmt20: Path,
-    fill: Fill,
-    tiny_mapping: dict[str, Any],
-    tiny_corpus: Path,
-    tmp_path: Path,
-    mt: Mt,
+    wmt20: Path, fill: Fill, tiny_mapping: dict[str, Any], tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """For validation and for tests; cleaning and statistics look for their pairs."""
     src, tgt = (lines_of(tiny_corpus / f"valid.{side}") for side in ("src", "tgt"))
     fill("wmt19", "de-en", src, tgt)
     test_src, test_tgt = (lines_of(wmt20 / f"wmt20.de-en.{field}") for field in ("src", "ref"))
@@ -131,9 +124,9 @@ def test_a_config_names_sets(
 CONFIG = {"src_lang": "de", "tgt_lang": "en", "train": [{"src": "train.src", "tgt": "train.tgt"}]}
 
 
-@pytest.mark.parametrize(
-    ("section", "fragments"),
-    [
+def test_messages_about_a_config(fill: Fill, tiny_corpus: Path, tmp_path: Path, mt: Mt) -> None:
+    config = tmp_path / "config.yaml"
+    for section, fragments in [
         ({"test": [{"test_set": "wmt200"}]}, ["data.test[0]", "'wmt200'", "mean wmt20", "--list"]),
         ({"test": [{"test_set": "WMT20"}]}, ["data.test[0]", "'WMT20'", "mean wmt20"]),
         ({"valid": {"test_set": "wmt20", "tgt_lang": "xx"}}, ["data.valid[0]", "de-xx", "cs-en"]),
@@ -145,32 +138,19 @@ CONFIG = {"src_lang": "de", "tgt_lang": "en", "train": [{"src": "train.src", "tg
         ({"test": [{"test_set": "wmt20", "src": "a"}]}, ["data.test[0].test_set", "without path"]),
         ({"test": "multi30k/2016"}, ["data.test[0].path", "{test_set: multi30k/2016}"]),
         ({"train": [{"test_set": "wmt20"}]}, ["data.train[0].test_set", "not to train on"]),
-    ],
-)
-def test_messages_about_a_config(
-    section: dict[str, Any],
-    fragments: list[str],
-    fill: Fill,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    mt: Mt,
-) -> None:
-    config = tmp_path / "config.yaml"
-    data = CONFIG | {"root": str(tiny_corpus)} | section
-    config.write_text(yaml.safe_dump({"data": data}), encoding="utf-8")
-    message = refused(mt("config", "check", "--config", config))
-    assert says(message, *fragments)
-    assert message.count(fragments[-1]) == 1
+    ]:
+        data = CONFIG | {"root": str(tiny_corpus)} | section
+        config.write_text(yaml.safe_dump({"data": data}), encoding="utf-8")
+        message = refused(mt("config", "check", "--config", config))
+        assert says(message, *fragments)
+        assert message.count(fragments[-1]) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "fragments"),
-    [
+def test_messages_about_options(mt: Mt) -> None:
+    for given, fragments in [
         (["--test-set", "wmt20"], ["--test-set wmt20", "--langs de-en", "NAME=SRC,REF"]),
         (["--test-set", "wmt2", "--langs", "de-en"], ["--test-set wmt2:", "mean wmt2"]),
         (["--test-set", "wmt20", "--langs", "de"], ["--langs", "two languages", "'de'"]),
         (["--ref", "x.en", "--langs", "de-en"], ["--langs", "--test-set NAME"]),
-    ],
-)
-def test_messages_about_options(given: list[str], fragments: list[str], mt: Mt) -> None:
-    assert says(refused(mt("evaluate", "--hyp", "x.en", *given)), *fragments)
+    ]:
+        assert says(refused(mt("evaluate", "--hyp", "x.en", *given)), *fragments)

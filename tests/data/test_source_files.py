@@ -32,8 +32,9 @@ LINES = re.findall(
 def test_every_line_of_the_table_of_formats_is_read(
     tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `data.train`; the hub is a table in memory here."""
     import datasets
+
+    assert len(LINES) == 14
 
     def on_the_hub(name: str, config: str | None, **_: object) -> object:
         assert (name, config) == ("Helsinki-NLP/opus-100", "de-en")
@@ -64,10 +65,6 @@ def test_every_line_of_the_table_of_formats_is_read(
     section = {"src_lang": "de", "tgt_lang": "en", "train": yaml_text.parse(line)}
     (corpus,) = plan_data(config_from_mapping({"data": section}, "x").data).corpora
     assert list(read_pairs(corpus.source, tmp_path, WHERE)) == [("ja", "yes")]
-
-
-def test_the_table_of_formats_has_all_of_them() -> None:
-    assert len(LINES) == 14
 
 
 def test_a_plain_text_in_a_config_is_a_path_and_languages_say_what_is_in_it() -> None:
@@ -171,7 +168,6 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", ["a.de", "a.jsonl", "a.tsv"])
 def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> None:
-    """Of 50 MB; at most `MAX_LINE` of it is in memory."""
     long = b"wort " * (5 * MAX_LINE // 5)
     head = b"de\ten\n" if name == "a.tsv" else b""
     row = {"a.de": b"ja", "a.tsv": b"ja\tyes", "a.jsonl": b'{"de": "ja", "en": "yes"}'}[name]
@@ -190,9 +186,8 @@ def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> N
     assert [count for count, _ in damage.kinds.values()] == [1]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "left"),
-    [
+def test_damaged_rows_are_left_out_where_the_source_says_so_unless_all_are(tmp_path: Path) -> None:
+    for name, text, left in [
         (
             "a.jsonl",
             '{"de": "a", "en": "b"}\n{"de": 7, "en": "b"}\n[\n{"de": "\\ud83d", "en": "b"}',
@@ -201,15 +196,11 @@ def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> N
         ("a.tsv", "de\ten\na\tb\na\nc\td\n", 2),
         ("a.json", '[{"de": "a", "en": "b"}, 7, {"de": "c", "en": "d"}]', 2),
         ("a.csv", 'de,en\na,b\n"a" b,c\nc,d\n', 2),
-    ],
-)
-def test_damaged_rows_are_left_out_where_the_source_says_so_unless_all_are(
-    tmp_path: Path, name: str, text: str, left: int
-) -> None:
-    write(tmp_path / name, text)
-    assert len(pairs_of(tmp_path, "de", "en", path=name, errors="skip")) == left
-    message = message_of(tmp_path, "de", "fr", path=name, errors="skip")
-    assert says(message, "data.train[0].tgt", "no column 'fr'")
+    ]:
+        write(tmp_path / name, text)
+        assert len(pairs_of(tmp_path, "de", "en", path=name, errors="skip")) == left
+        message = message_of(tmp_path, "de", "fr", path=name, errors="skip")
+        assert says(message, "data.train[0].tgt", "no column 'fr'")
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tmx", "a.jsonl"])

@@ -121,7 +121,6 @@ def test_a_corpus_of_higher_weight_keeps_the_pairs_of_both(
 def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
     root: Path, size: int, dtype: str
 ) -> None:
-    """65,536 tokens have ids up to 65,535."""
 
     def side(size: int, ids: list[int]) -> SimpleNamespace:
         return SimpleNamespace(size=size, encode=lambda lines, *_: [ids for _ in lines])
@@ -219,7 +218,7 @@ def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: T
 
 
 @pytest.mark.parametrize("size", [0, 1, "half", "odd", None])
-@pytest.mark.parametrize("name", ["pairs.tokens", "lengths.npy", "meta.json"])
+@pytest.mark.parametrize("name", ["pairs.tokens", "lengths.npy", "meta.json", "made.json"])
 def test_a_damaged_store_is_rebuilt(
     name: str, size: int | str | None, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
@@ -262,15 +261,3 @@ def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
         build(root, tokenizer)
     assert content_of(root / "store") == before
     assert not (root / "store.partial").exists()
-
-
-def test_a_store_without_a_record_is_none(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    """Such as one of version 0.2."""
-    build(root, tokenizer)
-    (root / "store" / "made.json").unlink()
-    with pytest.raises(DataError, match="no complete token store"):
-        open_built(root / "store")
-    build(root, tokenizer)
-    assert len(builds) == 2

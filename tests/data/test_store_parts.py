@@ -86,7 +86,6 @@ def test_shards_in_any_order_give_the_bytes_of_one_process(
     tokenizer: Tokenizer,
     encoded: list[str],
 ) -> None:
-    """Duplicates of pairs in another part and another corpus are found; the last shard merges."""
     stores = [shard(root, tokenizer, number, 3) for number in order]
     assert [store is None for store in stores] == [True, True, False]
     assert sorted(encoded) == [f"{n:05}" for n in range(10)]
@@ -176,7 +175,6 @@ def test_two_jobs_that_finish_a_part_at_once_both_go_on(
 def test_two_jobs_that_start_at_once_build_it_once(
     root: Path, tokenizer: Tokenizer, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one waits for the lock, says so, and opens what the first one has built."""
     said: list[str] = []
     started, waiting = threading.Event(), threading.Event()
     real = store_parts._encode_part
@@ -201,7 +199,6 @@ def test_two_jobs_that_start_at_once_build_it_once(
 
 
 def test_the_lock_of_a_killed_process_is_free(root: Path) -> None:
-    """As after SIGKILL: the system releases it, and the file may stay."""
     code = (
         "import pathlib, sys, time; from mt.artefacts import exclusive\n"
         "with exclusive(pathlib.Path(sys.argv[1]), print):\n"

@@ -204,21 +204,17 @@ def test_a_tsv_may_be_quoted_as_csv_is_and_a_csv_may_not(tmp_path: Path) -> None
     assert pairs_of(tmp_path, "de", "en", path="a.csv", quoting="none") == [('"ja"', '"yes')]
 
 
-@pytest.mark.parametrize(
-    ("rows", "line"), [('ja,yes\n"ja" doch,yes\n', 3), ('ja,yes\nnein,no\n"ja,yes\nnein,no\n', 4)]
-)
-def test_quotation_marks_that_are_not_csv_are_an_error(
-    tmp_path: Path, rows: str, line: int
-) -> None:
-    write(tmp_path / "a.csv", "de,en\n" + rows)
-    message = message_of(tmp_path, "de", "en", path="a.csv")
-    assert message.startswith(
-        f"data.train[0].path: {tmp_path}/a.csv, line {line}: this row is not CSV ("
-    )
-    assert message.endswith(
-        '). A quotation mark inside a quoted cell is written twice (""). Correct the row, or set '
-        "quoting to none where quotation marks are part of the text."
-    )
+def test_quotation_marks_that_are_not_csv_are_an_error(tmp_path: Path) -> None:
+    for rows, line in [('ja,yes\n"ja" doch,yes\n', 3), ('ja,yes\nnein,no\n"ja,yes\nnein,no\n', 4)]:
+        write(tmp_path / "a.csv", "de,en\n" + rows)
+        message = message_of(tmp_path, "de", "en", path="a.csv")
+        assert message.startswith(
+            f"data.train[0].path: {tmp_path}/a.csv, line {line}: this row is not CSV ("
+        )
+        assert message.endswith(
+            '). A quotation mark inside a quoted cell is written twice (""). Correct the row, or '
+            "set quoting to none where quotation marks are part of the text."
+        )
 
 
 @pytest.mark.parametrize(("row", "cells"), [("ja\tyes\tja", 3), ("ja", 1)])
@@ -246,24 +242,19 @@ def test_delimiters_and_quoting_are_for_tables_only(tmp_path: Path, key: dict[st
 # --- damaged files ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
+def test_a_broken_row_of_json_lines_is_named_with_its_line(tmp_path: Path) -> None:
+    for line, found in [
         ('{"de":', "this cannot be read (Expecting value: line 1 column 7 (char 6))"),
         ('["a", "b"]', 'found list \'["a", "b"]\''),
         ("7", "found int '7'"),
-    ],
-)
-def test_a_broken_row_of_json_lines_is_named_with_its_line(
-    tmp_path: Path, line: str, found: str
-) -> None:
-    write(tmp_path / "a.jsonl", '{"de": "a", "en": "b"}\n' * 149 + "\n" + line + "\n")
-    message = message_of(tmp_path, "de", "en", path="a.jsonl")
-    assert message.startswith(
-        f"data.train[0].path: {tmp_path}/a.jsonl, line 151: one JSON object is required, "
-    )
-    assert found in message
-    assert ". Correct the line or remove it" in message
+    ]:
+        write(tmp_path / "a.jsonl", '{"de": "a", "en": "b"}\n' * 149 + "\n" + line + "\n")
+        message = message_of(tmp_path, "de", "en", path="a.jsonl")
+        assert message.startswith(
+            f"data.train[0].path: {tmp_path}/a.jsonl, line 151: one JSON object is required, "
+        )
+        assert found in message
+        assert ". Correct the line or remove it" in message
 
 
 def test_half_a_surrogate_pair_is_not_text(tmp_path: Path) -> None:
@@ -323,14 +314,12 @@ def test_json_of_columns_is_explained(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "content", ["[1, 2", "nothing", '"text"', "[7]", "{}", '{"de": "a", "fr": "b"}']
-)
-def test_other_json_is_an_error(tmp_path: Path, content: str) -> None:
-    write(tmp_path / "a.json", content)
-    message = message_of(tmp_path, "de", "en", path="a.json")
-    assert message.startswith(f"data.train[0].path: {tmp_path}/a.json")
-    assert "object" in message
+def test_other_json_is_an_error(tmp_path: Path) -> None:
+    for content in ["[1, 2", "nothing", '"text"', "[7]", "{}", '{"de": "a", "fr": "b"}']:
+        write(tmp_path / "a.json", content)
+        message = message_of(tmp_path, "de", "en", path="a.json")
+        assert message.startswith(f"data.train[0].path: {tmp_path}/a.json")
+        assert "object" in message
 
 
 @pytest.mark.parametrize(("name", "head"), [("a.csv", b"de,en\n"), ("a.jsonl", b"")])

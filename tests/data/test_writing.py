@@ -15,15 +15,7 @@ from mt.config.plan import plan_data
 from mt.config.schema import DataConfig
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import PairSample
-from mt.data.tokens.writing import (
-    WRITING,
-    Case,
-    LanguageStyle,
-    Styles,
-    Writing,
-    Written,
-    case_of,
-)
+from mt.data.tokens.writing import WRITING, Case, LanguageStyle, Styles, Writing, Written, case_of
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
 from mt.translate.load import load_translator
@@ -107,21 +99,16 @@ def test_other_lines_stay(text: str, writing: Writing) -> None:
     assert writing.usual(text) == (text, None)
 
 
-@pytest.mark.parametrize(
-    ("case", "output", "written"),
-    [
+def test_an_output_is_in_the_case_of_its_source(writing: Writing) -> None:
+    for case, output, written in [
         (Case.CAPITALS, "A man, <ph1> x@y.org in Paris.", "A MAN, <ph1> x@y.org IN PARIS."),
         (Case.TITLE, "A man in <b> Paris.", "A Man In <b> Paris."),
         (Case.LOWER, "A man in Paris. The USB.", "a man in Paris. the USB."),
         (Case.LOWER, "I see. Paris. USB.", "I see. Paris. USB."),
         (Case.LOWER, "", ""),
         (None, "A man.", "A man."),
-    ],
-)
-def test_an_output_is_in_the_case_of_its_source(
-    case: Case | None, output: str, written: str, writing: Writing
-) -> None:
-    assert writing.written(output, Written(case, False)) == written
+    ]:
+        assert writing.written(output, Written(case, False)) == written
 
 
 def test_words_of_mixed_case_stay_in_any_case(writing: Writing) -> None:
@@ -134,20 +121,15 @@ def test_words_of_mixed_case_stay_in_any_case(writing: Writing) -> None:
     assert writing.written("The man in iPhones, iPhone.", how) == "The Man In IPhones, iPhone."
 
 
-@pytest.mark.parametrize(
-    ("line", "usual", "output", "written"),
-    [
+def test_a_final_stop_comes_and_goes(writing: Writing) -> None:
+    for line, usual, output, written in [
         ("Ein Hund", "Ein Hund.", "A dog.", "A dog"),
         ("Ein Hund (Glas)", "Ein Hund (Glas).", "A dog (glass).", "A dog (glass)"),
-    ],
-)
-def test_a_final_stop_comes_and_goes(
-    line: str, usual: str, output: str, written: str, writing: Writing
-) -> None:
-    found, how = writing.usual(line)
-    assert found == usual
-    assert how is not None
-    assert writing.written(output, how) == written
+    ]:
+        found, how = writing.usual(line)
+        assert found == usual
+        assert how is not None
+        assert writing.written(output, how) == written
 
 
 def test_the_rules_of_languages() -> None:
@@ -225,9 +207,8 @@ MANY = {"language_tokens": True,
         "train": [{"path": "a", "directions": ["de-en", "en-de", "cs-en", "de-fr"]}]}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("data", "source", "to", "direction"),
-    [
+def test_the_direction_of_a_translation() -> None:
+    for data, source, to, direction in [
         ({"train": [FORTH]}, None, None, "de-en"),
         ({"train": [FORTH]}, "nl", "en-GB", "de-en"),  # a test set's, which no text has
         ({"train": [FORTH], "stages": BOTH_THEN_ONE}, None, None, "de-en"),
@@ -244,13 +225,9 @@ MANY = {"language_tokens": True,
         (MANY, None, "en", None),
         (MANY, "cs", "en", "cs-en"),
         (MANY, "cs", "fr", "cs-fr"),  # never trained
-    ],
-)
-def test_the_direction_of_a_translation(
-    data: dict[str, Any], source: str | None, to: str | None, direction: str | None
-) -> None:
-    found = plan_data(data_of(**data)).direction(source, to)
-    assert (found and "-".join(found)) == direction
+    ]:
+        found = plan_data(data_of(**data)).direction(source, to)
+        assert (found and "-".join(found)) == direction
 
 
 def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:
@@ -295,7 +272,6 @@ def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Pat
 
 
 def test_one_direction_is_learnt_from_its_two_sides() -> None:
-    """Repeated lines count, and both sides may be of one language."""
     twice = [*GERMAN, *GERMAN]
     ordered = [0] * len(twice)
     found = Styles.learn(twice, ENGLISH * 3, ordered, [("de", "en")]).between("de", "en")
@@ -342,26 +318,21 @@ def both(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-@pytest.mark.parametrize(
-    ("options", "is_known"),
-    [
+def test_the_source_language_is_that_of_from_or_the_only_one(several: Path, mt: Mt) -> None:
+    text = f"{PLAIN}\n{PLAIN.upper()}\n".encode()
+    command = ["translate", "-m", several, "--engine", "torch", "--precision", "fp32"]
+    for options, is_known in [
         (["--to", "en"], False),
         (["--to", "en", "--from", "fr"], True),
         (["--to", "de"], True),  # from English only
         (["--to", "de", "--from", "fr"], True),  # never trained
         (["--to", "en", "--from", "de", "--as-written"], None),
-    ],
-)
-def test_the_source_language_is_that_of_from_or_the_only_one(
-    options: list[str], is_known: bool | None, several: Path, mt: Mt
-) -> None:
-    text = f"{PLAIN}\n{PLAIN.upper()}\n".encode()
-    command = ["translate", "-m", several, "--engine", "torch", "--precision", "fp32"]
-    done = mt(*command, *options, stdin=text)
-    plain, capitals = done.lines
-    assert (capitals == plain.upper()) == bool(is_known)
-    assert ("1 translated as the training text" in done.err) == bool(is_known)
-    assert ("1 in capitals" in done.err) == ("--from CODE" in done.err) == (is_known is False)
+    ]:
+        done = mt(*command, *options, stdin=text)
+        plain, capitals = done.lines
+        assert (capitals == plain.upper()) == bool(is_known)
+        assert ("1 translated as the training text" in done.err) == bool(is_known)
+        assert ("1 in capitals" in done.err) == ("--from CODE" in done.err) == (is_known is False)
 
 
 @pytest.mark.parametrize("options", [["--from", "de"], ["--to", "en"]])
@@ -393,7 +364,6 @@ def test_all_commands_that_translate_refuse_an_unknown_source_language(
 
 
 def test_an_interrupted_translation_keeps_its_source_language(several: Path, both: Path) -> None:
-    """But needs no --from where --to tells it."""
 
     def kept(model: Path, to: str, source: str | None) -> object:
         options = EngineOptions(models=[model], engine="torch", workers=1, device="cpu")
@@ -426,7 +396,6 @@ def test_a_line_with_a_prefix_would_stay_in_any_language(
 def test_evaluation_knows_the_source_language(
     several: Path, both: Path, tiny_corpus: Path, mt: Mt
 ) -> None:
-    """That of the tests of a config; of other texts --from says it."""
     files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
     known = "40 translated as the training text"
     for model, options, said in (

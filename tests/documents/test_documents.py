@@ -311,9 +311,8 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
     assert translated("xliff", nothing) == nothing
 
 
-@pytest.mark.parametrize(
-    ("form", "content", "message"),
-    [
+def test_what_is_no_such_document() -> None:
+    for form, content, message in [
         ("srt", "1\r00:00:01,000 --> 00:00:02,000\rEins\r", ("in.x", "carriage", "tr '")),
         ("srt", "eins\n", ("in.x", "no subtitle", "-->", "--format text")),
         ("srt", "", ("in.x", "no subtitle")),
@@ -326,11 +325,9 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
             ("in.x, line 2", "never closes", '<a href="x>b', "close it"),
         ),
         ("html", "<meta charset=windows-1252>", ("in.x", "windows-1252", "UTF-8", "convert")),
-    ],
-)
-def test_what_is_no_such_document(form: str, content: str, message: tuple[str, ...]) -> None:
-    with raises_saying(DataError, *message):
-        read_document(form, content, "in.x")
+    ]:
+        with raises_saying(DataError, *message):
+            read_document(form, content, "in.x")
 
 
 @pytest.mark.timeout(30)

@@ -157,9 +157,7 @@ def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
         "Eine <ph1> und <ph2>": ["<ph1> AND <ph2> <ph1>, <ph7> <ph2>."],
     }
     out, seen, said = translated(
-        "\n".join(lines) + "\n",
-        lambda text: answers.get(text) or backwards(text),
-        (["auto"],),
+        "\n".join(lines) + "\n", lambda text: answers.get(text) or backwards(text), (["auto"],)
     )
     assert not says_aligned(said)
     assert seen[:6] == [
@@ -268,10 +266,7 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
         "<p>Nutze <code>ls -l</code> oft</p><img alt='Der %s'>"
     )
     out, seen, said = translated(
-        text,
-        lambda text: [text.upper().replace("PH", "ph")],
-        (["auto"], path),
-        form="html",
+        text, lambda text: [text.upper().replace("PH", "ph")], (["auto"], path), form="html"
     )
     assert seen == ["Ein Hund &: <ph1> c", "", "Nutze <ph1> oft", "Der <ph1>"]
     assert out == (
@@ -291,25 +286,21 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
         assert says(said, "1 text and 0 terms")
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "seen", "out", "known"),
-    [
+def test_entities_and_spaces_of_documents(translated: Any) -> None:
+    for text, options, seen, out, known in [
         ("&#39;5&#39; a &euro; ", [r"\d+"], ["'<ph1>' a €"], "&#39;5&#39; A &euro; ", True),
         ("R&amp;D amp", ["R&D", "a"], ["<ph1> <ph2>mp"], "R&amp;D aMP", True),
         ("eins  zwei ", [".+"], [""], "eins  zwei ", False),
         ("eins zwei ", ["zwei "], ["eins zwei"], "EINS zwei ", False),
         ("a &lt;ph1&gt; %s", ["auto"], ["a <ph1> <ph2>"], "A &lt;ph1&gt; %s", True),
         ('<a title="ja">%s</a>', ["auto"], ["ja", ""], '<a title="JA">%s</a>', True),
-    ],
-)
-def test_entities_and_spaces_of_documents(
-    translated: Any, text: str, options: list[str], seen: list[str], out: str, known: bool
-) -> None:
-    def answer(text: str) -> list[str]:
-        return [text.upper().replace("PH", "ph")]
+    ]:
 
-    found = translated(f"<p>{text}</p>", answer, (options,), known, form="html")
-    assert found[:2] == (f"<p>{out}</p>", seen)
+        def answer(text: str) -> list[str]:
+            return [text.upper().replace("PH", "ph")]
+
+        found = translated(f"<p>{text}</p>", answer, (options,), known, form="html")
+        assert found[:2] == (f"<p>{out}</p>", seen)
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

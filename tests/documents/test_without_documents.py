@@ -32,19 +32,14 @@ def test_lines_of_every_format_translate(
         assert b"one two" in ended.out
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+def test_what_needs_it_says_so_in_one_line(tiny_run: Path, mt: Mt) -> None:
+    for options, named in [
         (["in.srt"], "--format"),
         (["in", "--format", "html"], "--format"),
         (["in.xlf"], "--format"),
         (["in", "--protect", "auto"], "--protect"),
         (["in", "--glossary", "terms.tsv"], "--glossary"),
-    ],
-)
-def test_what_needs_it_says_so_in_one_line(
-    options: list[str], named: str, tiny_run: Path, mt: Mt
-) -> None:
-    message = refused(mt("translate", "-m", tiny_run, *options))
-    assert says(message, f"{named}: ", "mt.documents", "install", "do without")
-    assert message.count("\n") == 0
+    ]:
+        message = refused(mt("translate", "-m", tiny_run, *options))
+        assert says(message, f"{named}: ", "mt.documents", "install", "do without")
+        assert message.count("\n") == 0

@@ -103,7 +103,6 @@ def test_comet_beside_other_metrics(mt: Mt, comet_model: Models, texts: Path) ->
 def test_significance_is_that_of_a_bootstrap_over_sentences(
     comet_model: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Computed again as sacreBLEU does, resample by resample."""
     draw = np.random.default_rng(0)
     outputs = {"a": ["x"] * 200, "b": ["y"] * 200}
     sentences = {"a": draw.normal(80, 2, 200)}
@@ -130,9 +129,13 @@ def test_significance_is_that_of_a_bootstrap_over_sentences(
     assert interval.half_width == pytest.approx(half, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_message_about_comet(
+    mt: Mt, comet_model: Models, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    comet_model("wmt")
+    comet_model("broken")
+    for options, parts in [
         ("--metrics comet", "metric comet: … --comet-model … folder"),
         ("--comet-model wmt", "--comet-model: … metric comet … --metrics"),
         ("--metrics comet --comet-model no", "--comet-model: … no folder no"),
@@ -142,29 +145,15 @@ def test_significance_is_that_of_a_bootstrap_over_sentences(
             "--metrics comet --comet-model broken --src texts/src",
             "--comet-model: … broken/checkpoints/model.ckpt … xlm-roberta-large … encoder",
         ),
-    ],
-)
-def test_message_about_comet(
-    options: str,
-    parts: str,
-    mt: Mt,
-    comet_model: Models,
-    texts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    comet_model("wmt")
-    comet_model("broken")
-    given = ["--hyp", texts / "good", "--ref", texts / "ref", *options.split()]
-    assert says(refused(mt("evaluate", *given)), *parts.split(" … "))
+    ]:
+        given = ["--hyp", texts / "good", "--ref", texts / "ref", *options.split()]
+        assert says(refused(mt("evaluate", *given)), *parts.split(" … "))
 
 
 def test_without_the_package(
     mt: Mt, texts: Path, tiny_mapping: Mapping[str, Any], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """One message, before a run directory is made."""
     monkeypatch.setattr(metric, "find_spec", lambda _: None)
     parts = ("metric comet:", "unbabel-comet", "not installed", "pip install", "leave")
     given = ["--hyp", texts / "good", "--ref", texts / "ref", "--metrics", "comet"]

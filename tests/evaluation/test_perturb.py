@@ -103,14 +103,13 @@ def test_evaluate_perturbs_what_a_model_translates(
     files = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--split-sentences", "never"]
     files.append("--as-written")
     command = ["evaluate", "--model", tiny_run, *files, "--metrics", "bleu", "--json"]
-    command += ["--precision", "fp32", "--perturb"]
+    command += ["--precision", "fp32", "--beam-size", 1, "--perturb"]
     ended = mt(*command, "caps,typos,two-sentences", "--paired-bs-n", 50)
     found = json.loads(ended.out)
     assert list(found) == ["plain", "caps", "typos 5 %", "typos 15 %", "typos 30 %", TWO]
     options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
-    with load_translator(
-        SearchOptions(split_sentences="never", as_written=True), options
-    ) as translator:
+    search = SearchOptions(split_sentences="never", as_written=True, beam_size=1)
+    with load_translator(search, options) as translator:
         for kind in ("caps", "two-sentences"):
             data = perturb(EvaluationSet("", [ref[:11]], src[:11]), kind, DE_EN)
             outputs = [one.texts[0] for one in translator.translate(data.sources or [])]

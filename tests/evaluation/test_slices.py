@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import merged
 from marian_models import SAVED
 from scores import score_corpus
-from untrained_models import untrained_model
+from token_stores import trained
 
 from mt.data.reading.words import tokens, words
 from mt.data.tokens.tokenizer import Tokenizer
@@ -67,15 +64,12 @@ def test_by_the_rarest_word_of_the_source() -> None:
     }  # fmt: skip
 
 
-def test_by_unknown_pieces(
-    tiny_run: Path, tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_by_unknown_pieces(tiny_run: Path, tmp_path: Path) -> None:
     """Neither a user-defined symbol nor a language that an imported model is told is one."""
     tokenizer = Tokenizer.load(tiny_run)
     found = by_unknown_pieces(["eins zwei", "eins 🙂", ""], tokenizer)
     assert shown(found) == {"none": [0, 2], "1 or more": [1]}
-    own = merged(tiny_mapping, {"tokenizer": {"user_defined_symbols": ["<x>"]}})
-    with_symbol = untrained_model(own, tiny_corpus, True).tokenizer
+    with_symbol = trained(300, user_defined_symbols=["<x>"])
     assert shown(by_unknown_pieces(["<x> eins"], with_symbol)) == {"none": [0]}
     import_model(SAVED, tmp_path / "imported")
     imported = open_tokenizer(tmp_path / "imported")

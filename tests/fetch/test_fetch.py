@@ -167,9 +167,16 @@ def test_after_a_download_that_breaks_off_whole_files_are_kept(
     assert contents(tmp_path / "digits")["corpus.de"] == DE + "x\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+@pytest.mark.usefixtures("server")
+def test_a_wrong_request_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    for name in ("digits", "changed"):
+        get(DIGITS, "-o", name)
+    (tmp_path / "changed" / "corpus.de").write_text((DE + "x\n").upper())  # as long as before
+    for name, text in (("mine/a.txt", "a"), ("other/corpus.yaml", "a: 1")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for arguments, said in [
         (["opus:Digits/v1", "-o", "new"], ["opus:Digits/v1", "must begin with mtdata:", "--list"]),
         ([DIGITS], ["a corpus and a folder", "-o FOLDER"]),
         ([DIGITS, "-o", "new", "--langs", "de"], ["--langs de", "two", "de-en"]),
@@ -189,29 +196,17 @@ def test_after_a_download_that_breaks_off_whole_files_are_kept(
         ([DIGITS, "-o", "changed"], ["corpus.de", "has changed", "--overwrite"]),
         ([DIGITS, "-o", "other"], ["corpus.yaml", "not a record", "rename"]),
         ([DIGITS, "-o", "mine/a.txt"], ["-o mine/a.txt", "cannot be written"]),
-    ],
-)
-@pytest.mark.usefixtures("server")
-def test_a_wrong_request_is_refused_with_a_remedy(
-    arguments: list[str], said: list[str], tmp_path: Path
-) -> None:
-    for name in ("digits", "changed"):
-        get(DIGITS, "-o", name)
-    (tmp_path / "changed" / "corpus.de").write_text((DE + "x\n").upper())  # as long as before
-    for name, text in (("mine/a.txt", "a"), ("other/corpus.yaml", "a: 1")):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(text)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    result = get(*arguments)
-    assert result.exit_code == 2
-    assert says(result.stderr, *said)
-    after = {
-        path: path.read_bytes()
-        for path in tmp_path.rglob("*")
-        if path.is_file() and ".partial" not in path.parts
-    }
-    assert after == before
-    assert not (tmp_path / "new").exists()
+    ]:
+        result = get(*arguments)
+        assert result.exit_code == 2
+        assert says(result.stderr, *said)
+        after = {
+            path: path.read_bytes()
+            for path in tmp_path.rglob("*")
+            if path.is_file() and ".partial" not in path.parts
+        }
+        assert after == before
+        assert not (tmp_path / "new").exists()
 
 
 def test_a_proxy_of_the_environment_is_used(

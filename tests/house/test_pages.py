@@ -195,7 +195,6 @@ def test_commands_of_the_pages(block: list[str], workplace: Path, tiny_run: Path
 
 
 def test_other_lines_name_what_is_there() -> None:
-    """A script is in the repository, and knows each of its options."""
     for page, line in LINES:
         if mt_arguments(line) is not None:
             continue
@@ -239,7 +238,6 @@ def test_links_lead_to_files_and_headings() -> None:
 
 
 def test_pages_are_short_and_so_are_their_lines() -> None:
-    """Tables and code may have longer lines."""
     sizes = {page: len(text.encode()) for page, text in TEXTS.items()}
     assert sizes["README.md"] <= 9_000  # three minutes' reading
     assert {page: size for page, size in sizes.items() if size > LARGEST_PAGE} == {}

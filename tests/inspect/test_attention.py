@@ -145,6 +145,7 @@ def test_all_kinds_are_of_one_translation(
 
 # --- text and pictures ------------------------------------------------------------------------
 
+
 WEIGHTS = np.array(
     [
         [[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.5, 0.5]]],
@@ -219,7 +220,6 @@ def test_an_svg_holds_the_words_as_text(tmp_path: Path, view: str) -> None:
 
 
 def test_what_a_png_cannot_show(tmp_path: Path) -> None:
-    """A character that its font lacks is reported; more pixels than it can have are refused."""
     from matplotlib.figure import Figure
 
     path = tmp_path / "map.png"
@@ -261,7 +261,6 @@ def test_a_page_holds_all_weights_and_loads_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on PATH")
 def test_the_page_works_in_a_browser(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    """No error, no request, nothing wider than the window; pointing at a weight shows it."""
     output = tmp_path / "map.html"
     sentence = "eins zwei drei vier fünf sechs sieben acht neun " * 2
     with Browser() as browser:
@@ -330,9 +329,11 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
     assert data["first"]["kind"] == "decoder"
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_bad_input_gets_one_message(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for options, parts in [
         (["  "], ["the sentence", "blank", "give"]),
         ([SENTENCE, "--target", ""], ["--target", "blank", "give"]),
         (["eins " * 80], ["the sentence", "240", "63", "shorter"]),
@@ -349,13 +350,7 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
         ([SENTENCE, "--view", "heat", "-o", "a.svg"], ["--view", "map, lines or grid", "'heat'"]),
         ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg, .png or .html"]),
         ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "nowhere", "create it"]),
-    ],
-)  # fmt: skip
-def test_bad_input_gets_one_message(
-    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    options: list[str], parts: list[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    ended = mt("inspect", "attention", "--model", tiny_run, *options)
-    assert says(refused(ended), *parts)
-    assert list(tmp_path.iterdir()) == []
+    ]:  # fmt: skip
+        ended = mt("inspect", "attention", "--model", tiny_run, *options)
+        assert says(refused(ended), *parts)
+        assert list(tmp_path.iterdir()) == []

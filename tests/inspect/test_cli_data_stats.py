@@ -125,15 +125,12 @@ def test_the_table(mt: Mt, tiny_run: Path) -> None:
     assert says(text, "a.de: leaks of", "test.tsv: of 2 sentences", "most frequent pieces, de")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
+def test_what_cannot_be_counted(mt: Mt) -> None:
+    Path("bad.de").write_bytes(b"\xff\n")
+    for arguments, parts in [
         (["a.de"], ["a.de", "text file"]),
         (["a.de", "a.en", "--tokenizer", "none.model"], ["--tokenizer none.model", "nothing"]),
         (["a.de", "b.en"], ["IN[0]", "2 lines", "8"]),
         (["{src: bad.de, tgt: bad.de, errors: skip}"], ["IN[0]: no pair", "not UTF-8", "bad.de"]),
-    ],
-)
-def test_what_cannot_be_counted(arguments: list[str], parts: list[str], mt: Mt) -> None:
-    Path("bad.de").write_bytes(b"\xff\n")
-    assert says(refused(mt("data", "stats", *arguments)), *parts)
+    ]:
+        assert says(refused(mt("data", "stats", *arguments)), *parts)

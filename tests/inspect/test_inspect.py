@@ -84,20 +84,15 @@ def test_the_command_wraps_long_lines_and_reads_files(
     assert [line.split(":")[0] for line in firsts] == ["source 1", "target 1"]
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_tokens_of_nothing_get_one_message(mt: Mt, tiny_run: Path) -> None:
+    for options, parts in [
         ([], ["no text", "--target, --src or --tgt"]),
         (["a", "--src", "b"], ["source sentence", "source file", "one of the two"]),
         (["--src", "/none"], ["--src", "/none"]),
         (["a", "--tgt", "/none"], ["--tgt", "/none"]),
         (["--src", "-", "--tgt", "-"], ["--src, --tgt", "stdin", "file"]),
-    ],
-)
-def test_tokens_of_nothing_get_one_message(
-    mt: Mt, tiny_run: Path, options: list[str], parts: list[str]
-) -> None:
-    assert says(refused(mt("inspect", "tokens", "--model", tiny_run, *options)), *parts)
+    ]:
+        assert says(refused(mt("inspect", "tokens", "--model", tiny_run, *options)), *parts)
 
 
 # --- learning rate ----------------------------------------------------------------------------

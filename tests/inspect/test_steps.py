@@ -214,9 +214,8 @@ def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> Non
     assert says(picture.read_text(encoding="utf-8"), "mt inspect")
 
 
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
+def test_messages(tiny_run: Path, mt: Mt) -> None:
+    for words, parts in [
         ("steps", "--config, --model|neither"),
         ("steps -m RUN", "SENTENCE|required"),
         ("steps --config base.yaml drei", "--config|shapes"),
@@ -227,11 +226,9 @@ def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> Non
         ("steps -m RUN drei --html x.svg", "--html x.svg|.html"),
         ("steps -m RUN  ", "SENTENCE"),
         ("attention -m RUN drei --word 9", "--word|1 to|9"),
-    ],
-)
-def test_messages(words: str, parts: str, tiny_run: Path, mt: Mt) -> None:
-    given = [str(tiny_run) if word == "RUN" else word for word in words.split()]
-    assert says(refused(mt("inspect", *given)), *parts.split("|"))
+    ]:
+        given = [str(tiny_run) if word == "RUN" else word for word in words.split()]
+        assert says(refused(mt("inspect", *given)), *parts.split("|"))
 
 
 def test_one_word_and_the_decoder_by_pieces(tiny_run: Path, mt: Mt) -> None:

@@ -102,7 +102,6 @@ def test_of_two_exports_to_one_folder_the_later_is_refused(
 def test_every_export_onto_a_full_disk(
     program: str, tiny_run: Path, small_disk: Callable[[int], Path], mt: Mt
 ) -> None:
-    """At several fill levels, so that each file in turn is the one that does not fit."""
     pytest.importorskip("transformers" if program == "huggingface" else "ctranslate2")
     for kilobytes in (8, 40, 100):
         disk = small_disk(kilobytes)

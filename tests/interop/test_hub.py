@@ -105,7 +105,6 @@ def test_nothing_is_fetched_to_complete_a_word(
 def test_commands_take_the_name(
     hub: Hub, cache: Path, tmp_path: Path, tiny_corpus: Path, mt: Mt, monkeypatch: Any
 ) -> None:
-    """The model is imported once, then used without the hub; a training records its commit."""
     to = ["--model", f"hf:{NAME}", "--to", "deu"]
     first = mt("translate", *to, stdin=b"Die kleine Katze\n")
     assert says(first.err, f"hf:{NAME}", hub.commit_of(NAME), f"kept in {cache / 'Owner--opus'}")
@@ -145,9 +144,15 @@ def test_without_a_network_takes_what_was_fetched_before(
     assert len(hub.asked) == n_asked
 
 
-@pytest.mark.parametrize(
-    ("name", "fragments"),
-    [
+def test_messages(hub: Hub, tmp_path: Path, mt: Mt) -> None:
+    for model in ("gated", "t5", "tf"):
+        hub.models[f"Owner/{model}"] = shutil.copytree(hub.models[NAME], tmp_path / model)
+    hub.gated.add("Owner/gated")
+    config = read_json(tmp_path / "t5" / "config.json") | {"model_type": "t5"}
+    (tmp_path / "t5" / "config.json").write_text(json.dumps(config))
+    for weights in ("model.safetensors", "pytorch_model.bin"):
+        (tmp_path / "tf" / weights).unlink()
+    for name, fragments in [
         ("hf:opus", ["--model hf:opus", "must be hf:OWNER/NAME"]),
         ("hf:../..", ["hf:../..: cannot be fetched", "'../..'; correct the name"]),
         ("hf:Owner/opuss", ["hf:Owner/opuss", "no http", "Owner/opuss", "private", "HF_TOKEN"]),
@@ -156,19 +161,10 @@ def test_without_a_network_takes_what_was_fetched_before(
         ("hf:Owner/gated", ["hf:Owner/gated", "is gated", "licence at http", "HF_TOKEN"]),
         ("hf:Owner/t5", ["hf:Owner/t5: config.json", "must be marian, found t5"]),
         ("hf:Owner/tf", ["hf:Owner/tf: needs weights", "found neither"]),
-    ],
-)
-def test_messages(hub: Hub, name: str, fragments: list[str], tmp_path: Path, mt: Mt) -> None:
-    for model in ("gated", "t5", "tf"):
-        hub.models[f"Owner/{model}"] = shutil.copytree(hub.models[NAME], tmp_path / model)
-    hub.gated.add("Owner/gated")
-    config = read_json(tmp_path / "t5" / "config.json") | {"model_type": "t5"}
-    (tmp_path / "t5" / "config.json").write_text(json.dumps(config))
-    for weights in ("model.safetensors", "pytorch_model.bin"):
-        (tmp_path / "tf" / weights).unlink()
-    message = refused(mt("translate", "--model", name)).splitlines()
-    assert says(message[-1].removeprefix("mt: "), *fragments)
-    assert "model.safetensors" not in hub.fetched()
+    ]:
+        message = refused(mt("translate", "--model", name)).splitlines()
+        assert says(message[-1].removeprefix("mt: "), *fragments)
+        assert "model.safetensors" not in hub.fetched()
 
 
 def test_messages_without_a_network_or_a_cache(
@@ -264,7 +260,6 @@ def real(tmp_path: Path, cache: Path) -> Iterator[tuple[Hub, dict[str, str]]]:
 def test_models_as_transformers_saves_them(
     real: tuple[Hub, dict[str, str]], kind: dict[str, Any], tmp_path: Path
 ) -> None:
-    """One vocabulary, two of them, several languages in pytorch_model.bin."""
     hub, environment = real
     write_marian(tmp_path / "marian", **kind)
     hub.models[NAME] = tmp_path / "marian"
@@ -282,7 +277,6 @@ def test_models_as_transformers_saves_them(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_download_at_once(real: tuple[Hub, dict[str, str]], tmp_path: Path) -> None:
-    """In the middle of the weights; nothing half made is left, and the files before are kept."""
     hub, environment = real
     hub.models[NAME] = shutil.copytree(SAVED, tmp_path / "opus")
     weights = load_file(SAVED / "model.safetensors") | {"unused": torch.zeros(8_000_000)}
@@ -313,7 +307,6 @@ def test_ctrl_c_ends_a_download_at_once(real: tuple[Hub, dict[str, str]], tmp_pa
 def test_what_is_pushed_can_be_imported(
     real: tuple[Hub, dict[str, str]], tiny_run: Path, tmp_path: Path
 ) -> None:
-    """The export comes back with the same computation, and its card says how to use it."""
     hub, environment = real
     given = "--model", tiny_run, "-o", tmp_path / "exported", "--push", "me/new"
     command, paths = mt_command("export", "huggingface", *given)

@@ -252,7 +252,6 @@ def test_an_imported_model_translates_and_scores(imported: Path, tmp_path: Path,
 
 
 def test_an_imported_model_is_exported_to_ctranslate2(imported: Path, tmp_path: Path) -> None:
-    """The export proves that both give the same probabilities."""
     pytest.importorskip("ctranslate2")
     from mt.interop.ctranslate2 import export
 
@@ -263,7 +262,6 @@ def test_an_imported_model_is_exported_to_ctranslate2(imported: Path, tmp_path: 
 def test_an_imported_model_is_fine_tuned(
     imported: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """Its config.yaml starts the training."""
     values = [
         *(f"data.{kind}={{src: {kind}.src, tgt: {kind}.tgt}}" for kind in ("train", "valid")),
         f"data.root={tiny_corpus}",

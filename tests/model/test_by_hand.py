@@ -46,6 +46,7 @@ def batch_of(*pairs: tuple[list[int], list[int]]) -> Batch:
 
 # --- parameters -------------------------------------------------------------------------------
 
+
 HEADS = 8 * 3 * 512 * 64 + 8 * 64 * 512  # W^Q, W^K and W^V of 8 heads, and W^O
 NORM = 2 * 512  # a gain and a shift
 FFN = 512 * 2048 + 2048 + 2048 * 512 + 512
@@ -219,6 +220,7 @@ def test_places_of_dropout(norm: str) -> None:
 
 
 # --- all of it --------------------------------------------------------------------------------
+
 
 # Six pairs over the words 4 to 9: the translation is backwards, and 9 is left out.
 SENTENCES = [[4, 5, 6], [7, 4], [8, 9, 5, 4], [6], [5, 7, 9, 8, 6], [9, 4, 4]]

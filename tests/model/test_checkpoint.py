@@ -180,7 +180,6 @@ def test_a_pickle_in_place_of_the_state_is_refused(save: Save, tmp_path: Path) -
 def test_a_file_that_cannot_be_read_is_named(
     damage: Callable[[Path], None], name: str, save: Save
 ) -> None:
-    """Whatever torch and safetensors raise, it becomes one message with a remedy."""
     folder = save(1)
     damage(folder / name)
     with pytest.raises(CheckpointError) as error:
@@ -289,7 +288,6 @@ FAILURES = {
 def test_a_full_disk_leaves_everything_saved_before(
     where: str, again: bool, save: Save, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even the folder that was to be replaced."""
     folder = save(1)
     before = content_of(folder)
     monkeypatch.setattr(where, FAILURES[where])
@@ -338,7 +336,6 @@ def test_a_disk_that_is_really_full(
     config: Config,
     tokenizer: Tokenizer,
 ) -> None:
-    """Until it is full, whether the weights or the state (0.4 MB) is what no longer fits."""
     meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
     run_dir = small_disk(256) / "run"
     save_model_folder(run_dir / "checkpoints" / step_name(1), weights_of(model), meta)

@@ -230,7 +230,6 @@ def copied(ours: nn.ModuleList, last: nn.Module, theirs: Any, last_norm: str) ->
 @NORMS
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_equals_torch_transformer(norm: str, activation: str) -> None:
-    """Values and gradients of whole stacks, with a padded batch."""
     model = build(norm=norm, activation=activation)
     options: dict[str, Any] = {"dropout": 0.0, "activation": activation, "batch_first": True}
     options |= {"norm_first": norm == "pre"}
@@ -297,7 +296,6 @@ def test_a_future_target_token_changes_no_earlier_output(norm: str) -> None:
 
 @NORMS
 def test_every_source_token_changes_every_output(norm: str) -> None:
-    """The mask hides only padding: later source tokens count too."""
     model, (src, tgt_in, src_mask) = build(norm=norm), batch()
     hidden = model(src, tgt_in, src_mask)
     for position in range(6):

@@ -53,23 +53,20 @@ def test_what_the_page_shows_and_escapes(mt: Mt) -> None:
     assert "What the cleaning kept" not in page
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_what_cannot_be_shown(mt: Mt) -> None:
+    before = Path("a.de").read_bytes()
+    for options, parts in [
         (["--html", "a.de"], ["--html a.de", "exists", "mt data stats"]),
         (["--html", "no/p.html"], ["--html no/p.html", "no does not exist"]),
         (["--cleaning", "a.de"], ["--cleaning a.de", "--html"]),
         (["--html", "p.html", "--cleaning", "a.de"], ["--cleaning a.de", "mt data clean --json"]),
         (["--html", "p.html", "--cleaning", "none"], ["--cleaning none", "cannot be read"]),
-    ],
-)
-def test_what_cannot_be_shown(options: list[str], parts: list[str], mt: Mt) -> None:
-    before = Path("a.de").read_bytes()
-    ended = mt(*IN, *options)
-    assert (ended.code, ended.out) == (2, b"")
-    assert says(ended.err, *parts)
-    assert Path("a.de").read_bytes() == before
-    assert not list(Path().glob("*.html"))
+    ]:
+        ended = mt(*IN, *options)
+        assert (ended.code, ended.out) == (2, b"")
+        assert says(ended.err, *parts)
+        assert Path("a.de").read_bytes() == before
+        assert not list(Path().glob("*.html"))
 
 
 @pytest.mark.slow

@@ -125,7 +125,6 @@ def test_fetched_corpora_have_their_licence_and_citation(copied_run: Path) -> No
 
 
 def test_leaks_are_counted(copied_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
-    """Three planted test sources, one of them with its translation, and others without."""
     run, corpus = copied_run, tmp_path / "corpus"
     shutil.copytree(tiny_corpus, corpus)
     assert [leak["sources"] for leak in read_corpora(read_run(run, ""))["leaks"]] == [0, 0]
@@ -159,7 +158,6 @@ def test_sentences_with_attention(page: Page, html: str) -> None:
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
-    """Nothing that a run holds becomes a tag, and what cannot be shown is said."""
     html = make_page([hostile_run(tmp_path / "run")])
     html.encode("utf-8")
     page = Page(html)
@@ -209,7 +207,6 @@ def test_sets_whose_outputs_are_gone_are_translated_again(tiny_run: Path, tmp_pa
 
 
 def test_several_runs_are_compared(tiny_run: Path, tmp_path: Path) -> None:
-    """A run against itself with one in two outputs spoilt: a real difference."""
     other = tmp_path / "spoilt <b>"
     shutil.copytree(tiny_run, other, symlinks=True)
     (path,) = (other / "outputs").glob("*-test-1.jsonl")
@@ -282,19 +279,16 @@ def test_the_page_stands_in_the_run_and_replaces_only_pages(tmp_path: Path, mt: 
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
+def test_what_is_no_run_is_refused(tmp_path: Path, mt: Mt) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "meta.json").write_text("{}")
+    for name, parts in [
         ("nowhere", ["nothing exists"]),
         ("run/metrics.jsonl", ["a file"]),
         ("run/outputs", ["config.yaml, manifest.json, metrics.jsonl, train.log"]),
         ("model", ["model folder", "give the run directory"]),
-    ],
-)
-def test_what_is_no_run_is_refused(name: str, parts: list[str], tmp_path: Path, mt: Mt) -> None:
-    write_run(tmp_path / "run")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "meta.json").write_text("{}")
-    message = refused(mt("report", tmp_path / name))
-    assert says(message, f"RUN {tmp_path / name}", "run directory", *parts)
-    assert not list(tmp_path.rglob("*.html"))
+    ]:
+        message = refused(mt("report", tmp_path / name))
+        assert says(message, f"RUN {tmp_path / name}", "run directory", *parts)
+        assert not list(tmp_path.rglob("*.html"))

@@ -28,9 +28,9 @@ def run_of(folder: Path, **content: Any) -> RunSummary:
     return read_run(write_run(folder, **content), folder.name)
 
 
-@pytest.mark.parametrize(
-    ("lines", "word", "detail"),
-    [
+def test_the_status_is_read_from_the_end_of_the_log(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", train=[train_line(20)], config={"train": {"max_steps": 40}})
+    for lines, word, detail in [
         (["11:00:00 all 40 updates are done; model: x"], "finished", "20 of 40 updates"),
         (["11:00:00 no better validation in the last 3, at"], "finished early", "20 of 40"),
         (["11:00:00 stopped by SIGINT after update 20; run"], "interrupted", "by SIGINT after 20"),
@@ -40,16 +40,11 @@ def run_of(folder: Path, **content: Any) -> RunSummary:
         # Resumed after it was stopped.
         (["10:00:00 stopped by SIGINT", "11:59:00 run directory r on CPU"], "running", "20 of 40"),
         ([], "unknown", "20 of 40 updates"),
-    ],
-)
-def test_the_status_is_read_from_the_end_of_the_log(
-    lines: list[str], word: str, detail: str, tmp_path: Path
-) -> None:
-    run = run_of(tmp_path / "run", train=[train_line(20)], config={"train": {"max_steps": 40}})
-    run.log = [f"2026-11-22 {line}" for line in lines]
-    status, details = status_of(run, NOW)
-    assert status.startswith(word)
-    assert detail in details
+    ]:
+        run.log = [f"2026-11-22 {line}" for line in lines]
+        status, details = status_of(run, NOW)
+        assert status.startswith(word)
+        assert detail in details
 
 
 def test_the_length_of_a_run_in_epochs_is_that_of_its_manifest(tmp_path: Path) -> None:
@@ -61,7 +56,6 @@ def test_the_length_of_a_run_in_epochs_is_that_of_its_manifest(tmp_path: Path) -
 
 
 def test_the_command_can_be_typed_again(tmp_path: Path) -> None:
-    """A long one has a line for each option."""
     module = ["/x/mt/__main__.py", "train"]
     settings = [word for i in range(8) for word in ("--set", f"model.d_ff={i}")]
     wrapped = " \\\n".join(["mt train", *(f"    --set model.d_ff={i}" for i in range(8))])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,10 @@ BOTH = SLURM | TORCHRUN
 REQUEUED = {"SLURM_RESTART_COUNT": "1"}
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "agent", "same"),
-    [
+def test_only_a_restart_is_of_the_job_that_made_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, (before, now, agent, same) in enumerate([
         ({}, {}, 123, False),
         (SLURM, SLURM, 123, False),  # the second command of an allocation
         (SLURM, SLURM | {"SLURM_RESTART_COUNT": "0"}, 123, False),
@@ -37,30 +37,22 @@ REQUEUED = {"SLURM_RESTART_COUNT": "1"}
         (BOTH, BOTH, 123, True),
         (BOTH, BOTH | {"TORCHELASTIC_RUN_ID": "b"}, 999, False),
         (BOTH, BOTH | {"TORCHELASTIC_RUN_ID": "b"} | REQUEUED, 999, True),
-    ],
-)
-def test_only_a_restart_is_of_the_job_that_made_the_run(
-    before: Mapping[str, str],
-    now: Mapping[str, str],
-    agent: int,
-    same: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
+    ]):  # fmt: skip
+        (run := tmp_path / str(number)).mkdir()
+        for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
+            monkeypatch.delenv(name, raising=False)
 
-    assert not is_of_this_job(tmp_path)
-    for name, value in before.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "getppid", lambda: 123)
-    write_manifest(tmp_path, {})
-    for name in before:
-        monkeypatch.delenv(name)
-    for name, value in now.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "getppid", lambda: agent)
-    assert is_of_this_job(tmp_path) == same
+        assert not is_of_this_job(run)
+        for name, value in before.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(os, "getppid", lambda: 123)
+        write_manifest(run, {})
+        for name in before:
+            monkeypatch.delenv(name)
+        for name, value in now.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(os, "getppid", lambda agent=agent: agent)
+        assert is_of_this_job(run) == same
 
 
 def test_the_manifest_names_command_data_versions_and_machine(tmp_path: Path) -> None:

@@ -88,7 +88,6 @@ def test_outputs_are_kept_with_what_their_scores_were_computed_from(tiny_run: Pa
 def test_scores_of_training_are_what_the_commands_find(
     tiny_run: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """The same BLEU to the last digit; the samples are lines of the translation."""
     model, hyp = tiny_run / "checkpoints" / "step-00000200", tmp_path / "hyp"
     options = ("--device", "cpu", "--precision", "fp32")
     bleu = ("--metrics", "bleu", "--json")
@@ -142,7 +141,6 @@ def test_a_test_text_is_scored_as_users_translate_it_and_so_in_report_and_card(
 def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
     quick_config: Callable[..., Config], scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Two references of one source; others are asked for when training has ended."""
     scripted_validations(1.0)
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
     tests = [{"src": "test.src", "tgt": tgt} for tgt in ("test.tgt", "test.src")]
@@ -189,7 +187,6 @@ def test_outputs_are_read_from_their_own_folder_only(tmp_path: Path) -> None:
 
 
 def test_outputs_of_a_test_set_replace_no_others(tmp_path: Path) -> None:
-    """Nor where an earlier file was deleted."""
     first, second = (write_test_outputs(tmp_path, 7, []) for _ in range(2))
     (tmp_path / first).unlink()
     assert second not in {write_test_outputs(tmp_path, 7, []) for _ in range(2)}

@@ -90,7 +90,6 @@ def test_a_file_system_without_locks_is_accepted(
 def test_a_used_directory_is_set_aside_under_the_next_free_name(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second time it has a relative path."""
     monkeypatch.chdir(run_dir.parent)
     for number in (1, 2):
         claim(run_dir).close()
@@ -115,7 +114,6 @@ def test_the_current_folder_is_not_set_aside(
 
 
 def test_a_folder_that_holds_no_run_is_not_set_aside(run_dir: Path) -> None:
-    """The user may have named it by mistake."""
     (run_dir / "thesis.tex").write_text("years of work")
     assert set_aside(run_dir) is set_aside(run_dir / "nowhere") is None
     assert (run_dir / "thesis.tex").exists()
@@ -160,9 +158,8 @@ def started(run_dir: Path, tiny_mapping: Mapping[str, Any]) -> Path:
 DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_changed_keys_are_reported(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+    for changes, said in [
         ({}, []),
         (
             {"train": {"max_steps": 99}, "batch": {"tokens_per_update": 700}},
@@ -178,13 +175,9 @@ DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0}
                 "model.activation_dropout: was None, now 0.0",
             ],
         ),
-    ],
-)
-def test_changed_keys_are_reported(
-    changes: Mapping[str, Any], said: list[str], started: Path, tiny_mapping: Mapping[str, Any]
-) -> None:
-    assert sorted(check_same_run(started, config_of(tiny_mapping, changes))) == sorted(said)
-    assert check_same_run(started / "new", config_of(tiny_mapping, changes)) == []
+    ]:
+        assert sorted(check_same_run(started, config_of(tiny_mapping, changes))) == sorted(said)
+        assert check_same_run(started / "new", config_of(tiny_mapping, changes)) == []
 
 
 def test_a_run_of_an_earlier_version_is_refused_but_set_aside(

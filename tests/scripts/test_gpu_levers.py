@@ -143,9 +143,8 @@ REPLAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("others", "attention", "replays", "said"),
-    [
+def test_the_rule_by_hand() -> None:
+    for others, attention, replays, said in [
         ({}, TODAY, False, ["CUDA graphs: not measured"]),
         ({EFFICIENT: timings(110, 111, 112)}, EFFICIENT, False, ["A': x1.10; better"]),
         ({EFFICIENT: timings(101.9, 111, 112)}, TODAY, False, ["not clearly faster"]),  # a window
@@ -174,14 +173,10 @@ REPLAYS = {
         ({**REPLAYS, EFFICIENT: timings(110, 111, 112)}, EFFICIENT, False, ["not measured"]),
         ({AGAIN: timings(110, 111, 112)}, TODAY, False, ["too noisy, nothing is decided"]),
         ({AGAIN: timings(103, 103, 101)}, TODAY, False, ["adopt: attention today"]),
-    ],
-)  # fmt: skip
-def test_the_rule_by_hand(
-    others: dict[str, Timings], attention: str, replays: bool, said: list[str]
-) -> None:
-    decision = decide({TODAY: NOW, **others})
-    assert (decision.attention, decision.replays) == (attention, replays)
-    assert says("\n".join(decision.lines), *said)
+    ]:  # fmt: skip
+        decision = decide({TODAY: NOW, **others})
+        assert (decision.attention, decision.replays) == (attention, replays)
+        assert says("\n".join(decision.lines), *said)
 
 
 def test_only_two_sizes_decide_and_slow_products_are_named() -> None:

@@ -106,9 +106,10 @@ def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
     assert bash('text_of "$1" | count_lines', path).stdout == b"0\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "task", "message"),
-    [
+def test_translation_refuses_what_cannot_be_sharded(tmp_path: Path) -> None:
+    for name in ("in", "in.srt"):
+        write_lines(tmp_path / name, ["eins"])
+    for arguments, task, message in [
         (
             [], "0",
             "usage: sbatch [options] translate.sbatch IN OUT --model FOLDER "
@@ -143,31 +144,25 @@ def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
             "--array: must be 0-N, each number once, found 3 tasks up to 3; correct it, or give "
             "SHARDS, the number of all shards",
         ),
-    ],
-)  # fmt: skip
-def test_translation_refuses_what_cannot_be_sharded(
-    arguments: list[str], task: str, message: str, tmp_path: Path
-) -> None:
-    for name in ("in", "in.srt"):
-        write_lines(tmp_path / name, ["eins"])
-    number, _, count = task.partition(" of ")
-    array = {
-        "SLURM_ARRAY_JOB_ID": "1",
-        "SLURM_ARRAY_TASK_ID": number,
-        "SLURM_ARRAY_TASK_COUNT": count or "4",
-        "SLURM_ARRAY_TASK_MAX": "3",
-        "SLURM_JOB_ID": "1",
-    }
-    ended = subprocess.run(
-        ["bash", TRANSLATE, *arguments],
-        cwd=tmp_path,
-        env=os.environ | array,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (2, f"translate.sbatch: {message}\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "in.srt"]
+    ]:  # fmt: skip
+        number, _, count = task.partition(" of ")
+        array = {
+            "SLURM_ARRAY_JOB_ID": "1",
+            "SLURM_ARRAY_TASK_ID": number,
+            "SLURM_ARRAY_TASK_COUNT": count or "4",
+            "SLURM_ARRAY_TASK_MAX": "3",
+            "SLURM_JOB_ID": "1",
+        }
+        ended = subprocess.run(
+            ["bash", TRANSLATE, *arguments],
+            cwd=tmp_path,
+            env=os.environ | array,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (2, f"translate.sbatch: {message}\n")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "in.srt"]
 
 
 def test_shards_of_another_input_are_not_mixed(tmp_path: Path) -> None:
@@ -197,6 +192,7 @@ def test_training_refuses_more_gpus_than_tasks() -> None:
 
 
 # --- on a real Slurm --------------------------------------------------------------------------
+
 
 # The first line of a stand-in for mt that succeeds at once when Slurm has requeued its job.
 STARTED_ONCE = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'

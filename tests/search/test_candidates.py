@@ -88,6 +88,7 @@ def test_the_normaliser_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> No
 
 # --- all in one pass, as on a GPU ---------------------------------------------------------------
 
+
 # Sentences, hypotheses, tokens of the vocabulary.
 SHAPES = [(2, 3, 130), (3, 3, 130), (17, 3, 130), (1, 3, 130), (64, 3, 130), (2, 3, 130)]
 

@@ -68,9 +68,9 @@ def test_a_very_wide_beam_is_asked_about(mt: Mt, tiny_run: Path) -> None:
     assert "--beam-size" not in mt(*options, 50, stdin=b"eins\n").err
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
+def test_other_errors_of_memory_and_none(loaded: LoadedModel) -> None:
+    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
+    for error, expected in [
         (MemoryError(), ConfigError),
         (torch.OutOfMemoryError("CUDA out of memory"), ConfigError),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `c"), ConfigError),
@@ -78,19 +78,14 @@ def test_a_very_wide_beam_is_asked_about(mt: Mt, tiny_run: Path) -> None:
         (RuntimeError("CUDA error: an illegal memory access was encounter"), DeviceFailedError),
         (RuntimeError("CUDA error: invalid configuration argument"), DeviceFailedError),
         (ZeroDivisionError(), ZeroDivisionError),
-    ],
-)
-def test_other_errors_of_memory_and_none(
-    loaded: LoadedModel, error: Exception, expected: type[Exception]
-) -> None:
-    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
-    with (
-        mock.patch.object(engine.model, "start", side_effect=error),
-        pytest.raises(expected) as caught,
-    ):
-        engine.search([[9]])
-    if expected is ConfigError:
-        assert str(caught.value).startswith("decoding: a batch of 1 sentence with 2 hypotheses")
+    ]:
+        with (
+            mock.patch.object(engine.model, "start", side_effect=error),
+            pytest.raises(expected) as caught,
+        ):
+            engine.search([[9]])
+        if expected is ConfigError:
+            assert str(caught.value).startswith("decoding: a batch of 1 sentence with 2 hypotheses")
 
 
 @pytest.mark.parametrize(

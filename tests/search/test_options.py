@@ -63,7 +63,6 @@ def test_forbidden_tokens_are_in_no_output_of_the_n_best(
 
 
 def test_no_ngram_repeats(translated: Callable[..., list[str]]) -> None:
-    """The tiny model repeats itself unless it is forbidden to."""
     free = [line.split() for line in translated("--beam-size", 1)]
     assert any(len(words) != len(set(words)) for words in free)
     for words in (line.split() for line in translated("--beam-size", 1, "--no-repeat-ngram", 1)):
@@ -116,7 +115,6 @@ def test_samples_repeat_with_the_seed_in_any_batch(translated: Callable[..., lis
 
 
 def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None:
-    """The first of n samples is the one that is drawn without --n-best."""
     single = translated("--sample", "--precision", "fp32")
     lines = translated("--sample", "--precision", "fp32", "--n-best", 3, lines=3 * (LINES - 1) + 1)
     listed: dict[int, list[str]] = {}
@@ -145,9 +143,8 @@ def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) ->
             assert len(aligned.split()) == len(text.split())
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
+    for options, parts in [
         ("--min-length -1", "--min-length|at least 0|-1|0 switches it off"),
         ("--no-repeat-ngram -2", "--no-repeat-ngram|at least 0|-2|0 switches it off"),
         ("--repetition-penalty 0", "--repetition-penalty|above 0|found 0|1 switches it off"),
@@ -169,13 +166,9 @@ def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) ->
         ("--forbid </s>", "--forbid|target vocabulary|'</s>'|splits this text into"),
         ("--forbid ''", "--forbid|target vocabulary|''|splits this text into nothing"),
         ("--forbid Donaudampfschiff", "--forbid|'Donaudampfschiff'|splits this text into ▁"),
-    ],
-)
-def test_options_that_are_refused(
-    mt: Mt, tiny_run: Path, text: Path, options: str, parts: str
-) -> None:
-    said = refused(mt("translate", "-m", tiny_run, text, *shlex.split(options)))
-    assert says(said, *parts.split("|"))
+    ]:
+        said = refused(mt("translate", "-m", tiny_run, text, *shlex.split(options)))
+        assert says(said, *parts.split("|"))
 
 
 def test_the_engine_without_shortlists_takes_the_word_none() -> None:

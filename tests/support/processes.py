@@ -90,8 +90,9 @@ def trained(mapping: Mapped, run: Path, processes: int) -> Path:
     if processes == 1:
         assert train(config_from_mapping(mapping, "test"), run, "cpu").exit_code == 0
         return run
-    done = ended(start([*torchrun(processes), *command_of(mapping, run)]))
-    assert done.code == 0, done.err
+    (folder := run.with_suffix(".ranks")).mkdir(exist_ok=True)
+    done = run_ranks(folder, command_of(mapping, run)[1:], processes=processes)
+    assert [rank.code for rank in done] == [0] * processes, done[0].err
     return run
 
 

@@ -162,29 +162,19 @@ def test_which_lines_are_repeated() -> None:
     assert list(kept) == [*lines[:3], "", ""]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_messages(
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for options, message in [
         (["-o", "bt.txt"], "--output bt.txt: must be a file whose name ends in .tsv, as "),
         (["-o", "bt.tsv", "--tag", "B T"], "--tag: must be a word without white space, such as "),
         (["-o", "bt.tsv", "--tag", ""], "--tag: must be a word without white space, such as "),
         (["-o", "bt.tsv", "--top-k", "3"], "--top-k: only with --sample"),
-    ],
-    ids=str,
-)
-def test_messages(
-    options: list[str],
-    message: str,
-    mt: Mt,
-    tiny_run: Path,
-    text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.iterdir())
-    assert refused(mt("backtranslate", "-m", tiny_run, text, *options)).startswith(message)
-    assert sorted(tmp_path.iterdir()) == before
+    ]:
+        assert refused(mt("backtranslate", "-m", tiny_run, text, *options)).startswith(message)
+        assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_text_is_not_overwritten(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

@@ -16,12 +16,7 @@ from mt.config.plan import plan_data
 from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
 from mt.synthetic import make_corpus
-from mt.synthetic.distill import (
-    DistillText,
-    _read,
-    _sources,
-    student_config,
-)
+from mt.synthetic.distill import DistillText, _read, _sources, student_config
 from mt.synthetic.make_corpus import most_similar
 from mt.translate import streaming
 from mt.translate.mbr import metric
@@ -133,9 +128,13 @@ def test_ties_and_lines_without_reference_take_the_most_probable_output() -> Non
     assert most_similar(["x", "a b c"], "a b c", None) == "x"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("text", "text.tsv", "used.yaml"):
+        write_lines(tmp_path / name, ["eins"])
+    (tmp_path / "empty").touch()
+    before = sorted(tmp_path.iterdir())
+    for options, message in [
         (["--student", "6"], "--student: must be the layers of encoder and decoder, such as 6-2"),
         (["--student", "6-0"], "--student: must be the layers of encoder and decoder, such as"),
         (["--metric", "chrf"], "--metric: chooses among several outputs; give --n-best 8, say"),
@@ -149,29 +148,11 @@ def test_ties_and_lines_without_reference_take_the_most_probable_output() -> Non
             "--output d.tsv: not written, as no pair is fit for training: 0 of 0 ",
         ),
         (["-o", "text.tsv", "--src", "text.tsv"], "--output text.tsv: is the same file as --src ("),
-        (
-            ["-o", "used.tsv"],
-            "--output used.tsv: the student's config would replace used.yaml; ",
-        ),
-    ],
-    ids=str,
-)
-def test_messages(
-    options: list[str],
-    message: str,
-    mt: Mt,
-    tiny_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("text", "text.tsv", "used.yaml"):
-        write_lines(tmp_path / name, ["eins"])
-    (tmp_path / "empty").touch()
-    before = sorted(tmp_path.iterdir())
-    output = [] if "-o" in options else ["-o", "d.tsv"]
-    assert refused(mt("distill", "-m", tiny_run, *output, *options)).startswith(message)
-    assert sorted(tmp_path.iterdir()) == before
+        (["-o", "used.tsv"], "--output used.tsv: the student's config would replace used.yaml; "),
+    ]:
+        output = [] if "-o" in options else ["-o", "d.tsv"]
+        assert refused(mt("distill", "-m", tiny_run, *output, *options)).startswith(message)
+        assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_student_has_no_stages_of_its_teacher_s_texts() -> None:

@@ -19,9 +19,8 @@ from mt.training.advice import baseline_note, recipe_note, standstill_note
 from mt.training.launch import train
 
 
-@pytest.mark.parametrize(
-    ("config", "n_pairs", "is_cuda", "recipe"),
-    [
+def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind() -> None:
+    for config, n_pairs, is_cuda, recipe in [
         ("base.yaml", 29_000, False, "small.yaml"),
         ("base.yaml", 29_000, True, "small.yaml"),
         ("iwslt14.yaml", 29_000, True, "small.yaml"),
@@ -38,16 +37,12 @@ from mt.training.launch import train
         ("vaswani2017.yaml", 4_500_000, True, ""),
         ("tiny.yaml", 5_000, False, ""),
         ("tiny.yaml", 5_000, True, ""),
-    ],
-)
-def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind(
-    config: str, n_pairs: int, is_cuda: bool, recipe: str
-) -> None:
-    settled, _ = replace_auto(load_config(config).config, sizes_for(n_pairs))
-    found = recipe_note(settled, n_pairs, is_cuda)
-    where = "GPU" if is_cuda else "CPU"
-    words = (f"recipe: {recipe}", f"{n_pairs:,} pairs on a {where}")
-    assert says(found, *words) if recipe else not found
+    ]:
+        settled, _ = replace_auto(load_config(config).config, sizes_for(n_pairs))
+        found = recipe_note(settled, n_pairs, is_cuda)
+        where = "GPU" if is_cuda else "CPU"
+        words = (f"recipe: {recipe}", f"{n_pairs:,} pairs on a {where}")
+        assert says(found, *words) if recipe else not found
 
 
 def test_a_recipe_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +82,8 @@ FALLING = [round(5.0 * 0.93**number, 3) for number in range(20)]
 STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
 
 
-@pytest.mark.parametrize(
-    ("scores", "losses", "metric", "words"),
-    [
+def test_a_validation_that_stands_still_while_training_goes_on_is_named() -> None:
+    for scores, losses, metric, words in [
         (STILL, FALLING, "bleu", ["since update 3,500 of 5,000", "BLEU 0.30", "from 1.95 to 1.26"]),
         ([s / 10 for s in STILL], FALLING, "nll", ["since update 3,500 of 5,000"]),
         ([5 - s / 10 for s in STILL], FALLING, "nll", ["since update 3,500", "nll 0.015"]),
@@ -102,14 +96,10 @@ STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
         ([], [], "bleu", []),
         (STILL, [], "bleu", []),  # shorter than train.log_every
         ([], FALLING[:0], "nll", []),
-    ],
-)
-def test_a_validation_that_stands_still_while_training_goes_on_is_named(
-    scores: list[float], losses: list[float], metric: str, words: list[str]
-) -> None:
-    config = config_from_mapping({"train": {"metric": metric}}, "test")
-    found = standstill_note(lines_of(scores, losses, metric), config)
-    assert says(found, *words, "dropout", "optim.rdrop", "fewer") if words else found == ""
+    ]:
+        config = config_from_mapping({"train": {"metric": metric}}, "test")
+        found = standstill_note(lines_of(scores, losses, metric), config)
+        assert says(found, *words, "dropout", "optim.rdrop", "fewer") if words else found == ""
 
 
 def test_both_notes_are_in_the_log_and_in_the_report(

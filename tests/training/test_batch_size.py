@@ -64,27 +64,17 @@ def auto_is(run: Path, where: str = "here") -> int:
     return int(said[-1].replace(",", ""))
 
 
-@pytest.mark.parametrize(
-    ("room", "per_update", "least", "most"),
-    [
+def test_auto_takes_what_leaves_a_margin(trainer_of: TrainerOf, memory: dict[str, float]) -> None:
+    """At 0.1 MB a token, in whole sentences."""
+    for room, per_update, least, most in [
         (3000.0, 100_000, 24_000, 24_500),  # 0.85 x 3000 MB less the moments and 100 MB
         (1e6, 5000, 9900, 10_000),  # no more than an update needs, with padding
         (280.0, 100_000, 1084, 1380),  # less than the larger probe of about 1,800 tokens
         (180.0, 100_000, 404, 530),  # less than both
-    ],
-)
-def test_auto_takes_what_leaves_a_margin(
-    room: float,
-    per_update: int,
-    least: int,
-    most: int,
-    trainer_of: TrainerOf,
-    memory: dict[str, float],
-) -> None:
-    """At 0.1 MB a token, in whole sentences."""
-    memory["room"] = room
-    trainer = trainer_of(BLIND, batch={**AUTO, "tokens_per_update": per_update})
-    assert least <= trainer.config.batch.budget <= most
+    ]:
+        memory["room"] = room
+        trainer = trainer_of(BLIND, batch={**AUTO, "tokens_per_update": per_update})
+        assert least <= trainer.config.batch.budget <= most
 
 
 def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(

@@ -102,7 +102,6 @@ def counted() -> None:
 
 
 def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> None:
-    """Weights, their average, moments, tokens seen, scores and metrics after 12 updates."""
     check_close(together, alone)
     ours, others = metrics_of(together), metrics_of(alone)
     assert [(line["kind"], line["step"]) for line in ours] == [
@@ -160,7 +159,6 @@ def validate_sharded(run: Path) -> None:
 
 
 def test_a_sharded_validation_is_the_same_to_the_last_digit(tiny_run: Path, tmp_path: Path) -> None:
-    """Loss, outputs and score in each of three processes."""
     done = run_ranks(tmp_path, [], partial(validate_sharded, tiny_run), processes=3)
     assert [one.code for one in done] == [0, 0, 0], done[0].err + done[1].err + done[2].err
     (score,) = {one.out for one in done}
@@ -186,7 +184,6 @@ def test_untied_weights_by_two_processes_equal_one(settings: Mapped, tmp_path: P
 def test_a_run_resumes_with_another_number_of_processes(
     first: int, second: int, settings: Mapped, alone: Path, tmp_path: Path
 ) -> None:
-    """Checkpoints do not depend on how many processes wrote them."""
     run = tmp_path / "run"
     trained(merged(settings, {"train": {"max_steps": 6}}), run, first)
     trained(settings, run, second)
@@ -197,7 +194,6 @@ def test_a_run_resumes_with_another_number_of_processes(
 def test_two_torchrun_agents_as_on_two_machines(
     settings: Mapped, alone: Path, tmp_path: Path
 ) -> None:
-    """As on two nodes: an agent on each, with one process."""
     run, port = tmp_path / "run", free_port()
     agents = [
         start(
@@ -285,9 +281,8 @@ def test_the_world_as_torchrun_describes_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert world_of(monkeypatch, two_machines) == World(5, 8, 1, local_size=4)
 
 
-@pytest.mark.parametrize(
-    ("variables", "parts"),
-    [
+def test_a_contradictory_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variables, parts in [
         ({"WORLD_SIZE": "two"}, ["WORLD_SIZE: ", "whole number", "'two'"]),
         ({"WORLD_SIZE": "2", "RANK": "-1"}, ["RANK: ", "whole number", "'-1'"]),
         (TORCHRUN | {"WORLD_SIZE": "5"}, ["RANK: ", "below WORLD_SIZE", "5", "found 5"]),
@@ -297,13 +292,9 @@ def test_the_world_as_torchrun_describes_it(monkeypatch: pytest.MonkeyPatch) -> 
         ),
         (TORCHRUN | {"MASTER_PORT": "99999"}, ["MASTER_PORT: ", "1 to 65535", "found 99999"]),
         (TORCHRUN | {"MASTER_PORT": "http"}, ["MASTER_PORT: ", "whole number", "'http'"]),
-    ],
-)
-def test_a_contradictory_environment_is_refused(
-    variables: dict[str, str], parts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with raises_saying(ConfigError, *parts, "torchrun sets"):
-        world_of(monkeypatch, variables)
+    ]:
+        with raises_saying(ConfigError, *parts, "torchrun sets"):
+            world_of(monkeypatch, variables)
 
 
 COMPILED = r"""

@@ -86,22 +86,17 @@ def with_little_memory(function: str) -> None:
         main()
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
+def test_too_little_memory_of_one_rank_is_reported_once(settings: Mapped, tmp_path: Path) -> None:
+    for function, message in [
         ("batch_loss", "batch.tokens_per_batch: a batch of "),
         ("Updater.skip_step", "the memory of CPU in fp32, 1 thread is too small: "),
-    ],
-)
-def test_too_little_memory_of_one_rank_is_reported_once(
-    settings: Mapped, tmp_path: Path, function: str, message: str
-) -> None:
-    mapping = merged(settings, {"data": {"valid": None}, "batch": {"tokens_per_batch": 100}})
-    run = partial(with_little_memory, f"mt.training.update.{function}")
-    first, second = run_ranks(tmp_path, command_of(mapping, tmp_path / "run")[1:], run)
-    assert (first.code, second.code, second.err) == (2, 2, "")
-    (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
-    assert message_line.startswith(f"mt: rank 1: {message}")
+    ]:
+        mapping = merged(settings, {"data": {"valid": None}, "batch": {"tokens_per_batch": 100}})
+        run = partial(with_little_memory, f"mt.training.update.{function}")
+        first, second = run_ranks(tmp_path, command_of(mapping, tmp_path / function)[1:], run)
+        assert (first.code, second.code, second.err) == (2, 2, "")
+        (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+        assert message_line.startswith(f"mt: rank 1: {message}")
 
 
 def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ SUBLAYERS = ["self_attention", "cross_attention", "feed_forward"]
 
 # --- frozen parts -----------------------------------------------------------------------------
 
+
 SEPARATE = {
     "tokenizer": SPLIT,
     "model": {"tie_embeddings": False, "positions": "learned", "output_bias": True},

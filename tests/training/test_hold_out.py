@@ -11,12 +11,7 @@ from messages import says
 
 from mt.config.plan import HELD_OUT, plan_data
 from mt.data.reading.check import check_data
-from mt.data.reading.corpus_record import (
-    CorpusRecord,
-    files_in,
-    read_cleaned_record,
-    record_path,
-)
+from mt.data.reading.corpus_record import CorpusRecord, files_in, read_cleaned_record, record_path
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
 
@@ -31,7 +26,6 @@ def pairs_at(stem: Path) -> list[tuple[str, str]]:
 def test_a_run_trains_on_what_it_does_not_hold_out(
     quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """One corpus, nothing else: it is split once, and found again."""
     config = quick_config({"data": SETS}, train={"max_steps": 2, "valid_every": 2})
     run = tmp_path / "run"
     assert train(config, run, "cpu").exit_code == 0

@@ -51,37 +51,30 @@ def test_keep_last_newest_and_keep_best_best_are_kept(
     assert kept_steps(tmp_path) == [2, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    ("validations", "best"),
-    [
+def test_one_ranking_keeps_checkpoints_names_the_best_and_averages(
+    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path
+) -> None:
+    for number, (validations, best) in enumerate([
         # BLEU and nll; the last one is kept for being the last.
         ([(9.0, 3.0), (9.0, 2.0), (9.0, 2.5), (1.0, 1.0)], [2, 3]),
         # Below 1 BLEU the nll decides, and such a model is never better than one above.
         ([(0.4, 3.0), (0.1, 2.0), (0.2, 2.5), (0.9, 4.0)], [2, 3]),
         ([(0.9, 2.5), (0.4, 2.0), (1.1, 5.0), (0.8, 4.0)], [2, 3]),
-    ],
-)
-def test_one_ranking_keeps_checkpoints_names_the_best_and_averages(
-    validations: list[tuple[float, float]],
-    best: list[int],
-    quick_config: QuickConfig,
-    scripted_validations: Callable[..., None],
-    tmp_path: Path,
-) -> None:
-    scripted_validations(*validations)
-    settings = {"max_steps": 4, "valid_every": 1, "keep_last": 1, "keep_best": 2}
-    run = tmp_path / "run"
-    run.mkdir()
-    train(quick_config(NO_TEST, train=settings), run, "cpu")
-    assert kept_steps(run) == [*best, 4]
-    assert checkpoint.average_run(run, 2, tmp_path / "mean", by_score=True) == best
-    first = checkpoint.average_run(run, 1, tmp_path / "first", by_score=True)
-    assert [model_folder.step_name(step) for step in first] == [
-        (run / "checkpoints" / "best").resolve().name
-    ]
-    valid = read_run(run, "run").valid
-    assert valid is not None
-    assert valid.step == first[0]
+    ]):  # fmt: skip
+        scripted_validations(*validations)
+        settings = {"max_steps": 4, "valid_every": 1, "keep_last": 1, "keep_best": 2}
+        run = tmp_path / str(number)
+        run.mkdir()
+        train(quick_config(NO_TEST, train=settings), run, "cpu")
+        assert kept_steps(run) == [*best, 4]
+        assert checkpoint.average_run(run, 2, run / "mean", by_score=True) == best
+        first = checkpoint.average_run(run, 1, run / "first", by_score=True)
+        assert [model_folder.step_name(step) for step in first] == [
+            (run / "checkpoints" / "best").resolve().name
+        ]
+        valid = read_run(run, "run").valid
+        assert valid is not None
+        assert valid.step == first[0]
 
 
 def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerOf) -> None:
@@ -102,7 +95,6 @@ def test_the_best_is_kept_although_keep_best_is_0(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the tests are scored with it, not with the last one."""
     scripted_validations(9.0, 1.0, 2.0)
     tested: list[dict[str, Tensor]] = []
 

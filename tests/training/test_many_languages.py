@@ -114,9 +114,9 @@ def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
     assert plan_data(again.data) == data
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
+def test_what_languages_need_is_said() -> None:
+    separate = {"tokenizer": {"joint": False}}
+    for data, said in [
         ({"train": [{"path": "a", "directions": ["de-en", "de-fr"]}]},
          ("data.language_tokens", "true", "de", "en and fr", "tag")),
         ({"train": [{"path": "a", "directions": ["de-en", "english"]}]},
@@ -130,12 +130,9 @@ def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
          ("data.valid[0].directions", "path")),
         ({"language_tokens": True, "train": [{"path": "a", "directions": ["de-en", "en-de"]}]},
          ("data.train[0].directions", "joint: false", "en-de and de-en", "remove one of them")),
-    ],
-)  # fmt: skip
-def test_what_languages_need_is_said(data: dict[str, Any], said: tuple[str, ...]) -> None:
-    separate = {"tokenizer": {"joint": False}}
-    with raises_saying(ConfigError, *said):
-        config_from_mapping({"data": data} | separate, "c")
+    ]:  # fmt: skip
+        with raises_saying(ConfigError, *said):
+            config_from_mapping({"data": data} | separate, "c")
 
 
 def test_both_directions_without_tokens_stay_as_they_are() -> None:
@@ -259,7 +256,6 @@ def test_a_run_scores_its_tests_by_direction(run: Path) -> None:
 
 
 def test_bleu_of_each_direction_of_the_validation_set(run: Path) -> None:
-    """Also where the lines of one are not next to each other."""
     (line,) = metrics_of(run, "valid")
     assert list(line["bleu_by_direction"]) == ["de-en", "fr-de"]
     bleu = line["bleu_by_direction"]["fr-de"]
@@ -281,7 +277,6 @@ def test_bleu_of_each_direction_of_the_validation_set(run: Path) -> None:
 def test_a_run_stopped_in_a_stage_resumes_exactly(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With changes of the text, joined pairs among them, which have one token each."""
     augmented = {"augment": {"caps": 0.4, "typos": 0.3, "join": 0.3}}
     changes: dict[str, Any] = {
         "data": {"stages": [{"until": {"updates": 4}} | augmented, {"weights": [1, 0] * 5 + [2]}]},

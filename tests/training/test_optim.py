@@ -82,6 +82,7 @@ def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
 
 # --- the optimiser ----------------------------------------------------------------------------
 
+
 BOTH = pytest.mark.parametrize("kind", ["adamw", "muon"])
 
 
@@ -140,7 +141,6 @@ def test_every_parameter_is_learnt_once(kind: str) -> None:
 
 
 def test_without_weight_decay_it_is_adam() -> None:
-    """Two roads: ours, and torch's unfused Adam."""
     ours, theirs = tiny_model(), tiny_model()
     optimizer = built(ours, settings(betas=(0.8, 0.95), eps=1e-7))
     adam = torch.optim.Adam(

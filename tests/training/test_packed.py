@@ -43,7 +43,6 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def test_the_model_computes_the_same_as_with_padding(
     changes: dict[str, Any], packing: Callable[[bool], None]
 ) -> None:
-    """Hidden states and gradients, for sentences of very different lengths."""
     model = SMALL | {"dropout": 0.0} | changes
     config = config_from_mapping(DATA | {"model": model}, "test").model
     torch.manual_seed(1)
@@ -124,7 +123,6 @@ def test_batches_without_padding_by_hand(
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 8])
 def test_each_rank_gets_as_many_tokens_and_sentences(n_ranks: int) -> None:
-    """Of updates that have the sentences of the padded ones."""
     draw = np.random.default_rng(1)
     src, tgt = (draw.lognormal(3, 0.6, 4000).astype("<u2") + np.uint16(1) for _ in range(2))
     store = store_of_lengths(src, tgt)
@@ -160,9 +158,8 @@ class Gpu(Device):
     is_cuda = True
 
 
-@pytest.mark.parametrize(
-    ("changes", "precision", "capability", "expected"),
-    [
+def test_a_gpu_needs_no_padding_where_its_kernel_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes, precision, capability, expected in [
         ({}, "bf16", (9, 0), True),
         ({}, "fp16", (8, 0), True),
         ({}, "fp32", (9, 0), False),
@@ -170,23 +167,15 @@ class Gpu(Device):
         ({"model": {"attention_dropout": 0.1}}, "bf16", (9, 0), False),
         ({"model": {"n_heads": 2}}, "bf16", (9, 0), False),  # heads of 256
         ({"optim": {"rdrop": 1.0}}, "bf16", (9, 0), False),
-    ],
-)
-def test_a_gpu_needs_no_padding_where_its_kernel_can(
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-    precision: str,
-    capability: tuple[int, int],
-    expected: bool,
-) -> None:
-    monkeypatch.setitem(
-        sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=attend_each)
-    )
-    monkeypatch.setattr(packed, "varlen_attn", None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    config = config_from_mapping(DATA | changes, "test")
-    assert packed.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
-    monkeypatch.setattr(packed, "varlen_attn", None)
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
-    assert not packed.can_pack(config, Gpu(torch.device("cpu"), precision))
+    ]:
+        monkeypatch.setitem(
+            sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=attend_each)
+        )
+        monkeypatch.setattr(packed, "varlen_attn", None)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, is_of=capability: is_of)
+        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+        config = config_from_mapping(DATA | changes, "test")
+        assert packed.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
+        monkeypatch.setattr(packed, "varlen_attn", None)
+        monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+        assert not packed.can_pack(config, Gpu(torch.device("cpu"), precision))

@@ -131,29 +131,22 @@ def test_the_preflight_changes_nothing(
         torch.testing.assert_close(load(one), load(other), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "parts"),
-    [
-        (Updater, "__init__", ["the memory of CPU in fp32", "too small", "a smaller model"]),
-        (Updater, "train_step", ["the memory of CPU in fp32", "too small", "Lower batch.tokens_"]),
-        (Translator, "translate", ["decode: ", "data.valid", "CPU in fp32", "MB", "decode.beam_s"]),
-    ],
-    ids=["model", "optimiser", "search"],
-)
 def test_what_does_not_fit_into_the_memory_is_named(
-    owner: Any,
-    name: str,
-    parts: list[str],
     quick_config: QuickConfig,
     batches: list[tuple[str, Batch]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A model, a batch's search before the first update, or what the optimiser keeps."""
-    monkeypatch.setattr(owner, name, full)
-    with raises_saying(ConfigError, *parts):
-        train(quick_config(NO_TEST), tmp_path, "cpu")
-    assert {stage for stage, _ in batches} <= {"preflight"}
+    for owner, name, parts in [
+        (Updater, "__init__", ["the memory of CPU in fp32", "too small", "a smaller model"]),
+        (Updater, "train_step", ["the memory of CPU in fp32", "too small", "Lower batch.tokens_"]),
+        (Translator, "translate", ["decode: ", "data.valid", "CPU in fp32", "MB", "decode.beam_s"]),
+    ]:
+        with monkeypatch.context() as patch, raises_saying(ConfigError, *parts):
+            patch.setattr(owner, name, full)
+            train(quick_config(NO_TEST), tmp_path, "cpu")
+        assert {stage for stage, _ in batches} <= {"preflight"}
 
 
 # --- time -----------------------------------------------------------------------------------------

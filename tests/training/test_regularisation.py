@@ -26,11 +26,7 @@ SMALL: dict[str, Any] = {
     "dropout": 0.0,
 }
 SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
-ALL_ON = {
-    "dropout": 0.5,
-    "attention_dropout": 0.5,
-    "activation_dropout": 0.3,
-}
+ALL_ON = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.3}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 
 

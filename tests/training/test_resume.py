@@ -6,11 +6,9 @@ already, and kills itself at the very place that a test names.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +22,7 @@ import safetensors.torch
 import yaml
 from conftest import config_of, log_of, merged, metrics_of, mt_command
 from messages import says
-from processes import fork_server
+from processes import fork_server, wait_for
 from run_comparison import EVERY, Mapped, check_equal, kept_steps
 
 from mt import artefacts
@@ -180,43 +178,28 @@ def test_a_checkpoint_between_two_validations_resumes_exactly(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # many starts, each importing torch
 def test_the_command_killed_at_random_moments(
     interruptible: Mapped, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """A real process, killed some time after its first log line, in training or saving."""
-    config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(interruptible), encoding="utf-8")
-    for seed in range(15):  # thirty kills
-        draw = random.Random(seed)
-        shutil.rmtree(run_dir, ignore_errors=True)
-        for _ in range(2):
-            stop_command(config, run_dir, signal.SIGKILL, r"step \d+ \|", draw.random())
+    """Some time after an update has begun, in training or saving."""
+    for seed in range(6):  # twelve kills
+        draw, run_dir = random.Random(seed), tmp_path / str(seed)
+        for number in range(2):
+            begun = tmp_path / f"{seed} {number}"
+            process = fork_server().Process(target=kept_going, args=(interruptible, run_dir, begun))
+            process.start()
+            wait_for(lambda: begun.exists() or not process.is_alive())  # noqa: B023
+            process.join(draw.random())
+            process.kill()
+            process.join()
         assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
         check_equal(run_dir, undisturbed)
 
 
-def stop_command(
-    config: Path, run_dir: Path, number: int, after: str, wait: float = 0.0
-) -> tuple[int, str]:
-    """Start `mt train`, send a signal after a line that matches; returns exit code and stderr."""
-    command, environment = mt_command(
-        "train", "-c", config, "--run-dir", run_dir, "--device", "cpu"
-    )
-    said = []
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, encoding="utf-8"
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            said.append(line)
-            if re.search(after, line):
-                break
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait)
-        process.send_signal(number)
-        said.append(process.stderr.read())
-    return process.returncode, "".join(said)
+def kept_going(mapping: Mapped, run_dir: Path, begun: Path) -> None:
+    """Train in this process, and leave a file in the first update."""
+    place("update 0", begun.touch)
+    train(config_from_mapping(mapping, "test"), run_dir, "cpu")
 
 
 def test_the_command_stops_on_sigterm_and_resumes(
@@ -225,14 +208,25 @@ def test_the_command_stops_on_sigterm_and_resumes(
     """As a batch system sends it: a checkpoint is saved, code 143, and how to resume."""
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(interruptible), encoding="utf-8")
-    code, said = stop_command(config, run_dir, signal.SIGTERM, r"step 2 \|")
-    assert code == 143
-    last = said.splitlines()[-1]
-    stopped = re.search(r"stopped by SIGTERM after update (\d+); run the same command again", last)
+    options = ("--run-dir", run_dir, "--device", "cpu")
+    command, environment = mt_command("train", "-c", config, *options)
+    said: list[str] = []
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if "step 2 |" in line:
+                process.send_signal(signal.SIGTERM)
+    assert process.returncode == 143
+    stopped = re.search(
+        r"stopped by SIGTERM after update (\d+); run the same command again", said[-1]
+    )
     assert stopped
     step = int(stopped[1])
     assert model_folder.read_meta(run_dir / "checkpoints" / "last", ["state.pt"])["step"] == step
-    assert "Traceback" not in said
+    assert "Traceback" not in "".join(said)
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
     assert f"resuming after update {step} from " in log_of(run_dir)
     # The checkpoint of the interruption is one of the newest for a while, and deleted in the end.
@@ -251,26 +245,21 @@ def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
     check_equal(run_dir, undisturbed, step)
 
 
-@pytest.mark.parametrize(
-    ("where", "number", "code"),
-    [("update 7", signal.SIGTERM, 143), ("validation 1", signal.SIGUSR1, 138)],
-)
 def test_a_validation_that_a_signal_interrupted_is_done_on_resuming(
-    where: str,
-    number: int,
-    code: int,
-    disturbed: Callable[..., Path],
-    interruptible: Mapped,
-    undisturbed: Path,
+    disturbed: Callable[..., Path], interruptible: Mapped, undisturbed: Path, tmp_path: Path
 ) -> None:
     """In the update before it, or in the validation itself: the checkpoint is saved at once."""
-    run_dir = disturbed(where, number, code)
-    newest = model_folder.checkpoints(run_dir)[-1]
-    meta = model_folder.read_meta(newest, [])
-    assert (meta["step"], meta["score"]) == (2 * EVERY, None)
-    assert [line["step"] for line in metrics_of(run_dir) if line["kind"] == "valid"] == [EVERY]
-    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
-    check_equal(run_dir, undisturbed)
+    for where, number, code in [
+        ("update 7", signal.SIGTERM, 143),
+        ("validation 1", signal.SIGUSR1, 138),
+    ]:
+        run_dir = disturbed(where, number, code, tmp_path / where)
+        newest = model_folder.checkpoints(run_dir)[-1]
+        meta = model_folder.read_meta(newest, [])
+        assert (meta["step"], meta["score"]) == (2 * EVERY, None)
+        assert [line["step"] for line in metrics_of(run_dir) if line["kind"] == "valid"] == [EVERY]
+        assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+        check_equal(run_dir, undisturbed)
 
 
 @pytest.mark.parametrize(("sampled", "steps"), [(0, []), (1, [9])])

@@ -86,7 +86,6 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(
 
 
 def test_a_finished_run_resumes_for_more_steps(copied: Path, interruptible: Mapped) -> None:
-    """Also with more dropout and other settings of the optimiser."""
     before = len(metrics_of(copied))
     more = {
         "train": {"max_steps": STEPS + 2, "ema": None},
@@ -191,7 +190,6 @@ def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(
 def test_fresh_sets_the_run_aside_and_starts_over(
     copied: Path, interruptible: Mapped, undisturbed: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """With another model, which could not resume."""
     config = tmp_path / "tiny.yaml"
     config.write_text(
         yaml.safe_dump(merged(interruptible, {"model": {"d_ff": 32}})), encoding="utf-8"

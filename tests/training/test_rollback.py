@@ -139,8 +139,7 @@ def weight_made_nan(monkeypatch: pytest.MonkeyPatch) -> MakeNan:
     return nan_after
 
 
-@pytest.mark.parametrize("validated", [False, True])
-@pytest.mark.parametrize("ema", [None, 0.5])
+@pytest.mark.parametrize(("validated", "ema"), [(False, None), (True, 0.5)])
 def test_non_finite_weights_are_neither_evaluated_nor_saved(
     quick_config: QuickConfig,
     weight_made_nan: MakeNan,
@@ -310,9 +309,7 @@ def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
 
 
 def test_the_diagnosis_names_the_first_module_with_a_non_finite_output(
-    config_of: Callable[..., Config],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here without a checkpoint to go back to, so that the first twenty are the last."""
     real = Trainer.train

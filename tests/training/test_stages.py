@@ -118,9 +118,8 @@ def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> N
     assert ends == [{"updates": 3, "tokens": 9}, None]
 
 
-@pytest.mark.parametrize(
-    ("stages", "said"),
-    [
+def test_faults_of_stages() -> None:
+    for stages, said in [
         ([{}, {}], ["data.stages[0].until", "nothing", "{updates: 2000}"]),
         ([{"until": {"updates": 3}}], ["data.stages[0].until", "null", "last stage"]),
         ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "data.valid", "add it"]),
@@ -143,11 +142,9 @@ def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> N
         ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
         ([{"augment": {"caps": 0.9, "title": 0.3}}], ["data.stages[0].augment.caps", "1.2"]),
-    ],
-)
-def test_faults_of_stages(stages: list[dict[str, Any]], said: list[str]) -> None:
-    with raises_saying(ConfigError, *said):
-        data_of(*stages)
+    ]:
+        with raises_saying(ConfigError, *said):
+            data_of(*stages)
 
 
 def test_epochs_of_a_text_without_pairs_end_no_stage() -> None:

@@ -30,7 +30,6 @@ from mt.training.trainer import Outcome
 def test_without_a_validation_set_the_last_model_is_the_result(
     quick_config: QuickConfig, tmp_path: Path
 ) -> None:
-    """And more updates than max_steps are reported."""
     outcome = train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     fewer = quick_config(BLIND, train={"max_steps": 2})
     last = tmp_path / "checkpoints" / "last"

@@ -49,7 +49,6 @@ def test_a_run_directory_that_cannot_be_written_is_found_first(
 def test_missing_data_is_found_before_a_run_directory_is_made(
     quick_config: QuickConfig, tmp_path: Path, mt: Mt
 ) -> None:
-    """All of it at once."""
     names = ["no.src", "no.tgt", "nor.src"]
     valid, test = {"src": names[0], "tgt": names[1]}, {"src": names[2], "tgt": "test.tgt"}
     gone = quick_config(data={"valid": valid, "test": [test]})

@@ -170,9 +170,8 @@ def test_a_model_without_it_is_told_which_command_fits_it(
     assert says(message, "a fit of confidence needs at least 20 lines", "of 1 lines")
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
+def test_messages(mt: Mt, tiny_run: Path) -> None:
+    for options, parts in [
         (["translate", "--confidence", "--n-best", "2"], ["--confidence", "best", "--n-best"]),
         (["translate", "--confidence", "--sample"], ["--confidence", "leave out", "--sample"]),
         (["translate", "--confidence", "--format", "srt"], ["--format srt", "--confidence"]),
@@ -186,9 +185,6 @@ def test_a_model_without_it_is_told_which_command_fits_it(
             ["evaluate", "--fit-confidence", "--json", "--confidence"],
             ["--fit-confidence: reads no --json, --confidence"],
         ),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_messages(options: list[str], parts: list[str], mt: Mt, tiny_run: Path) -> None:
-    message = refused(mt(options[0], "-m", tiny_run, *options[1:], stdin=b"eins\n"))
-    assert says(message, *parts)
+    ]:  # fmt: skip
+        message = refused(mt(options[0], "-m", tiny_run, *options[1:], stdin=b"eins\n"))
+        assert says(message, *parts)

@@ -94,9 +94,8 @@ def test_jsonl() -> None:
     assert "\n" not in found
 
 
-@pytest.mark.parametrize(
-    ("line", "parts"),
-    [
+def test_json_that_cannot_be_used() -> None:
+    for line, parts in [
         ('{"text": eins}', ["character 10", "JSON", "'{\"text\": eins}'", "jq -c ."]),
         ("[" * 99999, ["cannot be read as JSON"]),
         ('{"text": ' + "9" * 5000 + "}", ["cannot be read as JSON"]),
@@ -105,11 +104,9 @@ def test_jsonl() -> None:
         ('{"txt": "a", "b": 1}', ["--field text", "txt, b"]),
         ('{"text": null}', ["--field text", "None"]),
         ('{"text": "a", "translation": 1}', ["'translation'", "rename"]),
-    ],
-)
-def test_json_that_cannot_be_used(line: str, parts: list[str]) -> None:
-    with raises_saying(DataError, "line 3", *parts):
-        LineFormat("jsonl").extract(line, "line 3")
+    ]:
+        with raises_saying(DataError, "line 3", *parts):
+            LineFormat("jsonl").extract(line, "line 3")
 
 
 def test_a_field_that_no_option_writes_may_be_there() -> None:

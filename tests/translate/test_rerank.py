@@ -48,7 +48,6 @@ def n_best_of(lines: list[str]) -> list[list[tuple[str, float]]]:
 def test_outputs_are_sorted_by_both_models(
     mt: Mt, tiny_run: Path, reverse: Path, tiny_corpus: Path, tmp_path: Path, engine: str
 ) -> None:
-    """The scores of the two models come from `mt translate` and `mt score`."""
     pytest.importorskip(engine)
     sources = lines_of(tiny_corpus / "test.src")[:10]
     write_lines(tmp_path / "in", [*sources[:5], "", *sources[5:]])
@@ -120,7 +119,6 @@ def test_a_pair_that_is_too_long_leaves_the_order(loaded: Any) -> None:
 
 
 def test_the_language_that_a_line_names_is_no_target(loaded: Any, tmp_path: Path) -> None:
-    """Of an imported model that translates into several."""
     import_model(SAVED, tmp_path / "model")
     forward = load_model(tmp_path / "model").tokenizer
     asked: list[Any] = []

@@ -77,7 +77,6 @@ def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_pat
 def test_a_file_that_is_no_shortlist_of_the_model(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    """Also where the engine is chosen: torch would not use it."""
     arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--device", "cpu"]
     path = tmp_path / "vmap.txt"
     piece = Tokenizer.load(tiny_run).tgt.pieces_of([10])[0]

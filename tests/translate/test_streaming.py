@@ -51,7 +51,6 @@ from mt.translate.translator import Translator
 
 @pytest.mark.parametrize("max_wait", [None, 5.0, math.inf])
 def test_windows_hold_all_lines_in_order(max_wait: float | None) -> None:
-    """Each as large as is asked for then; a fault of the input comes through."""
     for text, sizes in (("abcdefghij", [3, 1, 4, 2]), ("abcdef", [5, 1]), ("", [])):
         asked = iter([*sizes, 9])
         found = list(windows(iter(text), asked.__next__, max_wait))
@@ -349,7 +348,6 @@ def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    """By name, through a link of either kind, and where the unfinished output would stand."""
     text, other = tmp_path / "text", tmp_path / "other"
     text.write_bytes(b"eins\n")
     other.write_bytes(b"one\n")
@@ -374,7 +372,6 @@ def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) ->
 def test_nothing_is_written_into_the_folder_of_the_model(
     mt: Mt, tiny_run: Path, tmp_path: Path
 ) -> None:
-    """The run, a checkpoint in it, a file behind a link, and the vocabulary map in use."""
     text = write(tmp_path / "text", "eins\n")
     (tmp_path / "link").symlink_to(tiny_run / "tokenizer.model")
     before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}

@@ -91,7 +91,6 @@ def test_the_options_are_those_of_the_config(mt: Mt, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", [[], ["--ids"]])
 def test_lines_come_back(mt: Mt, tiny_run: Path, tmp_path: Path, ids: list[str]) -> None:
-    """As many lines as went in, whatever is in them; blank ones stay blank."""
     lines = odd_lines(300)
     text = tmp_path / "text.gz"
     text.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
@@ -147,9 +146,14 @@ def test_a_line_in_an_open_pipe_is_encoded(model: Path) -> None:
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "parts"),
-    [
+def test_bad_input_gets_one_message(
+    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(mt, tmp_path, "--vocab-size", 340)
+    (tmp_path / "text").write_text("5 6\neins\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    before = content_of(tmp_path)
+    for command, parts in [
         ("train -o a.model", "no text|--config"),
         ("train text -o own.model", "--output own.model|exists|another"),
         ("train text -o none/a.model", "--output none/a.model|no folder none|make it"),
@@ -163,14 +167,6 @@ def test_a_line_in_an_open_pipe_is_encoded(model: Path) -> None:
         ("encode -m text text", "--model|text|SentencePiece|.vocab"),
         ("encode -m own.model --side de text", "--side|src or tgt|'de'"),
         ("decode -m own.model --ids text", "text, line 2|0 to 339|'eins'|leave --ids out"),
-    ],
-)
-def test_bad_input_gets_one_message(
-    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, parts: str
-) -> None:
-    learn(mt, tmp_path, "--vocab-size", 340)
-    (tmp_path / "text").write_text("5 6\neins\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    before = content_of(tmp_path)
-    assert says(refused(mt("tokenizer", *command.split())), *parts.split("|"))
-    assert content_of(tmp_path) == before
+    ]:
+        assert says(refused(mt("tokenizer", *command.split())), *parts.split("|"))
+        assert content_of(tmp_path) == before

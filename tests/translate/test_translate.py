@@ -204,7 +204,6 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
 def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     count: int, tiny_run: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """From a file, gzipped, from stdin, at any batch size; blank lines stay blank and in place."""
     lines = [*odd_lines(count - 2), "zwei drei " * 1500, "\U0001f600" * 3000]
     content = "".join(line + "\n" for line in lines).encode()
     (tmp_path / "in").write_bytes(content)

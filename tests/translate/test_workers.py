@@ -180,7 +180,7 @@ def test_a_killed_worker_ends_the_command_and_leaves_no_output(
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
 )
 def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
     """Even if it is killed. With two threads before the fork, as outside of tests."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -109,8 +108,8 @@ def test_the_best_length_penalty_is_what_others_are_compared_with() -> None:
 
 
 @pytest.fixture
-def run(tiny_run: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
+def run(copied_run: Path) -> Path:
+    return copied_run
 
 
 def test_what_is_chosen_is_used_everywhere(
