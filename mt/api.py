@@ -123,7 +123,7 @@ class Translator:
 
         self._search = search
         self._engine = engine
-        self._loaded, self._reranker = load_models(search, engine)
+        self._loaded = load_models(search, engine)
 
     def __enter__(self) -> Translator:
         return self
@@ -151,13 +151,9 @@ class Translator:
             raise ConfigError(
                 f"n_best: must be at least 1, and goes to `load` with mbr, found {n_best}"
             )
-        search, loaded, reranker = self._search, self._loaded, self._reranker
-        n_best = n_best or search.n_best
-        if reranker is not None:
-            reranker = replace(reranker, n_best=n_best)  # type: ignore[type-var]
-        else:
-            loaded = loaded.with_n_best(n_best)
-        translator = make_translator(loaded, search.to, search.from_, reranker=reranker)
+        search = self._search
+        loaded = self._loaded.with_n_best(n_best or search.n_best)
+        translator = make_translator(loaded, search.to, search.from_)
         return map(_translated, translator.translate(_texts("lines", lines)))
 
     def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:

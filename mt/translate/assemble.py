@@ -26,14 +26,13 @@ def make_translator(
     *,
     protection: Step | None = None,
     prefixes: Iterable[str] | None = None,
-    reranker: Step | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
     number_of: Callable[[int], int] = int,
 ) -> Translator:
     """Make a translator into `to`, from `from_`; None: as the model's config tells.
 
-    `protection`, `reranker`: steps that not every command has. Raises ConfigError for a language
-    that the model does not know, and for options that the engine cannot fulfil.
+    `protection`: a step that not every command has. Raises ConfigError for a language that the
+    model does not know, and for options that the engine cannot fulfil.
     """
     engine, tokenizer, data = loaded.engine, loaded.tokenizer, loaded.data
     search = engine.options
@@ -72,12 +71,12 @@ def make_translator(
             cut=cut,
             tags=data.tags,
             keeps_letterless=not loaded.as_written and search.alignments is None,
-            averages=reranker is not None,
+            averages=loaded.reranker is not None,
             threads=loaded.n_parallel,
         )
     )
-    if reranker is not None:  # outputs of segments, before they are joined
-        steps.append(reranker)
+    if loaded.reranker is not None:  # outputs of segments, before they are joined
+        steps.append(loaded.reranker)
     if first_ids:  # innermost: each segment needs it, and nothing else counts it
         steps.append(LanguageToken(first_ids))
     settings = {"--from": source} if source != data.usual.src else {}

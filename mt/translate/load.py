@@ -34,7 +34,6 @@ from mt.runs.model_folder import (
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
 from mt.translate.assemble import make_translator
-from mt.translate.lines import Step
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.translator import Translator
@@ -81,26 +80,24 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
 
 
-def load_models(
-    search: SearchOptions, engine: EngineOptions, large: bool = False
-) -> tuple[LoadedEngine, Step | None]:
+def load_models(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
     """Load an engine, and the reverse model that `search` reranks with."""
     check_language(engine.models[0], search.to)
     if search.rerank_with is None:
-        return load_engine(search, engine, large), None
+        return load_engine(search, engine, large)
     from mt.translate.rerank import load_reranker, with_all_hypotheses
 
     every = with_all_hypotheses(search, engine.models[0])
     loaded = load_engine(every, engine, large)
-    return loaded, load_reranker(every, engine, loaded.tokenizer, search.n_best)
+    reranker = load_reranker(every, engine, loaded.tokenizer, search.n_best)
+    return replace(loaded, reranker=reranker)
 
 
 def load_translator(
     search: SearchOptions, engine: EngineOptions, large: bool = False, **wants: Any
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
-    loaded, reranker = load_models(search, engine, large)
-    return make_translator(loaded, search.to, search.from_, reranker=reranker, **wants)
+    return make_translator(load_models(search, engine, large), search.to, search.from_, **wants)
 
 
 def check_language(model: Path, to: str | None) -> None:
