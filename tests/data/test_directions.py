@@ -160,6 +160,9 @@ def test_both_directions_of_a_stage_are_reverses_with_weights(tmp_path: Path) ->
     assert weights(plan(stages, FORWARD, OTHER, BACK)) == expected
     stages = [BOTH_THEN_ONE[0] | {"weights": [0, 3]}, {"weights": [1, 0]}]
     assert weights(plan(stages, FORWARD, OTHER)) == [[0, 3, 0, 3], [1, 0, 0, 0]]
+    # A direction of an early stage is learnt, unless its reverse alone is trained to the end.
+    learnt = plan([BOTH_THEN_ONE[0], {"weights": [1, 0]}], FORWARD, OTHER | {"src_lang": "fr"})
+    assert list(map(str, learnt.directions)) == ["de-en", "fr-en", "en-fr"]
     # A reverse has the token of its own target.
     data = {"stages": BOTH_THEN_ONE, "language_tokens": True}
     config = config_of(tmp_path, FORWARD, data=data, tokenizer={})

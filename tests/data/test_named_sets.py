@@ -14,6 +14,7 @@ import yaml
 from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
+from mt.data.reading.test_sets import fetched_files
 from mt.runs.metrics import metrics_lines
 
 # Fields of sacreBLEU's text files beside source and references.
@@ -59,6 +60,13 @@ def wmt20(fill: Fill, tiny_corpus: Path) -> Path:
     """The test set of the tiny corpus as wmt20 de-en."""
     src, tgt = (lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt"))
     return fill("wmt20", "de-en", src, tgt)
+
+
+def test_the_files_of_a_set_are_known_without_fetching_it(
+    fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sacrebleu, "get_source_file", lambda *_: pytest.fail("fetched"))
+    assert fetched_files("wmt20", ("de", "en")) == []
 
 
 def test_outputs_are_scored_on_a_named_set(wmt20: Path, fill: Fill, tmp_path: Path, mt: Mt) -> None:

@@ -81,6 +81,7 @@ def test_a_set_that_cannot_be_held_out_is_refused() -> None:
         (drawn_pairs(100), 51, ("51 of 100", "at most half")),
         (same, 1, ("1 of 100", "of the 0 whose")),
         ([], 1, ("1 of 0",)),
+        (same[:9], 1, ("1 of 9", "of the 0 whose", "no more than 8 pairs")),
     ):
         with pytest.raises(DataError) as error:
             split_pairs([pairs], [size], 0, "data.valid[0]")
@@ -88,6 +89,9 @@ def test_a_set_that_cannot_be_held_out_is_refused() -> None:
 
 
 def test_groups_stay_whole_even_if_a_set_stays_smaller() -> None:
+    largest = [(word, f"{word} {n}") for word in ("ja", "nein") for n in range(8)]
+    (parts,) = split_pairs([largest], [8], 0, "")
+    assert np.bincount(parts).tolist() == [8, 8]
     twice = [pair for n in range(20) for pair in [(f"Satz {n}", f"line {n}")] * 2]
     (parts,) = split_pairs([twice], [5, 7], 0, "")
     assert np.bincount(parts).tolist() == [30, 4, 6]

@@ -166,8 +166,8 @@ def test_an_unfinished_output_is_not_overwritten(tmp_path: Path) -> None:
 
     again = f"{path.name}.partial.json to start over"
     assert says(fault(), f"{path}.partial", "interrupted", "add --resume", again)
-    other = fault(resume=True, made={"--beam-size": "1", "--model": "xyz"})
-    assert says(other, "--resume", f"{path}.partial", "another --beam-size, --model;", again)
+    other = fault(resume=True, made={"--beam-size": "1", "--model": "abc", "--shortlist": "map"})
+    assert says(other, "--resume", f"{path}.partial", "another --beam-size, --shortlist;", again)
     for text in (["another", *LINES[1:]], LINES[:2]):
         assert says(fault(resume=True, text=text), "--resume", "first 3 lines", "input", again)
     # A line after those that are finished may be mended.
