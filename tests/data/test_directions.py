@@ -177,7 +177,7 @@ def test_a_tag_counts_on_the_side_that_is_the_source(tokenizer: Tokenizer, tmp_p
 
 
 def test_faults_of_directions(tmp_path: Path) -> None:
-    for texts, sections, said in [
+    rows: list[Any] = [
         ([FORWARD, BACK], {"tokenizer": {"joint": False}},
          ["data.train[1].reverse", "joint", "set", "true"]),
         ([FORWARD, BACK], {"data": {"valid": BACK}},
@@ -188,7 +188,8 @@ def test_faults_of_directions(tmp_path: Path) -> None:
          ["data.stages[0].both_directions", "false", "data.stages[1].shares", "reverse"]),
         ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]}},
          ["data.stages[0].weights", "2 texts", "found 1"]),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for texts, sections, said in rows:
         with raises_saying(ConfigError, *said):
             config_of(tmp_path, *texts, **sections)
 

@@ -98,7 +98,7 @@ def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
 
 
 def test_faults_of_a_mixture() -> None:
-    for sources, values, said in [
+    rows: list[Any] = [
         ([{"share": 0.3}, {"share": 0.3}], {}, ["data.train[0].share", "add up to 1", "0.6"]),
         ([{"share": 0.5}, {"share": 0.5}, {}], {}, ["data.train[0].share", "without share", "1"]),
         (
@@ -107,7 +107,8 @@ def test_faults_of_a_mixture() -> None:
             ["data.valid[0].share", "data.train", "0.5", "remove"],
         ),
         ([{"tag": "<bt>"}], {}, ["data.train[0].tag", "user_defined_symbols", "<bt>", "add it"]),
-    ]:
+    ]
+    for sources, values, said in rows:
         with raises_saying(ConfigError, *said):
             config_from_mapping(mapping_of(sources, **values), "test")
 
@@ -116,12 +117,13 @@ TOO_LONG = ["data.train[1]", "sentences", "share", "temperature", "remove"]
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    for sources, temperature, kept, said in [
+    rows: list[Any] = [
         ([{}, {"share": 0.5}], 1, (9, 0), ["data.train[1].share", "1.de", "remove the text"]),
         # An epoch that would fill the memory.
         ([{}, {"share": 1e-8}], 1, (900, 100), TOO_LONG),
         ([{}, {}], 0.001, (900, 100), TOO_LONG),
-    ]:
+    ]
+    for sources, temperature, kept, said in rows:
         with raises_saying(DataError, *said):
             weights_of(data_of(sources, temperature=temperature), kept)
 

@@ -207,8 +207,9 @@ MANY = {"language_tokens": True,
         "train": [{"path": "a", "directions": ["de-en", "en-de", "cs-en", "de-fr"]}]}  # fmt: skip
 
 
-def test_the_direction_of_a_translation() -> None:
-    for data, source, to, direction in [
+@pytest.mark.parametrize(
+    ("data", "source", "to", "direction"),
+    [
         ({"train": [FORTH]}, None, None, "de-en"),
         ({"train": [FORTH]}, "nl", "en-GB", "de-en"),  # a test set's, which no text has
         ({"train": [FORTH], "stages": BOTH_THEN_ONE}, None, None, "de-en"),
@@ -225,9 +226,13 @@ def test_the_direction_of_a_translation() -> None:
         (MANY, None, "en", None),
         (MANY, "cs", "en", "cs-en"),
         (MANY, "cs", "fr", "cs-fr"),  # never trained
-    ]:
-        found = plan_data(data_of(**data)).direction(source, to)
-        assert (found and "-".join(found)) == direction
+    ],
+)
+def test_the_direction_of_a_translation(
+    data: dict[str, Any], source: str | None, to: str | None, direction: str | None
+) -> None:
+    found = plan_data(data_of(**data)).direction(source, to)
+    assert (found and "-".join(found)) == direction
 
 
 def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:

@@ -179,13 +179,16 @@ def test_other_spaces_are_noted_from_a_fifth_or_a_hundred_lines() -> None:
 # ----------------------------------------------------------------------------------------- messages
 
 
-def test_message() -> None:
-    for hyps, refs, metrics, parts in [
+@pytest.mark.parametrize(
+    ("hyps", "refs", "metrics", "parts"),
+    [
         (["a"] * 1200, [["a"] * 1200, ["a"] * 1199], ["bleu"], "ce 2 … 1,199 … 1,200 … check"),
         ([], [[]], ["bleu"], "hypotheses: … 0 lines … at least one"),
         (["a"], [], ["bleu"], "references: … none … give one"),
         ([REF], [[REF]], ["bleu", "mete", "BLUE"], "--metrics: … bleu, chrf … mete, BLUE … corr"),
         ([REF], [[REF]], [], "--metrics: … none … correct"),
-    ]:
-        with raises_saying(DataError, *parts.split(" … ")):
-            score_corpus(hyps, refs, metrics)
+    ],
+)
+def test_message(hyps: list[str], refs: list[list[str]], metrics: list[str], parts: str) -> None:
+    with raises_saying(DataError, *parts.split(" … ")):
+        score_corpus(hyps, refs, metrics)

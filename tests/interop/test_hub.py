@@ -256,7 +256,7 @@ def real(tmp_path: Path, cache: Path) -> Iterator[tuple[Hub, dict[str, str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[3], KINDS[-1]])
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]])
 def test_models_as_transformers_saves_them(
     real: tuple[Hub, dict[str, str]], kind: dict[str, Any], tmp_path: Path
 ) -> None:

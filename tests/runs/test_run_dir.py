@@ -158,8 +158,9 @@ def started(run_dir: Path, tiny_mapping: Mapping[str, Any]) -> Path:
 DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0}
 
 
-def test_changed_keys_are_reported(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
-    for changes, said in [
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
         ({}, []),
         (
             {"train": {"max_steps": 99}, "batch": {"tokens_per_update": 700}},
@@ -175,9 +176,13 @@ def test_changed_keys_are_reported(started: Path, tiny_mapping: Mapping[str, Any
                 "model.activation_dropout: was None, now 0.0",
             ],
         ),
-    ]:
-        assert sorted(check_same_run(started, config_of(tiny_mapping, changes))) == sorted(said)
-        assert check_same_run(started / "new", config_of(tiny_mapping, changes)) == []
+    ],
+)
+def test_changed_keys_are_reported(
+    changes: Mapping[str, Any], said: list[str], started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
+    assert sorted(check_same_run(started, config_of(tiny_mapping, changes))) == sorted(said)
+    assert check_same_run(started / "new", config_of(tiny_mapping, changes)) == []
 
 
 def test_a_run_of_an_earlier_version_is_refused_but_set_aside(

@@ -128,6 +128,7 @@ def test_a_compilation_after_the_first_update_is_logged(
     assert "update 3: the model was compiled again, 4 times in all; if that continues" in log
 
 
+@pytest.mark.slow
 def test_too_many_graphs_end_compiling_with_a_message(
     trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

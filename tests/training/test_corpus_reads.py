@@ -23,12 +23,12 @@ from mt.training.trainer import Outcome, Trainer
 
 # What looks at the beginning of a file may read besides.
 HEAD = 1 << 18
-PAIRS = 20_000
+PAIRS = 8_000
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Texts of over 1 MB, and the same pairs as a table."""
+    """Texts of twice that size and more, and the same pairs as a table."""
     pairs = [(f"satz {i} " + "wort " * 12, f"sentence {i} " + "word " * 12) for i in range(PAIRS)]
     for side, name in enumerate(("a.de", "a.en")):
         lines = "".join(pair[side] + "\n" for pair in pairs)
@@ -108,7 +108,7 @@ def test_lines_tell_of_the_first_reading(
     train(config, corpus / "run", "cpu")
     log = log_of(corpus / "run")
     for lines in (log, capsys.readouterr().err):
-        assert lines.count("reading data.train: 19,000 pairs, ") == 1
+        assert lines.count(f"reading data.train: {PAIRS - 1000:,} pairs, ") == 1
     assert log.index("reading data.train") < log.index("run directory")
 
 

@@ -180,7 +180,7 @@ def test_untied_weights_by_two_processes_equal_one(settings: Mapped, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (2, 3)])
 def test_a_run_resumes_with_another_number_of_processes(
     first: int, second: int, settings: Mapped, alone: Path, tmp_path: Path
 ) -> None:

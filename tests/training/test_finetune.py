@@ -225,7 +225,7 @@ CHANGED = {"vocab_size": 400, "type": "unigram", "character_coverage": 1.0}
 def test_weights_that_do_not_fit_are_refused_with_all_reasons(
     base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path
 ) -> None:
-    for before, now, reasons in [
+    rows: list[Any] = [
         (
             {},
             {"model": {"d_model": 64, "attention_bias": False}},
@@ -254,7 +254,8 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
             {},
             [["target embedding and output", TIED, "model.tie_embeddings to false"]],
         ),
-    ]:
+    ]
+    for before, now, reasons in rows:
         base = base_of(**before)
         said = message(fine_tuned(base, now), tmp_path / "run", ConfigError)
         for line, parts in zip(said.split("\n"), reasons, strict=True):

@@ -132,11 +132,16 @@ def test_what_stays_of_duplicates_is_a_part_of_the_store() -> None:
     check_changes("store", train=[TEXTS[0], TEXTS[1] | {"weight": 2.0}])
 
 
-def test_the_size_of_updates_and_the_seed_change_the_plan() -> None:
-    for what, changes in [
+@pytest.mark.parametrize(
+    ("what", "changes"),
+    [
         ("nothing", {"batch": BatchConfig(tokens_per_update=300, tokens_per_batch=20)}),
         ("nothing", {"batch": BatchConfig(tokens_per_update=300, tokens_per_batch="auto")}),
         ("plan", {"batch": BatchConfig(tokens_per_update=301)}),
         ("plan", {"seed": 2}),
-    ]:
-        check_changes(what, **changes)
+    ],
+)
+def test_the_size_of_updates_and_the_seed_change_the_plan(
+    what: str, changes: dict[str, Any]
+) -> None:
+    check_changes(what, **changes)

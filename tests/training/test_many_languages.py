@@ -279,7 +279,11 @@ def test_a_run_stopped_in_a_stage_resumes_exactly(
 ) -> None:
     augmented = {"augment": {"caps": 0.4, "typos": 0.3, "join": 0.3}}
     changes: dict[str, Any] = {
-        "data": {"stages": [{"until": {"updates": 4}} | augmented, {"weights": [1, 0] * 5 + [2]}]},
+        "data": {
+            "stages": [{"until": {"updates": 4}} | augmented, {"weights": [1, 0] * 5 + [2]}],
+            "valid": None,
+            "test": [],
+        },
         "train": {"max_steps": 7, "valid_every": 7},
         "model": {"dropout": 0.1},
     }

@@ -119,7 +119,7 @@ def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> N
 
 
 def test_faults_of_stages() -> None:
-    for stages, said in [
+    rows: list[Any] = [
         ([{}, {}], ["data.stages[0].until", "nothing", "{updates: 2000}"]),
         ([{"until": {"updates": 3}}], ["data.stages[0].until", "null", "last stage"]),
         ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "data.valid", "add it"]),
@@ -142,7 +142,8 @@ def test_faults_of_stages() -> None:
         ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
         ([{"augment": {"caps": 0.9, "title": 0.3}}], ["data.stages[0].augment.caps", "1.2"]),
-    ]:
+    ]
+    for stages, said in rows:
         with raises_saying(ConfigError, *said):
             data_of(*stages)
 
