@@ -218,11 +218,13 @@ class Epochs:
         return updates
 
     def within(self, updates: float) -> float:
-        """The epochs that have about so many updates."""
-        epochs = updates / self.lengths[-1]
-        for _ in range(5):  # shares of stages are whole epochs, so that updates grow in steps
-            epochs *= updates / self.updates(epochs)
-        return epochs
+        """The epochs that have about so many updates, by bisection."""
+        # Where stages end at shares, which are whole epochs, the updates grow in steps.
+        low, high = 0.0, updates / min(self.lengths)
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.updates(middle) <= updates else (low, middle)
+        return low
 
 
 def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog) -> float | None:

@@ -95,7 +95,7 @@ def test_a_training_takes_the_time_that_is_given(
         "train": {"max_minutes": wanted * 100 / 60 / 0.9, "max_epochs": "auto", "max_steps": 99},
     }
     outcome = train(quick_config(BLIND, values), tmp_path, "cpu", dry_run=True)
-    updates = int(re.search(r"updates to do +(\d+)", outcome.reason)[1])
+    (updates,) = map(int, re.findall(r"updates to do +(\d+)", outcome.reason))
     assert wanted - 4 <= updates <= wanted  # of the first epoch's length; preparation takes some
 
     values["train"] |= {"max_steps": 1}

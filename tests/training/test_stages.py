@@ -24,7 +24,7 @@ from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.prepare import settle_length, with_ends_in_numbers
+from mt.training.prepare import Epochs, settle_length, with_ends_in_numbers
 from mt.training.selection import Criterion
 from mt.training.trainer import Trainer
 
@@ -105,10 +105,11 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
     """Of 36, twelve of 15 updates and the others of 10; a stall may come at once."""
     data = data_of({"until": until, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0])
     config = config_from_mapping({"train": {"max_epochs": 36}}, "test")
-    data = with_ends_in_numbers(data, config.train)
+    epochs = Epochs(data, plans_of(data), config.train)
     log: Any = SimpleNamespace(say=str)
-    settled = settle_length(config, data, plans_of(data), log)
+    settled = settle_length(config, epochs, log)
     assert settled.train.max_steps == log.total == steps
+    assert epochs.within(steps) == pytest.approx(36)
 
 
 def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> None:
