@@ -24,6 +24,7 @@ from mt.search.constraints import (
     no_repeat_ngram,
     repetition_penalty,
 )
+from mt.search.options import SearchOptions
 from mt.search.search import beam_search, greedy_search
 
 VOCAB = 7
@@ -52,6 +53,9 @@ def test_forbidden_pieces_and_no_end_before_so_many_tokens() -> None:
     assert changed(partial(forbid, []), [[A]]) == [without()]
     for past, forbidden in (([], [EOS]), ([A], [EOS]), ([A, B], [])):
         assert changed(partial(min_length, 2), [past]) == [without(*forbidden)]
+    no_vocabulary: Any = None
+    for least in (0, 1):
+        assert len(SearchOptions(min_length=least).constraints(no_vocabulary)) == least
 
 
 def test_a_piece_that_was_used_is_penalised_once() -> None:

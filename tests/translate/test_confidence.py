@@ -11,14 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Mt, lines_of, log_of, refused
-from messages import says
+from messages import raises_saying, says
 
 import mt as package
-from mt.errors import DataError
+from mt.errors import ConfigError, DataError
 from mt.model.checkpoint import average_run
 from mt.runs.model_folder import find_model, read_meta, write_meta
 from mt.training.calibration import fit_best, good_lines, reliability
-from mt.translate.confidence import RIDGE, WORST_SCORE, Confidence, confidence_of, features, fit
+from mt.translate.confidence import (
+    RIDGE,
+    WORST_SCORE,
+    AddConfidence,
+    Confidence,
+    confidence_of,
+    features,
+    fit,
+)
+from mt.translate.lines import Line, Translation
 
 Row = dict[str, float]
 
@@ -61,6 +70,7 @@ def test_a_fit_that_tells_nothing_is_refused_and_one_that_tells_all_is_finite() 
         with pytest.raises(DataError) as error:
             fit(texts, labels, 1.0)
         assert says(str(error.value), "a fit of confidence needs at least 20 lines", count)
+    assert fit(rows[:20], good[:20], 1.0).lines == 20
     separable = [row["score"] > -1 for row in rows]
     fitted = fit(rows, separable, 1.0)
     assert all(map(math.isfinite, fitted.weights.values()))
@@ -89,6 +99,16 @@ def test_reliability_is_counted_by_hand() -> None:
     assert (measured.lines, measured.good) == (7, pytest.approx(4 / 7))
     assert math.isnan(reliability([0.1, 0.2], [True, True]).auc)
     assert good_lines(["a b c d", "x"], [["a b c d", "y"]]) == [True, False]
+
+
+def test_a_step_takes_scores_of_its_length_penalty_and_an_empty_output_is_not_sure() -> None:
+    fitted = fit(*drawn(400), 1.0)
+    for penalty in (0.5, 1.5):
+        with raises_saying(ConfigError, "fitted for length penalty 1", f"uses {penalty}"):
+            AddConfidence(fitted, penalty)
+    blank, lost = Line(1, ""), Line(2, "a", translation=Translation(("",), (-1.0,), flags=("e",)))
+    AddConfidence(fitted, 1.0).after([blank, lost])
+    assert [line.translation.confidence for line in (blank, lost)] == [1.0, 0.0]
 
 
 def test_training_fits_it_and_translations_have_it(

@@ -168,7 +168,8 @@ def test_an_unfinished_output_is_not_overwritten(tmp_path: Path) -> None:
     assert says(fault(), f"{path}.partial", "interrupted", "add --resume", again)
     other = fault(resume=True, made={"--beam-size": "1", "--model": "abc", "--shortlist": "map"})
     assert says(other, "--resume", f"{path}.partial", "another --beam-size, --shortlist;", again)
-    for text in (["another", *LINES[1:]], LINES[:2]):
+    cut_elsewhere = ["line 0line", " 1", *LINES[2:]]
+    for text in (["another", *LINES[1:]], LINES[:2], cut_elsewhere):
         assert says(fault(resume=True, text=text), "--resume", "first 3 lines", "input", again)
     # A line after those that are finished may be mended.
     assert work(path, resume=True, text=[*LINES[:9], "mended"]) == [*LINES[3:9], "mended"]
