@@ -116,12 +116,12 @@ def test_time_that_is_too_short_or_longer_than_needed(
 ) -> None:
     """Nothing makes a training longer than its config says."""
     command = ["train", "-c", tiny_config, "--run-dir", tmp_path / "run", "--dry-run"]
-    for time, fragments in (
-        ("1x", ("--time", "90m", "'1x'")),
-        ("0m", ("--time", "found '0m'")),
-        ("1s", ("train.max_minutes", "no time to train", "0.0166", "raise it")),
+    for option, value, fragments in (
+        ("--time", "1x", ("--time", "90m", "'1x'")),
+        ("--time", "0m", ("--time", "found '0m'")),
+        ("--set", "train.max_minutes=1e-4", ("train.max_minutes", "no time", "0.0001", "raise it")),
     ):
-        ended = mt(*command, "--time", time)
+        ended = mt(*command, option, value)
         assert ended.code == 2
         assert says(ended.err, *fragments)
     ended = mt(*command, "--time", "100h", "--set", "train.max_epochs=0.5")
