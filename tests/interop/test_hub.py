@@ -78,6 +78,8 @@ def test_imports_a_model_by_its_name(hub: Hub, tmp_path: Path, mt: Mt) -> None:
     assert says(ended.err, "fetching the weights", commit, "10,026 parameters", NAME, commit)
     assert not {*OTHER_FILES} & {*hub.fetched()}
     assert any("model.safetensors bytes=23000-" in line for line in hub.asked)
+    weights = [line for line in hub.asked if "/resolve/" in line and "model.safetensors" in line]
+    assert all(f"/resolve/{commit}/" in line for line in weights)  # not of a newer commit
     assert not list(tmp_path.rglob("*.incomplete"))
     import_model(hub.models[NAME], tmp_path / "by-folder")
     metas = [read_meta(tmp_path / name, []) for name in ("by-name", "by-folder")]

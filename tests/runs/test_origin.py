@@ -15,7 +15,7 @@ from marian_models import SAVED
 from messages import says
 
 from mt.api import export
-from mt.data.reading.corpus_record import CorpusRecord, files_in
+from mt.data.reading.corpus_record import CorpusRecord, TrainedCorpus, files_in
 from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import average_models, average_run, load_model
@@ -23,6 +23,7 @@ from mt.runs.manifest import read_manifest
 from mt.runs.model_folder import read_meta
 from mt.runs.origin import (
     Start,
+    continued,
     corpora_of_output,
     corpora_of_text,
     history_of,
@@ -135,6 +136,17 @@ def test_exported_files_of_one_name_stay_apart() -> None:
     exported = start.without_folders()
     names = ["X/t.de", "B/t.de", "B/t.de (2)", "t.de", "own.de"]
     assert exported.files == {name: {"by": path} for name, path in zip(names, paths, strict=True)}
+
+
+def test_only_equal_corpora_are_one_and_only_starts_with_updates_count() -> None:
+    corpus = TrainedCorpus.of_unknown_origin("A", "not recorded")
+    others = [{"licence": "CC0-1.0"}, {"changed": ["a.de"]}, {"cleaned": ["a.de"]}]
+    different = [corpus, *(corpus.model_copy(update=other) for other in others)]
+    assert merged(different) == different
+    assert merged([corpus.used("b"), corpus.used("c", "b")]) == [corpus.used("b", "c")]
+    start = Start(model="", began_from="", from_update=4, corpora=[corpus])
+    assert continued([], start, 4) == []
+    assert [entry["to_update"] for entry in continued([], start, 5)] == [5]
 
 
 def test_models_that_began_from_others_keep_their_corpora(
