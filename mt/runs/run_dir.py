@@ -219,9 +219,6 @@ def settle_auto(
     `kept_size` is the size of a vocabulary that is kept from another model.
     """
     if saved := saved_config(run_dir):
-        if config.train.max_minutes and checkpoints(run_dir):  # it was measured what fits
-            lasting = {"max_epochs": saved.train.max_epochs}
-            config = config.model_copy(update={"train": config.train.model_copy(update=lasting)})
         sizes = Sizes(saved.tokenizer.size, saved.model.dropout_p, saved.train.epochs)
         config, told = replace_auto(config, sizes)
         return config, told and f"{told}, since this run was started"

@@ -151,7 +151,7 @@ def _train(
         explain_write_errors(run_dir),
         explain_failures(device),
     ):
-        if has_auto(config) or config.train.max_minutes:  # not in what has been written
+        if has_auto(config):  # not in what has been written
             config = load_config(str(path)).config
         for line in notes:
             log.say(line)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -37,14 +37,14 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
-from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints
+from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints, read_meta
 from mt.runs.origin import Start, corpora_of_text, files_of
-from mt.runs.run_dir import CLEANED, STORE, write_config
+from mt.runs.run_dir import CLEANED, STORE
 from mt.runtime.distributed import World
 from mt.runtime.failures import explain_failures
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
-from mt.training.timing import typical_update
+from mt.training.timing import seconds_of, typical_update
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -63,6 +63,7 @@ PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 SENTENCES_SAMPLE = 2_000
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9
+FITTING = "epochs_in_time"  # the key of `meta.json` with the epochs that fitted
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,7 @@ def prepare(
     epochs = Epochs(data, plans, config.train)
     if (fitting := epochs_in_time(epochs, updater, started, log)) is not None:
         train = config.train.model_copy(update={"max_epochs": fitting})
-        config, given = (each.model_copy(update={"train": train}) for each in (config, given))
-        world.on_main(partial(write_config, log.run_dir, given))
+        config = config.model_copy(update={"train": train})
     recorded = given.model_copy(update={"batch": updater.config.batch})
     data = with_ends_in_numbers(data, config.train)
     config = settle_length(config, epochs, log)
@@ -228,27 +228,43 @@ class Epochs:
 
 
 def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog) -> float | None:
-    """The epochs that fit into `train.max_minutes`, which count from `started`.
+    """The epochs that fit into `train.max_minutes`, counted from `started`; None where more fit.
 
-    None if nothing lowers `train.max_epochs`: without such a limit, where more would fit, and in a
-    run that has a checkpoint, which keeps its epochs. Raises ConfigError if no time is left.
+    A run with a checkpoint keeps the number that it began with, or has none. Raises ConfigError if
+    no time is left.
     """
-    minutes, most, world = epochs.train.max_minutes, epochs.train.epochs, updater.world
-    if minutes is None or world.on_main(lambda: bool(checkpoints(log.run_dir))):
+    world, minutes = updater.world, epochs.train.max_minutes
+    if minutes is None:
         return None
+    if world.on_main(lambda: bool(checkpoints(log.run_dir))):
+        kept = world.on_main(lambda: read_meta(checkpoints(log.run_dir)[-1], []).get(FITTING))
+        said = "all its epochs" if kept is None else f"{kept:g} epochs"
+        log.say(f"train.max_minutes: the run keeps {said}, as it was started")
+        return kept
     log.say("train.max_minutes: timing typical updates")
     timed = explain_failures(updater.device)(typical_update)
     seconds = world.all_or_raise(lambda: timed(updater, epochs.plans[0]))
+    seconds += seconds_of(updater, world.sum_gradients, updater.model.parameters())
+    updater.optimizer.zero_grad(set_to_none=True)
     per_update = max(world.all_gather(seconds))
-    gone = max(world.all_gather(time.perf_counter() - started))
+    gone = time.perf_counter() - started
+    return world.on_main(lambda: _fitting(epochs, minutes, gone, per_update, log))
+
+
+def _fitting(
+    epochs: Epochs, minutes: float, gone: float, per_update: float, log: RunLog
+) -> float | None:
+    """The epochs that fit, if `gone` seconds have passed and an update takes `per_update`."""
     left = UPDATES_SHARE * 60 * minutes - gone
     if left < per_update:
         raise ConfigError(
             f"train.max_minutes: leaves no time to train, found {minutes:g}: the data took "
             f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
         )
+    if left / per_update >= epochs.train.max_steps:
+        return None
     fitting = epochs.within(left / per_update)
-    if most is not None and fitting >= most:
+    if epochs.train.epochs is not None and fitting >= epochs.train.epochs:
         return None
     fitting = float(f"{fitting:.3g}")
     log.say(
@@ -258,27 +274,28 @@ def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog
     return fitting
 
 
-def settle_length(config: Config, lengths: Epochs, log: RunLog) -> Config:
+def settle_length(config: Config, epochs: Epochs, log: RunLog) -> Config:
     """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
 
     Raises ConfigError if a cosine has no updates left after its warm-up.
     """
-    epochs, most = config.train.epochs, config.train.max_steps
-    if epochs is None:
+    n_epochs, most = config.train.epochs, config.train.max_steps
+    if n_epochs is None:
         return config
-    updates = lengths.updates(epochs)
+    updates = epochs.updates(n_epochs)
     wanted = max(1, round(min(updates, 1e15)))  # 1e308 epochs are infinitely many updates
-    of = " and ".join(f"{length:,}" for length in lengths.lengths)
+    of = " and ".join(f"{length:,}" for length in epochs.lengths)
+    capped = f"; train.max_steps ends training after {most:,}" if most < wanted else ""
     log.say(
-        f"train.max_epochs: {epochs:g} epoch{'s' * (epochs != 1)} of {of} updates are {wanted:,} "
-        "updates" + (f"; train.max_steps ends training after {most:,}" if most < wanted else "")
+        f"train.max_epochs: {n_epochs:g} epoch{'s' * (n_epochs != 1)} of {of} updates are "
+        f"{wanted:,} updates{capped}"
     )
     log.total = min(most, wanted)
     warmup = config.optim.warmup_steps
     if config.optim.schedule == "cosine" and warmup >= log.total:
         raise ConfigError(
             f"optim.warmup_steps: must be below the {log.total:,} updates of train.max_epochs with "
-            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs"
+            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
         )
     train = config.train.model_copy(update={"max_steps": log.total})
     return config.model_copy(update={"train": train})

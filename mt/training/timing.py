@@ -57,7 +57,8 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
     n_padded = sum(sum(plan.n_tokens(batch)) for batch in counted)
     tokens_per_update = n_padded / min(len(updates), N_COUNTED) / world.size
     step = seconds_of(updater, updater.skip_step)
-    return float(np.median(per_token)) * tokens_per_update + step
+    median = float(np.median(per_token)) if per_token else 0.0  # this rank may have no sentence
+    return median * tokens_per_update + step
 
 
 def seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:

@@ -41,7 +41,7 @@ from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
 from mt.training.outcome import Outcome, finished, stopped_by
-from mt.training.prepare import Prepared, several_sentences, start_on
+from mt.training.prepare import FITTING, Prepared, several_sentences, start_on
 from mt.training.runlog import Meter, format_duration
 from mt.training.signals import Signals, StopRequestedError
 
@@ -91,6 +91,8 @@ class Trainer:
         }
         if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
+        if prepared.config.train.max_epochs != prepared.recorded.train.max_epochs:
+            self.meta[FITTING] = prepared.config.train.max_epochs
         # The starts before this one, those of the model that it began from first.
         self.earlier: list[Start] = []
         self.start = self.world.on_main(lambda: start_on(prepared, self.run_dir))
