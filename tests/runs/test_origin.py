@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -140,7 +141,11 @@ def test_exported_files_of_one_name_stay_apart() -> None:
 
 def test_only_equal_corpora_are_one_and_only_starts_with_updates_count() -> None:
     corpus = TrainedCorpus.of_unknown_origin("A", "not recorded")
-    others = [{"licence": "CC0-1.0"}, {"changed": ["a.de"]}, {"cleaned": ["a.de"]}]
+    others: list[dict[str, Any]] = [
+        {"licence": "CC0-1.0"},
+        {"changed": ["a.de"]},
+        {"cleaned": ["a.de"]},
+    ]
     different = [corpus, *(corpus.model_copy(update=other) for other in others)]
     assert merged(different) == different
     assert merged([corpus.used("b"), corpus.used("c", "b")]) == [corpus.used("b", "c")]
