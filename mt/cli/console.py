@@ -118,9 +118,9 @@ def print_result(text: str, is_printable: bool = False) -> None:
 
 
 def drop_unwritable() -> None:
-    """Discard output that cannot be written, or Python would complain again at exit."""
-    try:
-        if sys.stdout:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Discard what stdout and stderr cannot write, or Python would complain again at exit."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

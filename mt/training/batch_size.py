@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import assert_never
 
 from mt.data.tokens.plan import MOST_ROWS, SHARES
-from mt.errors import CheckpointError, TooLittleMemoryError
-from mt.runs.model_folder import checkpoints, read_meta
+from mt.errors import TooLittleMemoryError
+from mt.runs.model_folder import newest_meta
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,
@@ -81,7 +79,7 @@ def settle_batch_size(config: Config, updater: Updater, lengths: list[int], log:
         case _:
             assert_never(given)
     world = updater.world
-    tokens = world.on_main(lambda: _from_checkpoint(log.run_dir))
+    tokens = world.on_main(lambda: newest_meta(log.run_dir).get(MEASURED))
     origin = "since this run was started"
     if tokens is None and not measured:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
@@ -93,14 +91,6 @@ def settle_batch_size(config: Config, updater: Updater, lengths: list[int], log:
     log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
     batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
     return config.model_copy(update={"batch": batch})
-
-
-def _from_checkpoint(run_dir: Path) -> int | None:
-    """The number that the newest readable checkpoint holds."""
-    for folder in reversed(checkpoints(run_dir)):
-        with suppress(CheckpointError):  # a damaged one is reported on resuming
-            return read_meta(folder, []).get(MEASURED)
-    return None
 
 
 def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:

@@ -37,7 +37,7 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
-from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints, read_meta
+from mt.runs.model_folder import SEVERAL_SENTENCES, newest_meta
 from mt.runs.origin import Start, corpora_of_text, files_of
 from mt.runs.run_dir import CLEANED, STORE
 from mt.runtime.distributed import World
@@ -236,8 +236,8 @@ def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog
     world, minutes = updater.world, epochs.train.max_minutes
     if minutes is None:
         return None
-    if world.on_main(lambda: bool(checkpoints(log.run_dir))):
-        kept = world.on_main(lambda: read_meta(checkpoints(log.run_dir)[-1], []).get(FITTING))
+    if meta := world.on_main(lambda: newest_meta(log.run_dir)):
+        kept: float | None = meta.get(FITTING)
         said = "all its epochs" if kept is None else f"{kept:g} epochs"
         log.say(f"train.max_minutes: the run keeps {said}, as it was started")
         return kept

@@ -93,6 +93,7 @@ def test_a_result_on_a_full_disk_and_into_a_closed_pipe(
 ) -> None:
     """Of `mt config check`, whose one line stays in Python's buffer until it is flushed."""
     options: dict[str, Any] = {"capture_output": False, "stderr": subprocess.PIPE}
+    options["env"] = {"PYTHONUNBUFFERED": ""}  # as where it is not set
     check = partial(run_mt, "config", "check", "-c", tiny_config, **options)
     with open("/dev/full", "wb") as file:
         ended = check(stdout=file.fileno())
