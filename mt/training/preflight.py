@@ -20,7 +20,12 @@ from mt.model.checkpoint import LoadedModel
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.training.runlog import format_duration
-from mt.training.timing import SECONDS_OF_TIMING, seconds_of, seconds_of_update
+from mt.training.timing import (
+    SECONDS_OF_TIMING,
+    seconds_of,
+    seconds_of_exchange,
+    seconds_of_update,
+)
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
@@ -58,7 +63,8 @@ def run_preflight(
     explained = explain_failures(prepared.updater.device)(_run_on_this_rank)
     preflight = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
     memory_mb = max(world.all_gather(preflight.memory_mb))
-    seconds = max(world.all_gather(preflight.seconds_per_update))
+    exchange = seconds_of_exchange(prepared.updater)
+    seconds = max(world.all_gather(preflight.seconds_per_update + exchange))
     return replace(preflight, memory_mb=memory_mb, seconds_per_update=seconds)
 
 

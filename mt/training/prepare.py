@@ -44,7 +44,7 @@ from mt.runtime.distributed import World
 from mt.runtime.failures import explain_failures
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
-from mt.training.timing import seconds_of, typical_update
+from mt.training.timing import seconds_of_exchange, typical_update
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -244,9 +244,7 @@ def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog
     log.say("train.max_minutes: timing typical updates")
     timed = explain_failures(updater.device)(typical_update)
     seconds = world.all_or_raise(lambda: timed(updater, epochs.plans[0]))
-    seconds += seconds_of(updater, world.sum_gradients, updater.model.parameters())
-    updater.optimizer.zero_grad(set_to_none=True)
-    per_update = max(world.all_gather(seconds))
+    per_update = max(world.all_gather(seconds + seconds_of_exchange(updater)))
     gone = time.perf_counter() - started
     return world.on_main(lambda: _fitting(epochs, minutes, gone, per_update, log))
 

@@ -61,6 +61,13 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
     return median * tokens_per_update + step
 
 
+def seconds_of_exchange(updater: Updater) -> float:
+    """Seconds in which the ranks sum their gradients after each update; all of them take part."""
+    seconds = seconds_of(updater, updater.world.sum_gradients, updater.model.parameters())
+    updater.optimizer.zero_grad(set_to_none=True)
+    return seconds
+
+
 def seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
     """Seconds that `call` takes on the device."""
     if updater.device.is_cuda:

@@ -24,6 +24,7 @@ from mt.config.plan import plan_data
 from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
+from mt.runtime.distributed import World
 from mt.training import launch, loss, timing, update
 from mt.training.launch import train
 from mt.training.outcome import Outcome
@@ -157,7 +158,7 @@ class StandIn:
 
     That is 1 ms a padded token, four times as much for the largest 2 % of the batches, as where
     they no longer fit into a cache, and 30 s more for the very first one, which loads libraries. A
-    step of the optimiser takes 0.4 s, a third of a small update.
+    step of the optimiser takes 0.4 s, a third of a small update; the exchange of gradients 0.6 s.
     """
 
     def __init__(
@@ -173,10 +174,11 @@ class StandIn:
         self.loading = 30.0
         self.n_batches = 0
         self.now = 0.0
-        self.mean = sum(map(self.seconds_of, sizes)) / len(updates) + 0.4
+        self.mean = sum(map(self.seconds_of, sizes)) / len(updates) + 0.4 + 0.6
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(Updater, "dry_run_step", lambda _, batch: self.run(batch))
         monkeypatch.setattr(Updater, "skip_step", lambda _: self.wait(0.4))
+        monkeypatch.setattr(World, "sum_gradients", lambda _, weights: self.wait(0.6))
 
     def seconds_of(self, n_padded: int) -> float:
         return n_padded * self.per_token * (4 if n_padded > self.cached else 1)
@@ -223,6 +225,8 @@ def test_the_time_told_is_that_of_the_plan(
     told = run_preflight(prepared, 0, said.append)
     assert told.seconds_per_update == pytest.approx(clock.mean, rel=0.2)
     assert said[-1] == "preflight: timing typical updates"
+    alone = timing.typical_update(prepared.updater, prepared.plans[0])
+    assert alone == pytest.approx(clock.mean - 0.6, rel=0.2)
 
 
 @pytest.mark.parametrize(("slower", "n_timed"), [(0.01, None), (1000, 1)])
