@@ -124,6 +124,10 @@ def test_time_that_is_too_short_or_longer_than_needed(
         ended = mt(*command, option, value)
         assert ended.code == 2
         assert says(ended.err, *fragments)
+    # Epochs would move the ends of stages, where it is the updates that end the training.
+    ended = mt(*command, "--time", "100h", "--set", "train.max_steps=9")
+    assert ended.code == 0
+    assert "epochs fit" not in ended.err
     ended = mt(*command, "--time", "100h", "--set", "train.max_epochs=0.5")
     assert "epochs fit" not in ended.err
     assert "0.5 epochs of" in ended.err
