@@ -14,32 +14,17 @@ from __future__ import annotations
 import importlib
 import inspect
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+    from mt.data.tokens.batches import Packed
     from mt.runtime.devices import Device
 
 varlen_attn: Any = None  # see `load_varlen_attn`
-
-
-class Packed(NamedTuple):
-    """Where the sentences of a row are."""
-
-    places: Tensor  # (N,) of each token in its sentence, from 0
-    starts: Tensor  # (B + 1,) int32: where each sentence starts, and the end of the last one
-    longest: int  # no sentence has more tokens
-
-
-def pack(ids: Tensor, positions: Tensor) -> tuple[Tensor, Packed]:
-    """Put the tokens at `positions` (N,) of the flattened ids (B, T) into one row (1, N)."""
-    rows, longest = ids.shape
-    ends = torch.arange(rows + 1, device=ids.device) * longest  # (B + 1,) of the rows of ids
-    starts = torch.searchsorted(positions, ends, out_int32=True)
-    return ids.flatten()[positions][None], Packed(positions % longest, starts, longest)
 
 
 def attend_packed(

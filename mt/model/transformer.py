@@ -23,11 +23,12 @@ from typing_extensions import assert_never
 
 from mt.model.attention import attention_bias
 from mt.model.cpu_ops import attend, dropout, relu_dropout
-from mt.model.packed import Packed, attend_packed, pack
+from mt.model.packed import attend_packed
 from mt.model.weight_copies import CastWeights
 
 if TYPE_CHECKING:
     from mt.config.schema import ModelConfig
+    from mt.data.tokens.batches import Packed
 
 # A function of the residual stream, (B, T, D) -> (B, T, D).
 Sublayer = Callable[[Tensor], Tensor]
@@ -363,18 +364,16 @@ class Transformer(nn.Module):
         src: Tensor,
         tgt_in: Tensor,
         src_mask: Tensor,
-        src_positions: Tensor | None = None,
-        tgt_positions: Tensor | None = None,
+        packed: tuple[Packed, Packed] | None = None,
     ) -> Tensor:
         """Encode and decode. -> (B, T, D), of which `output` makes logits (B, T, V)
 
-        With positions (M,) and (N,), those of the tokens in flattened src and tgt_in, nothing is
-        computed for padding (`can_pack`). -> (1, N, D)
+        packed: where the sentences of src (1, M) and of tgt_in (1, N) are, if nothing is computed
+        for padding (`can_pack`). -> (1, N, D)
         """
-        if src_positions is None or tgt_positions is None:
+        if packed is None:
             return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
-        src, sources = pack(src, src_positions)  # (1, M)
-        tgt_in, targets = pack(tgt_in, tgt_positions)  # (1, N)
+        sources, targets = packed
         x = self.src_embedding(src, self.dtype, sources.places)  # (1, M, D)
         memory = self._encode(x, packed=sources)
         x = self.tgt_embedding(tgt_in, self.dtype, targets.places)  # (1, N, D)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.batches import Batch, Packed, collate
 from mt.data.tokens.tokenizer import EOS, PAD
 from mt.training.loss import LogitsGradient, logits_gradient
 
@@ -37,9 +38,9 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
     Returns its `forward`. torch.compile makes a graph of its own for each batch of one row, and by
     default for each pair of dimensions that happen to be equal. So the number of rows and both
     lengths are marked as dynamic, which makes them independent of each other, and a batch of one
-    row is computed as two equal ones. For CUDA, Inductor would make two more kinds of graphs: for
-    targets of a multiple of 8 columns, which here get one more, and for large batches. Without
-    padding, one row becomes two as well, of which the second has no tokens.
+    row is computed as two equal ones; a packed one gets a second sentence without tokens. For CUDA,
+    Inductor would make two more kinds of graphs: for targets of a multiple of 8 columns, which here
+    get one more, and for large batches.
 
     A recompilation for another reason is possible, up to `MOST_GRAPHS`; one more raises
     `FailOnRecompileLimitHit`. By default torch computes without compiling then, and says nothing.
@@ -54,16 +55,33 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
     compiled = torch.compile(model, backend=BACKEND)
     max_positions = model.config.max_positions
 
-    def forward(src: Tensor, tgt_in: Tensor, src_mask: Tensor, *positions: Tensor) -> Tensor:
-        rows, length = tgt_in.shape
-        if positions:
-            sides = [src, tgt_in, src_mask]
-            if rows == 1:
-                sides = [F.pad(part, (0, 0, 0, 1)) for part in sides]
-            for part in (*sides, *positions):
-                torch._dynamo.maybe_mark_dynamic(part, list(range(part.dim())))
-            row: Tensor = compiled(*sides, *positions)
+    @partial(torch.compile, backend=BACKEND)
+    def in_rows(src: Tensor, tgt_in: Tensor, src_mask: Tensor, *sides: Tensor) -> Tensor:
+        sources, targets = (
+            Packed(places, starts, counted.shape[0])
+            for places, starts, counted in (sides[:3], sides[3:])
+        )
+        out: Tensor = model(src, tgt_in, src_mask, (sources, targets))
+        return out
+
+    def forward(
+        src: Tensor,
+        tgt_in: Tensor,
+        src_mask: Tensor,
+        packed: tuple[Packed, Packed] | None = None,
+    ) -> Tensor:
+        if packed is not None:
+            sides = list[Tensor]()
+            for places, starts, longest in packed:
+                if len(starts) == 2:
+                    starts = torch.cat([starts, starts[1:]])
+                # Each `longest` would have a graph of its own, were it not the size of a tensor.
+                sides += [places, starts, src.new_empty(longest, 0)]
+            for part in (src, tgt_in, src_mask, *sides):
+                torch._dynamo.maybe_mark_dynamic(part, part.dim() - 1 if part.numel() else 0)
+            row: Tensor = in_rows(src, tgt_in, src_mask, *sides)
             return row
+        rows, length = tgt_in.shape
         # Flash attention saves a row for each head, whose alignment Inductor looks at.
         if length % 8 == 0 and length < max_positions:
             tgt_in = F.pad(tgt_in, (0, 1), value=PAD)

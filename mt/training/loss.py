@@ -237,8 +237,8 @@ def batch_loss(
     """
     if not rdrop:
         given = batch.src, batch.tgt_in, batch.src_mask
-        if batch.src_positions is not None:
-            hidden = forward(*given, batch.src_positions, batch.tgt_positions)[0]  # (N, D)
+        if batch.packed is not None:
+            hidden = forward(*given, batch.packed)[0]  # (N, D)
         else:
             hidden = forward(*given).flatten(0, 1)[batch.tgt_positions]  # (N, D) of (B * T, D)
         return smoothed_cross_entropy(

@@ -141,7 +141,7 @@ class Updater:
                 self._dry_run(batch)
             except TooLittleMemoryError:
                 self.optimizer.zero_grad(set_to_none=True)
-                if len(batch.src) <= 2:
+                if len(batch.src) <= 2:  # it is padded still
                     raise
                 tokens //= 2
             except MtError:
@@ -264,15 +264,14 @@ class Updater:
 
     def _out_of_memory_message(self, batch: Batch) -> str:
         """Describe a batch that does not fit into the memory, with the remedy."""
-        rows, src = batch.src.shape
-        _, tgt = batch.tgt_in.shape
+        rows, src, tgt = batch.shape
         given = self.config.batch.tokens_per_batch
         same = "(tokens_per_update keeps the training the same)"
         if rows == 1:
             remedy = "Lower data.max_tokens, or choose a smaller model"
         elif not isinstance(given, int):
             tokens = rows * max(src, tgt)
-            if batch.src_positions is not None:
+            if batch.packed is not None:
                 tokens = max(batch.n_src, batch.n_tgt)
             remedy = f"Set it to a number below {tokens:,} {same}"
         else:
@@ -289,8 +288,8 @@ class Updater:
         self._compiled_or_plain(lambda: self._dry_run(batch))
 
     def _dry_run(self, batch: Batch) -> None:
-        if self.packed and batch.src_positions is None:
-            batch = batch.packed()
+        if self.packed and batch.packed is None:
+            batch = batch.pack()
         self.model.train()
         copy_weights(self.model, self.model.dtype)
         self._backward(batch, 1.0 / batch.n_tgt)

@@ -19,8 +19,9 @@ from torch import Tensor
 from gpu_sections.decision import EFFICIENT, TODAY
 from gpu_sections.report import NotJudgedError
 from gpu_sections.setting import Setting
+from mt.data.tokens.batches import Packed
 from mt.model import transformer
-from mt.model.packed import Packed, attend_packed
+from mt.model.packed import attend_packed
 
 Way = Callable[[Tensor, Tensor, Tensor, Packed, Packed, bool], Tensor]
 KEYS = 32  # of a tile, whatever its queries

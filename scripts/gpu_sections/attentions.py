@@ -14,9 +14,9 @@ from gpu_sections.correctness import TOLERANCE, low_precision, relative, worst
 from gpu_sections.decision import ERROR
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.batches import gather_batch
+from mt.data.tokens.batches import Packed, gather_batch
 from mt.data.tokens.plan import Plan
-from mt.model.packed import Packed, load_varlen_attn, pack
+from mt.model.packed import load_varlen_attn
 
 CHECKED = 300  # pairs whose attention is compared with float64
 
@@ -35,11 +35,10 @@ def run(report: Report, setting: Setting) -> None:
 
 def sides(setting: Setting, n_pairs: int) -> tuple[Packed, Packed]:
     """Where the sentences of the first pairs are: source, target."""
-    batch = gather_batch(setting.pairs, torch.arange(n_pairs).numpy()).packed()
-    batch = batch.to(setting.torch_device)
-    assert batch.src_positions is not None
-    source, target = pack(batch.src, batch.src_positions), pack(batch.tgt_in, batch.tgt_positions)
-    return source[1], target[1]
+    batch = gather_batch(setting.pairs, torch.arange(n_pairs).numpy()).pack()
+    packed = batch.to(setting.torch_device).packed
+    assert packed is not None
+    return packed
 
 
 def inputs(setting: Setting, kind: str, n_pairs: int) -> tuple[list[Tensor], Packed, Packed]:

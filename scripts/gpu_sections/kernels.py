@@ -15,7 +15,7 @@ from gpu_sections.setting import Setting
 from mt.data.tokens.batches import Batch
 from mt.data.tokens.plan import Plan
 from mt.model.attention import attention_bias
-from mt.model.packed import attend_packed, load_varlen_attn, pack
+from mt.model.packed import attend_packed, load_varlen_attn
 from mt.runtime.devices import can_compile
 from mt.training.compilation import compile_loss
 from mt.training.loss import LogitsGradient, logits_gradient, smoothed_cross_entropy
@@ -62,8 +62,9 @@ def attention(report: Report, setting: Setting, batch: Batch) -> None:
         note = "varlen_attn needs a GPU and torch 2.11"
         report.add("attention, packed", "skipped", note=note)
         return
-    positions = batch.src_mask.flatten().nonzero().squeeze(1)
-    _, where = pack(batch.src, positions)
+    sides = batch.pack().packed
+    assert sides is not None
+    where, _ = sides
     q, k, v = (leaf(1, heads, batch.n_src, width) for _ in range(3))  # (1, H, N, K)
 
     def packed() -> None:

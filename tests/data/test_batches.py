@@ -320,6 +320,33 @@ def test_a_padded_batch_by_hand() -> None:
     } == {torch.int64}
 
 
+def test_a_packed_batch_by_hand() -> None:
+    """The same pairs, end to end: no padding is left, and where each sentence is stands beside."""
+    pairs = [(np.array([7, 8, 9]), np.array([5])), (np.array([6]), np.array([8, 9]))]
+    padded = collate(pairs)
+    batch = padded.pack()
+    assert batch.src.tolist() == [[7, 8, 9, 3, 6, 3]]
+    assert batch.tgt_in.tolist() == [[2, 5, 2, 8, 9]]
+    assert batch.tgt_out.tolist() == padded.tgt_out.tolist() == [5, 3, 8, 9, 3]
+    assert batch.src_mask.tolist() == [[True] * 6]
+    assert batch.tgt_positions.tolist() == [0, 1, 2, 3, 4]
+    assert batch.packed is not None
+    src, tgt = batch.packed
+    assert (src.places.tolist(), src.starts.tolist(), src.longest) == (
+        [0, 1, 2, 3, 0, 1],
+        [0, 4, 6],
+        4,
+    )
+    assert (tgt.places.tolist(), tgt.starts.tolist(), tgt.longest) == (
+        [0, 1, 0, 1, 2],
+        [0, 2, 5],
+        3,
+    )
+    assert src.starts.dtype == tgt.starts.dtype == torch.int32  # `varlen_attn` takes no other
+    assert batch.shape == padded.shape == (2, 4, 3)
+    assert (batch.n_src, batch.n_tgt, batch.n_padded) == (6, 5, 11)
+
+
 def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> None:
     """Also from a memory map of the store's types, and with the last sentence of the store."""
     pairs = random_pairs(300)

@@ -29,7 +29,7 @@ from messages import says
 from packed_rows import attend_each
 from torch import Tensor
 
-from mt.model.packed import Packed
+from mt.data.tokens.batches import Packed
 
 
 def where(lengths: list[int]) -> Packed:

@@ -56,10 +56,10 @@ def code_of_model(codes: list[Code], layers: int, packed: bool = False) -> tuple
     copy_weights(model := base_model(layers), torch.bfloat16)
     forward = compile_for_all_shapes(model)
     for rows, src, tgt in SHAPES:
-        ids = torch.ones(rows, src, dtype=torch.int64)
-        positions = [torch.arange(rows * length) for length in (src, tgt)] if packed else []
+        pairs = [(np.full(src - 1, 4), np.full(tgt - 1, 4))] * rows
+        batch = collate(pairs).pack() if packed else collate(pairs)
         with pytest.raises(NotRunError):
-            forward(ids, torch.ones(rows, tgt, dtype=torch.int64), ids != 0, *positions)
+            forward(batch.src, batch.tgt_in, batch.src_mask, batch.packed)
         assert len(codes) == 2
     one, other = codes
     codes.clear()

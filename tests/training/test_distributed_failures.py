@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -186,6 +187,43 @@ def test_ranks_that_disagree_roll_back_together(long: Mapped, tmp_path: Path) ->
     assert [rank.code for rank in done] == [0, 0], done[0].err + done[1].err
     assert "from update 8 back to the weights after update 4" in log_of(run)
     assert state_of(run)["train"]["rollbacks"] == 1
+
+
+def overflowing() -> None:
+    """Run mt with the loss scale of fp16; in update 6, from 0, a gradient of rank 1 overflows.
+
+    Prints the scale and the sum of all weights of this rank.
+    """
+    updater: Updater | None = None
+
+    def train_step(self: Updater, update: Update, step: int) -> Any:
+        nonlocal updater
+        updater = self
+        weight = self.model.encoder_layers[0].attention.output.weight
+        factor = math.inf if step == 6 and os.environ["RANK"] == "1" else 1.0
+        with weight.register_hook(lambda grad: grad * factor):
+            return real(self, update, step)
+
+    real, scaler = Updater.train_step, partial(torch.amp.GradScaler, init_scale=1024.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Updater, "train_step", train_step)
+        patch.setattr(torch.amp, "GradScaler", lambda device, enabled: scaler(device))
+        with suppress(SystemExit):
+            main()
+    assert updater is not None
+    weights = [weight.double().sum() for weight in updater.model.parameters()]
+    print(updater.scaler.get_scale(), float(torch.stack(weights).sum()))
+
+
+def test_an_overflow_in_one_rank_lowers_the_loss_scale_of_all(long: Mapped, tmp_path: Path) -> None:
+    """And all skip the update; ranks with two scales would sum gradients of two sizes."""
+    run = tmp_path / "run"
+    mapping = merged(long, {"train": {"max_steps": 9, "log_every": 9}})
+    first, second = run_ranks(tmp_path, command_of(mapping, run)[1:], overflowing)
+    assert first.out == second.out, first.err + second.err
+    assert first.out.startswith(b"512.0 ")
+    assert [line["skipped"] for line in metrics_of(run, "train")] == [1]
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
 
 
 @pytest.mark.slow

@@ -50,13 +50,11 @@ def test_the_model_computes_the_same_as_with_padding(
     draw = np.random.default_rng(1)
     lengths = ((5, 3), (1, 9), (12, 1), (2, 2))
     batch = collate([(draw.integers(4, 90, s), draw.integers(4, 90, t)) for s, t in lengths])
-    positions = batch.packed().src_positions, batch.tgt_positions
     found = []
-    for given in ((), positions):
+    for each in (batch, batch.pack()):
         transformer.zero_grad()
-        hidden = transformer(batch.src, batch.tgt_in, batch.src_mask, *given).flatten(0, 1)
-        if not given:
-            hidden = hidden[batch.tgt_positions]  # (N, D)
+        hidden = transformer(each.src, each.tgt_in, each.src_mask, each.packed).flatten(0, 1)
+        hidden = hidden[each.tgt_positions]  # (N, D)
         hidden.square().sum().backward()
         grads = [weight.grad for weight in transformer.parameters() if weight.grad is not None]
         found.append([hidden, *grads])
@@ -92,7 +90,7 @@ def test_what_to_lower_where_memory_ends_is_the_size_of_the_batch(
     packing(True)
     updater = trainer_of(BLIND, batch={"tokens_per_batch": None}).updater
     pairs = [(np.arange(5, 5 + n), np.arange(5, 5 + n)) for n in (40, 2, 2)]
-    message = updater._out_of_memory_message(collate(pairs).packed())
+    message = updater._out_of_memory_message(collate(pairs).pack())
     assert says(message, "batch.tokens_per_batch", "3 sentences", "below 47")
 
 

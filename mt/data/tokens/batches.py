@@ -1,18 +1,19 @@
-"""Padded batches of token ids: of pairs, or of sentences of the store.
+"""Batches of token ids, padded or packed: of pairs, or of sentences of the store.
 
-Shapes: B sentences in a batch, S and T the longest source and target in it, N target tokens
-without padding.
+Shapes: B sentences in a batch, S and T the longest source and target in it, M source tokens and N
+target tokens without padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mt.data.tokens.plan import Indices, Plan, shard_batches
@@ -23,9 +24,17 @@ if TYPE_CHECKING:
     from mt.data.tokens.store import Ids
 
 
+class Packed(NamedTuple):
+    """Where the sentences of a row without padding are, which lie end to end."""
+
+    places: Tensor  # (N,) of each token in its sentence, from 0
+    starts: Tensor  # (B + 1,) int32: where each sentence starts, and the end of the last one
+    longest: int  # no sentence has more tokens
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Padded ids. `src` = tokens + eos, `tgt_in` = bos + tokens, `tgt_out` = tokens + eos."""
+    """Ids of pairs. `src` = tokens + eos, `tgt_in` = bos + tokens, `tgt_out` = tokens + eos."""
 
     src: Tensor  # (B, S)
     src_mask: Tensor  # (B, S) True at tokens, False at padding
@@ -34,22 +43,35 @@ class Batch:
     tgt_positions: Tensor  # (N,) where the tokens of tgt_out are in a flattened (B, T)
     n_src: int  # source tokens with eos, without padding
     n_tgt: int  # target tokens with eos, without padding
-    # (M,) where the source tokens are in a flattened (B, S), if nothing is computed for padding
-    src_positions: Tensor | None = None
+    # Of a packed batch: the sentences of src, now (1, M), and of tgt_in, now (1, N).
+    packed: tuple[Packed, Packed] | None = None
 
     @property
     def n_padded(self) -> int:
         """Tokens of both sides that are computed, padding included."""
-        if self.src_positions is not None:
-            return self.n_src + self.n_tgt
         return self.src.numel() + self.tgt_in.numel()
 
-    def packed(self) -> Batch:
-        """This batch, to be computed without padding; pinned if this one is."""
-        positions = self.src_mask.flatten().nonzero().squeeze(1)
-        if self.src.is_pinned():
-            positions = positions.pin_memory()
-        return replace(self, src_positions=positions)
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """B, S and T, of a packed batch too."""
+        if self.packed is None:
+            return *self.src.shape, self.tgt_in.shape[1]
+        src, tgt = self.packed
+        return len(src.starts) - 1, src.longest, tgt.longest
+
+    def pack(self) -> Batch:
+        """This batch in one row, to be computed without padding; pinned if this one is."""
+        src, sources = _in_a_row(self.src)
+        tgt_in, targets = _in_a_row(self.tgt_in)
+        packed = replace(
+            self,
+            src=src,
+            src_mask=torch.ones_like(src, dtype=torch.bool),
+            tgt_in=tgt_in,
+            tgt_positions=torch.arange(self.n_tgt, device=src.device),
+            packed=(sources, targets),
+        )
+        return packed._map(Tensor.pin_memory) if self.src.is_pinned() else packed
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to `device`, without waiting for the copy."""
@@ -60,8 +82,24 @@ class Batch:
             pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
             return pinned.to(device, non_blocking=True)
 
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: copied(tensor) for name, tensor in tensors.items()})  # type: ignore[arg-type]
+        return self._map(copied)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """This batch with all its tensors changed."""
+        tensors = {name: change(v) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        if self.packed is None:
+            return replace(self, **tensors)  # type: ignore[arg-type]
+        src, tgt = (
+            Packed(change(side.places), change(side.starts), side.longest) for side in self.packed
+        )
+        return replace(self, packed=(src, tgt), **tensors)  # type: ignore[arg-type]
+
+
+def _in_a_row(ids: Tensor) -> tuple[Tensor, Packed]:
+    """The rows of ids (B, L) end to end without padding. (1, N)"""
+    real = ids != PAD  # (B, L)
+    starts = F.pad(real.sum(1).cumsum(0), (1, 0)).int()  # (B + 1,)
+    return ids[real][None], Packed(real.nonzero()[:, 1].contiguous(), starts, ids.shape[1])
 
 
 def pad_rows(rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None) -> Indices:
@@ -178,5 +216,5 @@ def shard_of(
     shard = shard_batches(*lengths, update, world_size, plan.packed)[rank]
     batches = [gather_batch(pairs, batch, pin) for batch in shard if len(batch)]
     if plan.packed:
-        batches = [batch.packed() for batch in batches]
+        batches = [batch.pack() for batch in batches]
     return batches, int((pairs.tgt_lengths[np.concatenate(update)] + 1).sum())
