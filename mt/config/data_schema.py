@@ -138,8 +138,8 @@ class TextEntry(Section):
     name: Text | None = key(None, "configuration of a hub data set, such as de-en", "store")
     split: NameOrCount = key(
         "train",
-        "split of a data set; for valid and test, a number: so many pairs are held out of the "
-        "first text of train, and their sentences out of all texts",
+        "split of a data set; a number, for valid and test: hold so many pairs out of the first "
+        "text of train",
         "store",
     )
     delimiter: Delimiter | None = key(
@@ -149,8 +149,7 @@ class TextEntry(Section):
     )
     quoting: Literal["csv", "none"] | None = key(
         None,
-        "csv: cells may be in quotation marks; none: a mark is text; null: csv in .csv, none "
-        "elsewhere",
+        "csv: cells may be in quotation marks; null: csv in .csv, else none",
         "store",
     )
     tags: Literal["strip", "keep"] = key(
@@ -353,14 +352,12 @@ class DataConfig(Section):
         "T: texts without share have shares in proportion to (weight times pairs)^(1/T)",
         "plan",
     )
-    clean: Clean | None = key(
-        None, "clean the training texts; {}: by the rules below; null: none", "text"
-    )
+    clean: Clean | None = key(None, "clean the training texts; {}: by the rules below", "text")
     augment: Augment | None = key(
         None,
-        "change some training pairs, other ones in each epoch; {}: the shares below; null: none",
+        "change some training pairs, other ones in each epoch; {}: the shares below",
         "plan",
     )
     stages: list[TrainingStage] | None = key(
-        None, "stages of training, each with its own mixture; null: one stage", "plan"
+        None, "stages of training, each with its own mixture", "plan"
     )

@@ -223,10 +223,10 @@ class TrainConfig(_Strict):
     max_steps: Count = key(100_000, "updates until training ends")
     max_epochs: PositiveOrAuto = key(
         None,
-        "epochs until training ends, if sooner; null: any; auto: by the number of pairs",
+        "epochs until training ends, if sooner; auto: by the number of pairs",
     )
     max_minutes: Positive | None = key(
-        None, "lower max_epochs to what fits into so many minutes, as measured; null: any"
+        None, "lower max_epochs to what fits into so many minutes, as measured"
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto", "arithmetic of the model; auto: bf16 where the device computes it fast"
@@ -237,7 +237,7 @@ class TrainConfig(_Strict):
         2000, "updates between validations, each with a checkpoint; null: 20 validations in all"
     )
     save_every_minutes: Positive | None = key(
-        30.0, "minutes between checkpoints where validations are rarer; null: none between"
+        30.0, "minutes between checkpoints where validations are rarer; null: only those"
     )
     patience: Count | None = key(
         10, "stop after so many validations without a new best; null: never"
