@@ -94,17 +94,15 @@ class TextEntry(Section):
     src: FileOrColumn | None = key(
         None,
         "source: a text file; with path: a column (name, number or a.b), language or ending; "
-        "null: data.src_lang",
+        "null: src_lang",
         "store",
     )
     tgt: FileOrColumn | None = key(
         None,
-        "target, written as src is; null: data.tgt_lang",
+        "target, written as src is; null: tgt_lang",
         "store",
     )
-    weight: Positive = key(
-        1.0, "how often its pairs are drawn, relative to the other texts", "plan"
-    )
+    weight: Positive = key(1.0, "how often its pairs are drawn, relative to other texts", "plan")
     share: Portion | None = key(
         None, "its share of an epoch's sentences, instead of weight", "plan"
     )
@@ -115,15 +113,14 @@ class TextEntry(Section):
     )
     reverse: Flag = key(
         False,
-        "train with target as source; a text listed with and without it is stored once",
+        "train with target as source; a text listed both ways is stored once",
         "plan",
     )
-    src_lang: Text | None = key(None, "code of its source language; null: data.src_lang", "plan")
-    tgt_lang: Text | None = key(None, "code of its target language; null: data.tgt_lang", "plan")
+    src_lang: Text | None = key(None, "its source language; null: data.src_lang", "plan")
+    tgt_lang: Text | None = key(None, "its target language; null: data.tgt_lang", "plan")
     directions: Annotated[list[DirectionCode], Field(min_length=1)] | None = key(
         None,
-        "with path: a text for each, such as [de-en, en-fr]; columns or files have the codes "
-        "as names",
+        "with path: a text for each, such as [de-en, en-fr], in columns or files with such names",
         "plan",
     )
     path: Text | None = key(
@@ -133,7 +130,7 @@ class TextEntry(Section):
     )
     test_set: Text | None = key(
         None,
-        "for data.valid and data.test: name of a test set that sacreBLEU fetches, such as wmt20",
+        "for valid and test: test set that sacreBLEU fetches, such as wmt20",
     )
     format: SourceFormat | None = key(
         None, "format of path; null: by its ending (.txt is tsv)", "store"
@@ -141,19 +138,18 @@ class TextEntry(Section):
     name: Text | None = key(None, "configuration of a hub data set, such as de-en", "store")
     split: NameOrCount = key(
         "train",
-        "split of the data set at path; a number, for data.valid and data.test: so many pairs are "
-        "held out of the first text of data.train, and all their sentences of every text",
+        "split of a data set; a number, for valid and test: hold so many pairs out of the first "
+        "text of train",
         "store",
     )
     delimiter: Delimiter | None = key(
         None,
-        "character between the cells of path; null: a comma in .csv, a tab elsewhere",
+        "character between cells; null: a comma in .csv, a tab elsewhere",
         "store",
     )
     quoting: Literal["csv", "none"] | None = key(
         None,
-        "csv: cells may be in quotation marks; none: a mark is text; null: csv in .csv, none "
-        "elsewhere",
+        "csv: cells may be in quotation marks; null: csv in .csv, else none",
         "store",
     )
     tags: Literal["strip", "keep"] = key(
@@ -189,12 +185,10 @@ class Clean(Section):
     )
     max_words: Length | None = key(200, "words of the longer side", "text")
     max_chars: Length | None = key(2000, "characters of the longer side", "text")
-    max_word_ratio: Ratio | None = key(
-        2.5, "ratio of the lengths in words, 3 added to both", "text"
-    )
+    max_word_ratio: Ratio | None = key(2.5, "ratio of lengths in words, 3 added to both", "text")
     max_char_ratio: Ratio | None = key(
         2.2,
-        "ratio of the lengths in characters, 15 added to both; a Chinese one counts 3",
+        "ratio of lengths in characters, 15 added to both; a Chinese one counts 3",
         "text",
     )
     min_letters: UpToOne | None = key(
@@ -227,8 +221,8 @@ class Clean(Section):
     )
     duplicates: Literal["exact", "normalised"] | None = key(
         "normalised",
-        "of equal pairs keep one: equal in every character, or in letters and digits without case "
-        "and accents",
+        "of pairs equal in every character, or in letters and digits without case and accents, "
+        "keep one",
         "text",
     )
     max_targets: Count | None = key(
@@ -243,7 +237,7 @@ class Clean(Section):
     )
     against: list[Text] = key(
         [],
-        "more files whose lines or cells must not be in the training data",
+        "more files with text that must not be in the training data",
         "text",
     )
 
@@ -257,7 +251,7 @@ class Augment(Section):
     no_final_stop: Share = key(0.05, "both sides without a full stop, ? or ! at the end", "plan")
     typos: Share = key(0.05, "source with typos in 5 to 30 % of its longer words", "plan")
     noise: Share = key(0.02, "source with stray characters after 5 to 20 % of its words", "plan")
-    emoji: Share = key(0.03, "both sides with the same emoji or sign, mostly at the end", "plan")
+    emoji: Share = key(0.03, "both sides with one emoji or sign, mostly at the end", "plan")
     join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens", "plan")
     placeholders: Share = key(
         0.0, "words and their translations become <ph1> to <ph9>; for --protect", "plan"
@@ -287,11 +281,11 @@ class TrainingStage(Section):
     )
     weights: list[Coefficient] | None = key(
         None,
-        "weight of each text of train, in order; 0 leaves it out",
+        "weight of each text of train; 0 leaves it out",
         "plan",
     )
     shares: list[UpToOne] | None = key(
-        None, "share of each text of train in an epoch, in order; 0 leaves it out", "plan"
+        None, "share of each text of train in an epoch; 0 leaves it out", "plan"
     )
     both_directions: Flag = key(
         False,
@@ -335,14 +329,14 @@ class DataConfig(Section):
     )
     valid: list[TextEntry] = key(
         list,
-        "texts for validation, with the keys of train[]; the first one decides which checkpoint "
-        "is best and when to stop, all are scored",
+        "texts for validation, with the keys of train[]; the first decides which checkpoint "
+        "is best and when to stop",
         in_recipes=False,
         for_editors=_list_or_one,
     )
     test: list[TextEntry] = key(
         list,
-        "texts to score when training ends, with the keys of train[]",
+        "texts to score when training ends, written as valid",
         in_recipes=False,
         for_editors=_list_or_one,
     )
@@ -355,17 +349,15 @@ class DataConfig(Section):
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "store")
     temperature: Positive = key(
         1.0,
-        "T: texts without share get (weight times pairs)^(1/T) sentences, relative to each other",
+        "T: texts without share have shares in proportion to (weight times pairs)^(1/T)",
         "plan",
     )
-    clean: Clean | None = key(
-        None, "clean the training texts; {}: by the rules below; null: do not", "text"
-    )
+    clean: Clean | None = key(None, "clean the training texts; {}: by the rules below", "text")
     augment: Augment | None = key(
         None,
-        "change some training pairs, other ones in each epoch; {}: the shares below; null: none",
+        "change some training pairs, other ones in each epoch; {}: the shares below",
         "plan",
     )
     stages: list[TrainingStage] | None = key(
-        None, "stages of training, each with its own mixture; null: one stage", "plan"
+        None, "stages of training, each with its own mixture", "plan"
     )

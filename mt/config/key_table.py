@@ -17,12 +17,12 @@ mt config show --config tiny.yaml                # the values of a config, and w
 ```
 
 [README.md](README.md) says how a config works. "Values" are the limits of a number, or the words
-that a key takes. "On resume" is what a changed key does to a run that exists:
+that a key takes. "On resume" is what a changed key does to an existing run:
 
 | on resume | effect |
 |---|---|
 | | The run continues. |
-| order | It continues with a new epoch, in another order. |
+| order | It starts a new epoch, in another order. |
 | store | It filters and encodes the corpus again, then starts a new epoch. |
 | clean | It cleans the corpus again, then makes a new store. |
 | refused | It stops with a message. Give another `--run-dir`, or `--fresh`. |"""
@@ -59,7 +59,7 @@ def _rows(defs: Json, model: str, prefix: str, seen: set[str]) -> Iterator[str]:
         effect = ON_RESUME.get(field.get("x-affects", "nothing"), "refused")
         default = field.get("default", [])
         default = default if isinstance(default, str) else json.dumps(default)
-        row = f"| `{name}` | `{default}` | {_values(field)} | {meaning} | {effect} |"
+        row = f"| `{name}` | {default} | {_values(field)} | {meaning} | {effect} |"
         yield row.replace("  ", " ")
         if inner and inner not in seen:
             dot = "[]." if key in ("train", "stages") else "."
@@ -91,5 +91,5 @@ def _values(field: Json) -> str:
         if type_.get(limit, TYPING_ERROR) < TYPING_ERROR
     ]
     is_any_text = any("minLength" in type_ for type_ in types)
-    texts = [] if is_any_text else [*limits, *(f"`{word}`" for word in words if word)]
+    texts = [] if is_any_text else [*limits, *(word for word in words if word)]
     return ", ".join(dict.fromkeys(texts))

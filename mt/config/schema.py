@@ -77,7 +77,7 @@ class TokenizerConfig(_Strict):
     character_coverage: Coverage | None = key(
         None,
         "share of the text whose characters get a token; null: 0.99999 with byte_fallback "
-        "(0.9995 where these do not fit), 1 without",
+        "(0.9995 where these do not fit), else 1",
         "vocabulary",
     )
     user_defined_symbols: list[Text] = key(
@@ -91,8 +91,8 @@ class TokenizerConfig(_Strict):
     )
     model: Text | None = key(
         None,
-        "SentencePiece file of your own, of this type; null: train one; with joint: false, the "
-        "source's",
+        "SentencePiece file of your own, of this type; with joint: false, the source's; null: "
+        "train one",
         "sample",
     )
     tgt_model: Text | None = key(
@@ -200,7 +200,7 @@ class OptimConfig(_Strict):
     """Optimiser, learning rate and loss."""
 
     optimizer: Literal["adamw", "muon"] = key(
-        "adamw", "muon: Muon for matrices inside the layers, AdamW for the rest", "state"
+        "adamw", "muon: for matrices inside the layers; AdamW for the rest", "state"
     )
     peak_lr: LearningRate | None = key(
         7.0e-4, "learning rate at the end of warm-up; null with schedule noam, which computes it"
@@ -223,10 +223,10 @@ class TrainConfig(_Strict):
     max_steps: Count = key(100_000, "updates until training ends")
     max_epochs: PositiveOrAuto = key(
         None,
-        "epochs until training ends, if that is sooner; null: any; auto: by the number of pairs",
+        "epochs until training ends, if sooner; auto: by the number of pairs",
     )
     max_minutes: Positive | None = key(
-        None, "lower max_epochs to what fits into so many minutes here, as measured; null: any"
+        None, "lower max_epochs to what fits into so many minutes, as measured"
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto", "arithmetic of the model; auto: bf16 where the device computes it fast"
@@ -237,29 +237,25 @@ class TrainConfig(_Strict):
         2000, "updates between validations, each with a checkpoint; null: 20 validations in all"
     )
     save_every_minutes: Positive | None = key(
-        30.0, "minutes between checkpoints where validations are rarer; null: none between"
+        30.0, "minutes between checkpoints where validations are rarer; null: only those"
     )
     patience: Count | None = key(
         10, "stop after so many validations without a new best; null: never"
     )
-    metric: Metric = key(
-        "bleu", "metric on data.valid that selects the best checkpoint; nll breaks ties"
-    )
+    metric: Metric = key("bleu", "metric that selects the best checkpoint; nll breaks ties")
     comet_model: Text | None = key(
         None, "folder of the COMET model, for metric comet; needs extra comet"
     )
-    bleu_tokenize: BleuTokenizer = key(
-        "auto", "sacreBLEU's tokenizer for validation and tests; auto: by data.tgt_lang"
-    )
+    bleu_tokenize: BleuTokenizer = key("auto", "sacreBLEU's tokenizer; auto: by data.tgt_lang")
     keep_last: Count = key(5, "newest checkpoints to keep")
     keep_best: Natural = key(1, "best checkpoints to keep as well")
     ema: Decay | None = key(
-        None, "decay of a running mean of the weights, which is then validated and kept; null: none"
+        None, "decay of a running mean of the weights, which is validated and kept; null: none"
     )
     tensorboard: Flag = key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = key(
         None,
-        "model to fine-tune: run directory, checkpoint, averaged or imported model, or "
+        "model to start from: run directory, checkpoint, averaged or imported model, "
         "hf:OWNER/NAME; null: random weights",
         "start",
     )
