@@ -132,6 +132,7 @@ def _train(
     config: Config, run_dir: Path, device: Device, fresh: bool, dry_run: bool, world: World
 ) -> Outcome:
     """Claim the run directory, prepare, resume, try the largest batches, and train."""
+    run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
     # A restarted job resumes the run that its first start created with --fresh.
     fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
     # A run that resumes does not need train.init_from, which may be gone.
@@ -139,7 +140,6 @@ def _train(
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
     world.on_main(lambda: check_metric(config, world))
-    run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
     path = run_dir / CONFIG
     before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
     lock, notes, read = world.main_first(

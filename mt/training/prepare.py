@@ -88,7 +88,6 @@ class Prepared:
     plans: list[Plan]  # of each stage
     scoring: Scoring  # of validations and tests
     validations: list[Validation]  # the first one decides
-    started: float  # time.perf_counter() when preparation began
 
     @property
     def plan_fingerprint(self) -> str:
@@ -128,7 +127,6 @@ def prepare(
     `base` is the model that `train.init_from` names; `read` is what need not be read again. Raises
     MtError for what the user can mend.
     """
-    started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
     given, config = config, hold_out(config, log, world)
@@ -140,7 +138,7 @@ def prepare(
     updater.choose_forward(store)
     plans, config = make_plans(config, data, store, tokenizer, updater, log)
     epochs = Epochs(data, plans, config.train)
-    if (fitting := epochs_in_time(epochs, updater, started, log)) is not None:
+    if (fitting := epochs_in_time(epochs, updater, log)) is not None:
         train = config.train.model_copy(update={"max_epochs": fitting})
         config = config.model_copy(update={"train": train})
     recorded = given.model_copy(update={"batch": updater.config.batch})
@@ -155,9 +153,7 @@ def prepare(
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
     about = (config, tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    return Prepared(
-        config, recorded, data, tokenizer, store, updater, plans, scoring, validations, started
-    )
+    return Prepared(config, recorded, data, tokenizer, store, updater, plans, scoring, validations)
 
 
 def make_plans(
@@ -227,8 +223,8 @@ class Epochs:
         return low
 
 
-def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog) -> float | None:
-    """The epochs that fit into `train.max_minutes`, counted from `started`; None where more fit.
+def epochs_in_time(epochs: Epochs, updater: Updater, log: RunLog) -> float | None:
+    """The epochs that fit into `train.max_minutes` of this start; None where more fit.
 
     A run with a checkpoint keeps the number that it began with, or has none. Raises ConfigError if
     no time is left.
@@ -245,7 +241,7 @@ def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog
     timed = explain_failures(updater.device)(typical_update)
     seconds = world.all_or_raise(lambda: timed(updater, epochs.plans[0]))
     per_update = max(world.all_gather(seconds + seconds_of_exchange(updater)))
-    gone = time.perf_counter() - started
+    gone = time.perf_counter() - log.started
     return world.on_main(lambda: _fitting(epochs, minutes, gone, per_update, log))
 
 

@@ -96,7 +96,7 @@ class Trainer:
         # The starts before this one, those of the model that it began from first.
         self.earlier: list[Start] = []
         self.start = self.world.on_main(lambda: start_on(prepared, self.run_dir))
-        self.last_tick = prepared.started
+        self.last_tick = log.started
         self.saved_step = 0
         self.loop_start = self.saved_at = 0.0  # of this start, as is the number of updates
         self.n_updates = 0

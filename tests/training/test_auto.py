@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from mt.config import auto
 from mt.config.auto import Sizes, sizes_for
 from mt.config.load import load_config
 from mt.data.reading import check
+from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
 from mt.runs.model_folder import read_config
-from mt.training import prepare
+from mt.training import launch, prepare
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
@@ -112,9 +114,9 @@ def test_a_training_takes_the_time_that_is_given(
 
 
 def test_time_that_is_too_short_or_longer_than_needed(
-    mt: Mt, tiny_config: Path, tmp_path: Path
+    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing makes a training longer than its config says."""
+    """Nothing makes a training longer than its config says. Reading the data is a part of it."""
     command = ["train", "-c", tiny_config, "--run-dir", tmp_path / "run", "--dry-run"]
     for option, value, fragments in (
         ("--time", "1x", ("--time", "90m", "'1x'")),
@@ -124,6 +126,18 @@ def test_time_that_is_too_short_or_longer_than_needed(
         ended = mt(*command, option, value)
         assert ended.code == 2
         assert says(ended.err, *fragments)
+    clock, passed = time.perf_counter, [0]
+
+    def read_slowly(*arguments: Any) -> Any:
+        passed[0] += 600
+        return check_data(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: clock() + passed[0])
+        patch.setattr(launch, "check_data", read_slowly)
+        ended = mt(*command, "--time", "11m")
+    assert ended.code == 2
+    assert says(ended.err, "no time", "found 11", "the data took 10.", "minutes to prepare")
     # Epochs would move the ends of stages, where it is the updates that end the training.
     ended = mt(*command, "--time", "100h", "--set", "train.max_steps=9")
     assert ended.code == 0

@@ -197,7 +197,7 @@ def prepared_of(trainer: Trainer) -> Prepared:
     t = trainer
     data, store = plan_data(t.config.data), t.plan.pairs.store
     made_of = t.config, t.config, data, t.tokenizer, store, t.updater, [t.plan]
-    return Prepared(*made_of, Scoring(t.config, "13a"), t.validations, 0.0)
+    return Prepared(*made_of, Scoring(t.config, "13a"), t.validations)
 
 
 @pytest.mark.parametrize(
