@@ -41,10 +41,9 @@ from mt.runs.model_folder import SEVERAL_SENTENCES, newest_meta
 from mt.runs.origin import Start, corpora_of_text, files_of
 from mt.runs.run_dir import CLEANED, STORE
 from mt.runtime.distributed import World
-from mt.runtime.failures import explain_failures
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
-from mt.training.timing import seconds_of_exchange, typical_update
+from mt.training.timing import typical_update
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -88,6 +87,7 @@ class Prepared:
     plans: list[Plan]  # of each stage
     scoring: Scoring  # of validations and tests
     validations: list[Validation]  # the first one decides
+    seconds_per_update: float | None  # where `train.max_minutes` has timed it
 
     @property
     def plan_fingerprint(self) -> str:
@@ -138,7 +138,8 @@ def prepare(
     updater.choose_forward(store)
     plans, config = make_plans(config, data, store, tokenizer, updater, log)
     epochs = Epochs(data, plans, config.train)
-    if (fitting := epochs_in_time(epochs, updater, log)) is not None:
+    fitting, seconds = epochs_in_time(epochs, updater, log)
+    if fitting is not None:
         train = config.train.model_copy(update={"max_epochs": fitting})
         config = config.model_copy(update={"train": train})
     recorded = given.model_copy(update={"batch": updater.config.batch})
@@ -153,7 +154,8 @@ def prepare(
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
     about = (config, tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    return Prepared(config, recorded, data, tokenizer, store, updater, plans, scoring, validations)
+    made = (config, recorded, data, tokenizer, store, updater, plans, scoring, validations)
+    return Prepared(*made, seconds)
 
 
 def make_plans(
@@ -223,26 +225,27 @@ class Epochs:
         return low
 
 
-def epochs_in_time(epochs: Epochs, updater: Updater, log: RunLog) -> float | None:
-    """The epochs that fit into `train.max_minutes` of this start; None where more fit.
+def epochs_in_time(
+    epochs: Epochs, updater: Updater, log: RunLog
+) -> tuple[float | None, float | None]:
+    """The epochs that fit into `train.max_minutes` of this start, and the seconds of an update.
 
-    A run with a checkpoint keeps the number that it began with, or has none. Raises ConfigError if
-    no time is left.
+    The epochs are None where more fit, the seconds where they are not timed. A run with a
+    checkpoint keeps the number that it began with, or has none. Raises ConfigError if no time is
+    left.
     """
     world, minutes = updater.world, epochs.train.max_minutes
     if minutes is None:
-        return None
+        return None, None
     if meta := world.on_main(lambda: newest_meta(log.run_dir)):
         kept: float | None = meta.get(FITTING)
         said = "all its epochs" if kept is None else f"{kept:g} epochs"
         log.say(f"train.max_minutes: the run keeps {said}, as it was started")
-        return kept
+        return kept, None
     log.say("train.max_minutes: timing typical updates")
-    timed = explain_failures(updater.device)(typical_update)
-    seconds = world.all_or_raise(lambda: timed(updater, epochs.plans[0]))
-    per_update = max(world.all_gather(seconds + seconds_of_exchange(updater)))
+    seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)
     gone = time.perf_counter() - log.started
-    return world.on_main(lambda: _fitting(epochs, minutes, gone, per_update, log))
+    return world.on_main(lambda: _fitting(epochs, minutes, gone, seconds, log)), seconds
 
 
 def _fitting(

@@ -90,7 +90,7 @@ def test_a_training_takes_the_time_that_is_given(
     stages: list[Any] | None,
 ) -> None:
     """Nine tenths of the time have updates; a run that was started keeps its epochs."""
-    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan: 100.0)
+    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan, epoch: 100.0)
     wanted = 40
     values = {
         "data": {"stages": stages},
@@ -104,8 +104,10 @@ def test_a_training_takes_the_time_that_is_given(
     told = log_of(tmp_path)
     ((epochs, minutes),) = re.findall(r"max_minutes: (\S+) epochs fit into (\S+) minutes", told)
     assert minutes == f"{wanted * 100 / 54:g}"
+    assert says(told, "time: about 100.00 s an update")
+    assert told.count("timing typical updates") == 1
     # Now more would fit. What was asked for is what a student takes over.
-    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan: 1.0)
+    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan, epoch: 1.0)
     train(quick_config(BLIND, values), tmp_path, "cpu")
     told = log_of(tmp_path).removeprefix(told)
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
