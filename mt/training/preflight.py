@@ -17,6 +17,7 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
+from mt.runtime.distributed import flatten_gradients
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.training.runlog import format_duration
@@ -78,6 +79,9 @@ def _run_on_this_rank(
     release_freed_memory()
     reset_peak_memory(device)
     updater.skip_step()  # the optimiser allocates its moments
+    if updater.world.size > 1:  # as before the gradients of all ranks are summed
+        flatten_gradients(updater.model.parameters())
+        updater.optimizer.zero_grad(set_to_none=True)
     lengths = np.maximum(plan.pairs.src_lengths, plan.pairs.tgt_lengths) + 1
     batches = [batch for update in plan.updates(epoch) for batch in update]
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))

@@ -151,6 +151,20 @@ def test_what_does_not_fit_into_the_memory_is_named(
         assert {stage for stage, _ in batches} <= {"preflight"}
 
 
+def test_several_ranks_need_memory_to_sum_their_gradients(
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copies its gradients into one buffer, here larger than what a batch takes."""
+    monkeypatch.setattr(World, "all_gather", lambda _, value: [value])
+    batch = {"tokens_per_update": 40, "tokens_per_batch": 40}
+    prepared = prepared_of(trainer_of(BLIND, model={"d_model": 512, "d_ff": 2048}, batch=batch))
+    told = []
+    for size in (1, 2):
+        prepared.updater.world = World(size=size)
+        told.append(run_preflight(prepared, 0, lambda _: None).memory_mb)
+    assert told[1] - told[0] > 2e-6 * prepared.updater.n_parameters
+
+
 # --- time -----------------------------------------------------------------------------------------
 
 
