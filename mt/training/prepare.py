@@ -37,9 +37,9 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
-from mt.runs.model_folder import SEVERAL_SENTENCES, newest_meta
+from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.origin import Start, corpora_of_text, files_of
-from mt.runs.run_dir import CLEANED, STORE
+from mt.runs.run_dir import CLEANED, STORE, measured_before
 from mt.runtime.distributed import World
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
@@ -62,7 +62,6 @@ PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 SENTENCES_SAMPLE = 2_000
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9
-FITTING = "epochs_in_time"  # the key of `meta.json` with the epochs that fitted
 
 
 @dataclass(frozen=True)
@@ -138,11 +137,8 @@ def prepare(
     updater.choose_forward(store)
     plans, config = make_plans(config, data, store, tokenizer, updater, log)
     epochs = Epochs(data, plans, config.train)
-    fitting, seconds = epochs_in_time(epochs, updater, log)
-    if fitting is not None:
-        train = config.train.model_copy(update={"max_epochs": fitting})
-        config = config.model_copy(update={"train": train})
-    recorded = given.model_copy(update={"batch": updater.config.batch})
+    n_epochs, seconds = epochs_in_time(epochs, updater, log)
+    config = config.with_value("train.max_epochs", n_epochs)
     data = with_ends_in_numbers(data, config.train)
     config = settle_length(config, epochs, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
@@ -154,7 +150,7 @@ def prepare(
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
     about = (config, tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    made = (config, recorded, data, tokenizer, store, updater, plans, scoring, validations)
+    made = (config, given, data, tokenizer, store, updater, plans, scoring, validations)
     return Prepared(*made, seconds)
 
 
@@ -228,20 +224,19 @@ class Epochs:
 def epochs_in_time(
     epochs: Epochs, updater: Updater, log: RunLog
 ) -> tuple[float | None, float | None]:
-    """The epochs that fit into `train.max_minutes` of this start, and the seconds of an update.
+    """The epochs of a training, as many as fit into `train.max_minutes`, and the time of an update.
 
-    The epochs are None where more fit, the seconds where they are not timed. A run with a
-    checkpoint keeps the number that it began with, or has none. Raises ConfigError if no time is
-    left.
+    A run with a checkpoint keeps the epochs that it began with, and is not timed. Raises
+    ConfigError if no time is left.
     """
-    world, minutes = updater.world, epochs.train.max_minutes
+    world, minutes, n_epochs = updater.world, epochs.train.max_minutes, epochs.train.epochs
     if minutes is None:
-        return None, None
-    if meta := world.on_main(lambda: newest_meta(log.run_dir)):
-        kept: float | None = meta.get(FITTING)
-        said = "all its epochs" if kept is None else f"{kept:g} epochs"
+        return n_epochs, None
+    if (kept := world.on_main(lambda: measured_before(log.run_dir))) is not None:
+        fitting: float | None = kept.get("train.max_epochs")
+        said = "all its epochs" if fitting is None else f"{fitting:g} epochs"
         log.say(f"train.max_minutes: the run keeps {said}, as it was started")
-        return kept, None
+        return fitting or n_epochs, None
     log.say("train.max_minutes: timing typical updates")
     seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)
     gone = time.perf_counter() - log.started
@@ -258,11 +253,12 @@ def _fitting(
             f"train.max_minutes: leaves no time to train, found {minutes:g}: the data took "
             f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
         )
+    n_epochs = epochs.train.epochs
     if left / per_update >= epochs.train.max_steps:
-        return None
+        return n_epochs
     fitting = epochs.within(left / per_update)
-    if epochs.train.epochs is not None and fitting >= epochs.train.epochs:
-        return None
+    if n_epochs is not None and fitting >= n_epochs:
+        return n_epochs
     fitting = float(f"{fitting:.3g}")
     log.say(
         f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with "
@@ -294,8 +290,7 @@ def settle_length(config: Config, epochs: Epochs, log: RunLog) -> Config:
             f"optim.warmup_steps: must be below the {log.total:,} updates of train.max_epochs with "
             f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
         )
-    train = config.train.model_copy(update={"max_steps": log.total})
-    return config.model_copy(update={"train": train})
+    return config.with_value("train.max_steps", log.total)
 
 
 def with_ends_in_numbers(data: DataPlan, train: TrainConfig) -> DataPlan:

@@ -19,7 +19,7 @@ from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import read_config
+from mt.runs.model_folder import read_config, read_meta
 from mt.training import launch, prepare
 from mt.training.launch import train
 
@@ -76,7 +76,7 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 
     monkeypatch.setattr(auto, "SIZES", {math.inf: Sizes(300, 0.4, 9.0)})
     train(quick_config(BLIND, AUTO, train=EPOCHS | {"max_steps": 2}), one, "cpu")
-    resumed = log_of(one).split("resuming")[0].rsplit("train.max_steps: was 1", 1)[1]
+    resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
     assert says(resumed, "auto is 310", "auto is 0.25", "auto is 3, since this run was started")
     assert "dropout: was" not in log_of(one)
     assert "max_epochs: was" not in log_of(one)
@@ -113,6 +113,7 @@ def test_a_training_takes_the_time_that_is_given(
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
     asked = [read_config(tmp_path), load_config(str(tmp_path / "config.yaml")).config]
     assert [config.train.epochs for config in asked] == [3, 3]
+    assert read_meta(tmp_path / "checkpoints" / "last", [])["epochs_in_time"] == float(epochs)
 
 
 def test_time_that_is_too_short_or_longer_than_needed(
