@@ -155,7 +155,7 @@ def _train(
         where = "dry run" if dry_run else f"run directory {run_dir}"
         log.say(f"{where} on {device}{others}")
         try:
-            prepared = prepare(config, device, log, world, base, read)
+            prepared = world.all_or_raise(lambda: prepare(config, device, log, world, base, read))
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
         except BaseException:
