@@ -232,52 +232,6 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
     }
 
 
-# --- numbers that a run settles once ----------------------------------------------------------
-
-# Those for `auto` are in its config as soon as it has a tokenizer. Measured ones are not, as other
-# models would take them over with the config: checkpoints keep them, by these keys of `meta.json`.
-MEASURED = {
-    "batch.tokens_per_batch": "measured_tokens_per_batch",
-    "train.max_epochs": "epochs_in_time",
-}
-
-
-def settle_auto(
-    config: Config, run_dir: Path, n_pairs: int, kept_size: int | None, say: Callable[[str], None]
-) -> Config:
-    """The config of a run with numbers where `config` says `auto`; `say` gets a line about them.
-
-    A new run gets those for `n_pairs`; `kept_size` is the size of a vocabulary that is kept from
-    another model.
-    """
-    sizes, origin = sizes_for(n_pairs), f"for {n_pairs:,} pairs"
-    sizes = sizes._replace(vocab_size=kept_size or sizes.vocab_size)
-    if saved := saved_config(run_dir):
-        sizes, origin = Sizes(*map(saved.value, KEYS)), "since this run was started"
-    config, told = replace_auto(config, sizes)
-    if told:
-        say(f"{told}, {origin}")
-    return config
-
-
-def saved_config(run_dir: Path) -> Config | None:
-    """The config of a run that has a tokenizer; None where there is none, as in a new run."""
-    path = run_dir / CONFIG
-    if not path.exists() or not Tokenizer.exists_in(run_dir):
-        return None
-    config = load_config(str(path)).config
-    return None if has_auto(config) else config
-
-
-def measured_before(run_dir: Path) -> dict[str, Any] | None:
-    """The numbers that a run has measured, by key of the config; None without a checkpoint."""
-    for folder in reversed(checkpoints(run_dir)):
-        with suppress(CheckpointError):  # a damaged one is reported on resuming
-            meta = read_meta(folder, [])
-            return {key: meta[name] for key, name in MEASURED.items() if name in meta}
-    return None
-
-
 def write_config(run_dir: Path, config: Config) -> None:
     """Write `config.yaml` before anything else, so that it describes all that the folder holds."""
     write_whole(run_dir / CONFIG, config.to_yaml())
@@ -336,3 +290,49 @@ def _copy_or_link(source: str, target: str) -> None:
         shutil.copy(source, target)
     else:
         os.symlink(source, target)
+
+
+# --- numbers that a run settles once ----------------------------------------------------------
+
+# Those for `auto` are in its config as soon as it has a tokenizer. Measured ones are not, as other
+# models would take them over with the config: checkpoints keep them, by these keys of `meta.json`.
+MEASURED = {
+    "batch.tokens_per_batch": "measured_tokens_per_batch",
+    "train.max_epochs": "epochs_in_time",
+}
+
+
+def settle_auto(
+    config: Config, run_dir: Path, n_pairs: int, kept_size: int | None, say: Callable[[str], None]
+) -> Config:
+    """The config of a run with numbers where `config` says `auto`; `say` gets a line about them.
+
+    A new run gets those for `n_pairs`; `kept_size` is the size of a vocabulary that is kept from
+    another model.
+    """
+    sizes, origin = sizes_for(n_pairs), f"for {n_pairs:,} pairs"
+    sizes = sizes._replace(vocab_size=kept_size or sizes.vocab_size)
+    if saved := saved_config(run_dir):
+        sizes, origin = Sizes(*map(saved.value, KEYS)), "since this run was started"
+    config, told = replace_auto(config, sizes)
+    if told:
+        say(f"{told}, {origin}")
+    return config
+
+
+def saved_config(run_dir: Path) -> Config | None:
+    """The config of a run that has a tokenizer; None where there is none, as in a new run."""
+    path = run_dir / CONFIG
+    if not path.exists() or not Tokenizer.exists_in(run_dir):
+        return None
+    config = load_config(str(path)).config
+    return None if has_auto(config) else config
+
+
+def measured_before(run_dir: Path) -> dict[str, Any] | None:
+    """The numbers that a run has measured, by key of the config; None without a checkpoint."""
+    for folder in reversed(checkpoints(run_dir)):
+        with suppress(CheckpointError):  # a damaged one is reported on resuming
+            meta = read_meta(folder, [])
+            return {key: meta[name] for key, name in MEASURED.items() if name in meta}
+    return None

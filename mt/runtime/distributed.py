@@ -179,10 +179,7 @@ class World:
 
 
 def flatten_gradients(weights: Iterable[Tensor]) -> Tensor:
-    """Copy the gradients into one buffer, of which they are then views; a missing one counts as 0.
-
-    Until then both take memory.
-    """
+    """Copy the gradients into one buffer and make them views of it; a missing one counts as 0."""
     trained = [weight for weight in weights if weight.requires_grad]
     parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in trained]
     total = torch.cat([part.flatten() for part in parts])

@@ -98,10 +98,7 @@ class Updater:
         self.say(self._stop_compiling(reasons[0]))
 
     def _stop_compiling(self, reason: str) -> str:
-        """Go on with the plain model; returns a message about it.
-
-        Raises ConfigError if `train.compile` is true.
-        """
+        """Go on with the plain model; return why. Raises ConfigError if `train.compile` is true."""
         self.forward = self.model
         self.loss_gradient = logits_gradient
         torch._dynamo.reset()  # frees what has been compiled
