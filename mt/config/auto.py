@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from mt.config.schema import Config
 
+# The keys that can be `auto`, in the order of `Sizes`.
+KEYS = ("tokenizer.vocab_size", "model.dropout", "train.max_epochs")
+
 
 class Sizes(NamedTuple):
     """The values that stand for `auto`."""
@@ -40,15 +43,14 @@ def sizes_for(n_pairs: int) -> Sizes:
 
 def has_auto(config: Config) -> bool:
     """Whether `replace_auto` has anything to replace."""
-    return "auto" in (config.tokenizer.vocab_size, config.model.dropout, config.train.max_epochs)
+    return any(config.value(key) == "auto" for key in KEYS)
 
 
 def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
     """The config with `sizes` where it says `auto`, and the text that tells them."""
     told = []
-    for name, key in (("tokenizer", "vocab_size"), ("model", "dropout"), ("train", "max_epochs")):
-        section, size = getattr(config, name), getattr(sizes, key)
-        if getattr(section, key) == "auto":
-            config = config.model_copy(update={name: section.model_copy(update={key: size})})
-            told.append(f"{name}.{key}: auto is {'null' if size is None else f'{size:,.9g}'}")
+    for key, size in zip(KEYS, sizes, strict=True):
+        if config.value(key) == "auto":
+            config = config.with_value(key, size)
+            told.append(f"{key}: auto is {'null' if size is None else f'{size:,.9g}'}")
     return config, ", ".join(told)

@@ -307,6 +307,12 @@ class Config(_Strict):
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name)
 
+    def with_value(self, path: str, value: Any) -> Config:
+        """The config with another value of a key, which is not validated."""
+        section, _, name = path.partition(".")
+        changed = getattr(self, section).model_copy(update={name: value})
+        return self.model_copy(update={section: changed})
+
     def to_yaml(self) -> str:
         """Return the whole config as YAML, which `load_config` reads back to an equal config."""
         return yaml_text.dump(self.model_dump(mode="json"))

@@ -90,7 +90,6 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     notes.append(compare(folder, loaded, tokenizer, settings))
     notes += _forbid(weights["output.bias"], tokenizer.target, forbidden(settings)[0])
     hub_name = (origin or {}).get("hub")
-    init_from = {"train": config.train.model_copy(update={"init_from": str(output)})}
     save_model_folder(
         output,
         weights,
@@ -105,7 +104,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
             },
         },
         tokenizer=tokenizer.tokenizer,
-        texts={"config.yaml": config.model_copy(update=init_from).to_yaml()},
+        texts={"config.yaml": config.with_value("train.init_from", str(output)).to_yaml()},
     )
     parameters = sum(each.numel() for each in weights.values())
     return "\n".join([_report(config, parameters, settings), *notes])

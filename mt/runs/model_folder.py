@@ -150,14 +150,6 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     return cast("dict[str, Any]", meta)
 
 
-def newest_meta(run_dir: Path) -> dict[str, Any]:
-    """The `meta.json` of the newest readable checkpoint of a run; empty without one."""
-    for folder in reversed(checkpoints(run_dir)):
-        with suppress(CheckpointError):  # a damaged one is reported on resuming
-            return read_meta(folder, [])
-    return {}
-
-
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     """Replace `meta.json` of a model folder. Raises OSError."""
     write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mt import __version__
-from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
+from mt.config.auto import KEYS, Sizes, has_auto, replace_auto, sizes_for
 from mt.config.data_schema import Affects
 from mt.config.load import load_config
 from mt.config.schema import Config, keys_affecting
@@ -21,7 +21,7 @@ from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
 from mt.runs.manifest import MANIFEST, read_manifest
-from mt.runs.model_folder import CHECKPOINTS, checkpoints
+from mt.runs.model_folder import CHECKPOINTS, checkpoints, read_meta
 
 if TYPE_CHECKING:
     from mt.runtime.distributed import World
@@ -210,32 +210,6 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     return list(differing.values())
 
 
-def settle_auto(
-    config: Config, run_dir: Path, n_pairs: int, kept_size: int | None
-) -> tuple[Config, str]:
-    """The config of a run with numbers where `config` says `auto`, and the line that tells them.
-
-    A run keeps its numbers as long as it keeps its tokenizer. A new one gets those for `n_pairs`;
-    `kept_size` is the size of a vocabulary that is kept from another model.
-    """
-    if saved := saved_config(run_dir):
-        sizes = Sizes(saved.tokenizer.size, saved.model.dropout_p, saved.train.epochs)
-        config, told = replace_auto(config, sizes)
-        return config, told and f"{told}, since this run was started"
-    sizes = sizes_for(n_pairs)
-    config, told = replace_auto(config, sizes._replace(vocab_size=kept_size or sizes.vocab_size))
-    return config, told and f"{told}, for {n_pairs:,} pairs"
-
-
-def saved_config(run_dir: Path) -> Config | None:
-    """The config of a run that has a tokenizer; None where there is none, as in a new run."""
-    path = run_dir / CONFIG
-    if not path.exists() or not Tokenizer.exists_in(run_dir):
-        return None
-    config = load_config(str(path)).config
-    return None if has_auto(config) else config
-
-
 def _differing_keys(before: Config, now: Config) -> dict[str, str]:
     """`section.key` -> a line about it, for every key whose value differs."""
     old: Mapping[str, Mapping[str, Any]] = before.model_dump(mode="json")
@@ -316,3 +290,49 @@ def _copy_or_link(source: str, target: str) -> None:
         shutil.copy(source, target)
     else:
         os.symlink(source, target)
+
+
+# --- numbers that a run settles once ----------------------------------------------------------
+
+# Those for `auto` are in its config as soon as it has a tokenizer. Measured ones are not, as other
+# models would take them over with the config: checkpoints keep them, by these keys of `meta.json`.
+MEASURED = {
+    "batch.tokens_per_batch": "measured_tokens_per_batch",
+    "train.max_epochs": "epochs_in_time",
+}
+
+
+def settle_auto(
+    config: Config, run_dir: Path, n_pairs: int, kept_size: int | None, say: Callable[[str], None]
+) -> Config:
+    """The config of a run with numbers where `config` says `auto`; `say` gets a line about them.
+
+    A new run gets those for `n_pairs`; `kept_size` is the size of a vocabulary that is kept from
+    another model.
+    """
+    sizes, origin = sizes_for(n_pairs), f"for {n_pairs:,} pairs"
+    sizes = sizes._replace(vocab_size=kept_size or sizes.vocab_size)
+    if saved := saved_config(run_dir):
+        sizes, origin = Sizes(*map(saved.value, KEYS)), "since this run was started"
+    config, told = replace_auto(config, sizes)
+    if told:
+        say(f"{told}, {origin}")
+    return config
+
+
+def saved_config(run_dir: Path) -> Config | None:
+    """The config of a run that has a tokenizer; None where there is none, as in a new run."""
+    path = run_dir / CONFIG
+    if not path.exists() or not Tokenizer.exists_in(run_dir):
+        return None
+    config = load_config(str(path)).config
+    return None if has_auto(config) else config
+
+
+def measured_before(run_dir: Path) -> dict[str, Any] | None:
+    """The numbers that a run has measured, by key of the config; None without a checkpoint."""
+    for folder in reversed(checkpoints(run_dir)):
+        with suppress(CheckpointError):  # a damaged one is reported on resuming
+            meta = read_meta(folder, [])
+            return {key: meta[name] for key, name in MEASURED.items() if name in meta}
+    return None

@@ -12,7 +12,7 @@ from typing_extensions import assert_never
 
 from mt.data.tokens.plan import MOST_ROWS, SHARES
 from mt.errors import TooLittleMemoryError
-from mt.runs.model_folder import newest_meta
+from mt.runs.run_dir import measured_before
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,
@@ -34,8 +34,7 @@ TOKENS_ON_CPU = 8192
 # Padded tokens of the longer side that an update can take as one batch, in updates: no batch is
 # larger than that, so there is no need to measure more.
 MOST_UPDATES = 2
-# The key of `meta.json` under which a checkpoint keeps the measured number.
-MEASURED = "measured_tokens_per_batch"
+KEY = "batch.tokens_per_batch"
 # Target tokens of the two batches from which the memory per sentence is estimated.
 SMALL_PROBE = 1024
 LARGE_PROBE = 2048
@@ -67,30 +66,27 @@ def settle_batch_size(config: Config, updater: Updater, lengths: list[int], log:
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
-    measured = updater.device.is_cuda
     match given := config.batch.tokens_per_batch:
         case int():
             return config
         case None:
-            name = "null"
+            measures = updater.device.is_cuda
         case "auto":
-            name = "auto"
-            measured = True
+            measures = True
         case _:
             assert_never(given)
     world = updater.world
-    tokens = world.on_main(lambda: newest_meta(log.run_dir).get(MEASURED))
+    tokens = (world.on_main(lambda: measured_before(log.run_dir)) or {}).get(KEY)
     origin = "since this run was started"
-    if tokens is None and not measured:
+    if tokens is None and not measures:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         origin = "on a CPU"
     elif tokens is None:
         fitting = world.all_or_raise(lambda: fitting_batch(config, updater, lengths))
         tokens = min(world.all_gather(fitting))
         origin = "here"
-    log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
-    batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
-    return config.model_copy(update={"batch": batch})
+    log.say(f"{KEY}: {given or 'null'} is {tokens:,} {origin}")
+    return config.with_value(KEY, tokens)
 
 
 def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:

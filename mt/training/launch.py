@@ -132,6 +132,7 @@ def _train(
     config: Config, run_dir: Path, device: Device, fresh: bool, dry_run: bool, world: World
 ) -> Outcome:
     """Claim the run directory, prepare, resume, try the largest batches, and train."""
+    run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
     # A restarted job resumes the run that its first start created with --fresh.
     fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
     # A run that resumes does not need train.init_from, which may be gone.
@@ -139,11 +140,10 @@ def _train(
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
     world.on_main(lambda: check_metric(config, world))
-    run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
     path = run_dir / CONFIG
     before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
-    lock, notes, read = world.main_first(
-        lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(run_dir)
+    lock, config, read = world.main_first(
+        lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(path)
     )
     with (
         lock or nullcontext(),
@@ -151,15 +151,11 @@ def _train(
         explain_write_errors(run_dir),
         explain_failures(device),
     ):
-        if has_auto(config):  # not in what has been written
-            config = load_config(str(path)).config
-        for line in notes:
-            log.say(line)
         others = f", {world.size} processes" if world.size > 1 else ""
         where = "dry run" if dry_run else f"run directory {run_dir}"
         log.say(f"{where} on {device}{others}")
         try:
-            prepared = prepare(config, device, log, world, base, read)
+            prepared = world.all_or_raise(lambda: prepare(config, device, log, world, base, read))
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
         except BaseException:
@@ -216,13 +212,8 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
 
 def _claim(
     config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
-) -> tuple[Any, list[str], CorpusRead]:
-    """Check data and run directory, and lock the latter.
-
-    Returns the lock, what to log (warnings about the data, and changes of the config since the run
-    was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
-    is drawn from the data in the same pass.
-    """
+) -> tuple[Any, Config, CorpusRead]:
+    """Check data and run directory; return its lock and config, and what was read of the data."""
     check_is_free(run_dir)  # before minutes of reading
     if fresh:
         check_can_be_renamed(run_dir)
@@ -230,27 +221,27 @@ def _claim(
         check_version(run_dir)
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed
-    warnings, read = _check_corpora(config, run_dir, fresh, base, log)
+    read = _check_corpora(config, run_dir, fresh, base, log)
     if fresh and (aside := set_aside(run_dir)):
         say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
     try:
-        config, told = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base))
-        changed = check_same_run(run_dir, config)
+        config = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base), log.say)
+        for line in check_same_run(run_dir, config):
+            log.say(f"config changed since this run was started: {line}")
         with explain_write_errors(run_dir):
             tidy(run_dir)
             write_config(run_dir, config)
     except BaseException:
         lock.close()
         raise
-    notes = [*warnings, *(f"config changed since this run was started: {line}" for line in changed)]
-    return lock, [*notes, told] if told else notes, read
+    return lock, config, read
 
 
 def _check_corpora(
     config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
-) -> tuple[list[str], CorpusRead]:
-    """Warnings about the data, and what has been read of it. Raises DataError with all faults.
+) -> CorpusRead:
+    """Read the data, and warn about it. Raises DataError with all faults.
 
     Where a tokenizer is to be trained, its sample is drawn from the data in the same pass.
     """
@@ -273,8 +264,9 @@ def _check_corpora(
     data = check_data(plan_data(config.data), True, known, watch if counts or sample else None)
     if data.faults:
         raise DataError("\n".join(data.faults))
-    warnings = [f"warning: {warning}" for warning in data.warnings]
-    return warnings, CorpusRead(data.records, sample, data.n_pairs)
+    for warning in data.warnings:
+        log.say(f"warning: {warning}")
+    return CorpusRead(data.records, sample, data.n_pairs)
 
 
 def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
@@ -287,16 +279,12 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
     check_version(run_dir)
     log = RunLog(run_dir, config.train.max_steps)
     base = resolve_init_from(config)
-    warnings, read = _check_corpora(config, run_dir, False, base, log)
-    for line in warnings:
-        log.say(line)
+    read = _check_corpora(config, run_dir, False, base, log)
     with explain_write_errors(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process in the run directory {run_dir}"
         with exclusive(run_dir / LOCK, lambda: log.say(waiting)):
-            config, told = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base))
-            if told:
-                log.say(told)
+            config = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base), log.say)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
             config = hold_out(config, log, World())
@@ -310,11 +298,11 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
     return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 
-def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
-    """Check that this rank sees the run directory that the main process has claimed."""
-    if not (run_dir / CONFIG).exists():
-        raise DataError(f"run directory {run_dir}: holds no {CONFIG}.")
-    return None, [], CorpusRead()
+def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
+    """Read the config at `path`, in the run directory that the main process has claimed."""
+    if not path.exists():
+        raise DataError(f"run directory {path.parent}: holds no {CONFIG}.")
+    return None, load_config(str(path)).config, CorpusRead()
 
 
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:

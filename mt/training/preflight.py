@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -17,15 +17,11 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.mixing import describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
+from mt.runtime.distributed import flatten_gradients
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.training.runlog import format_duration
-from mt.training.timing import (
-    SECONDS_OF_TIMING,
-    seconds_of,
-    seconds_of_exchange,
-    seconds_of_update,
-)
+from mt.training.timing import typical_update
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
@@ -59,19 +55,22 @@ def run_preflight(
     `say` gets a message before each step, as one may take a minute. Raises ConfigError if the
     device has too little memory, in all ranks alike.
     """
-    world = prepared.updater.world
+    world, seconds = prepared.updater.world, prepared.seconds_per_update
     explained = explain_failures(prepared.updater.device)(_run_on_this_rank)
-    preflight = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
-    memory_mb = max(world.all_gather(preflight.memory_mb))
-    exchange = seconds_of_exchange(prepared.updater)
-    seconds = max(world.all_gather(preflight.seconds_per_update + exchange))
-    return replace(preflight, memory_mb=memory_mb, seconds_per_update=seconds)
+    plan, largest, memory_mb = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
+    if seconds is None:
+        say("preflight: timing typical updates")
+        seconds = typical_update(prepared.updater, plan, epoch)
+    return Preflight(plan, *largest, max(world.all_gather(memory_mb)), seconds)
 
 
 def _run_on_this_rank(
     prepared: Prepared, epoch: int, say: Callable[[str], None], stage: int
-) -> Preflight:
-    """The preflight without any communication between ranks."""
+) -> tuple[Plan, tuple[int, int], float]:
+    """The plan of the epoch, its largest batch (sentences, tokens), and the memory that it takes.
+
+    Without any communication between ranks.
+    """
     updater = prepared.updater
     device = updater.device.device
     if prepared.plans[stage].resample is not None:
@@ -80,21 +79,19 @@ def _run_on_this_rank(
     release_freed_memory()
     reset_peak_memory(device)
     updater.skip_step()  # the optimiser allocates its moments
+    if updater.world.size > 1:  # as before the gradients of all ranks are summed
+        flatten_gradients(updater.model.parameters())
+        updater.optimizer.zero_grad(set_to_none=True)
     lengths = np.maximum(plan.pairs.src_lengths, plan.pairs.tgt_lengths) + 1
     batches = [batch for update in plan.updates(epoch) for batch in update]
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
     largest = max(batches, key=lambda batch: sum(plan.n_tokens(batch)))
-    seconds = 0.0
-    for indices in (with_longest, largest):  # the first one loads what is loaded once
+    for indices in (with_longest, largest):
         n_tokens = int(lengths[indices].max())
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
-        batch = collate(plan.pairs.pairs(indices))
-        seconds = seconds_of(updater, updater.dry_run_step, batch)
+        updater.dry_run_step(collate(plan.pairs.pairs(indices)))
     _translate_longest(prepared, say)
-    memory_mb = peak_memory_mb(device)
-    say("preflight: timing typical updates")
-    seconds = seconds_of_update(updater, plan, epoch, max(1, int(SECONDS_OF_TIMING / seconds)))
-    return Preflight(plan, len(largest), int(lengths[largest].max()), memory_mb, seconds)
+    return plan, (len(largest), int(lengths[largest].max())), peak_memory_mb(device)
 
 
 def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:

@@ -37,14 +37,13 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import ConfigError, leaf_for
 from mt.files import write_whole
-from mt.runs.model_folder import SEVERAL_SENTENCES, newest_meta
+from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.origin import Start, corpora_of_text, files_of
-from mt.runs.run_dir import CLEANED, STORE
+from mt.runs.run_dir import CLEANED, STORE, measured_before
 from mt.runtime.distributed import World
-from mt.runtime.failures import explain_failures
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
-from mt.training.timing import seconds_of_exchange, typical_update
+from mt.training.timing import typical_update
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -63,7 +62,6 @@ PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 SENTENCES_SAMPLE = 2_000
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9
-FITTING = "epochs_in_time"  # the key of `meta.json` with the epochs that fitted
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Prepared:
     plans: list[Plan]  # of each stage
     scoring: Scoring  # of validations and tests
     validations: list[Validation]  # the first one decides
-    started: float  # time.perf_counter() when preparation began
+    seconds_per_update: float | None  # where `train.max_minutes` has timed it
 
     @property
     def plan_fingerprint(self) -> str:
@@ -128,7 +126,6 @@ def prepare(
     `base` is the model that `train.init_from` names; `read` is what need not be read again. Raises
     MtError for what the user can mend.
     """
-    started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
     given, config = config, hold_out(config, log, world)
@@ -140,10 +137,8 @@ def prepare(
     updater.choose_forward(store)
     plans, config = make_plans(config, data, store, tokenizer, updater, log)
     epochs = Epochs(data, plans, config.train)
-    if (fitting := epochs_in_time(epochs, updater, started, log)) is not None:
-        train = config.train.model_copy(update={"max_epochs": fitting})
-        config = config.model_copy(update={"train": train})
-    recorded = given.model_copy(update={"batch": updater.config.batch})
+    n_epochs, seconds = epochs_in_time(epochs, updater, log)
+    config = config.with_value("train.max_epochs", n_epochs)
     data = with_ends_in_numbers(data, config.train)
     config = settle_length(config, epochs, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
@@ -155,9 +150,8 @@ def prepare(
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
     about = (config, tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    return Prepared(
-        config, recorded, data, tokenizer, store, updater, plans, scoring, validations, started
-    )
+    made = (config, given, data, tokenizer, store, updater, plans, scoring, validations)
+    return Prepared(*made, seconds)
 
 
 def make_plans(
@@ -227,26 +221,26 @@ class Epochs:
         return low
 
 
-def epochs_in_time(epochs: Epochs, updater: Updater, started: float, log: RunLog) -> float | None:
-    """The epochs that fit into `train.max_minutes`, counted from `started`; None where more fit.
+def epochs_in_time(
+    epochs: Epochs, updater: Updater, log: RunLog
+) -> tuple[float | None, float | None]:
+    """The epochs of a training, as many as fit into `train.max_minutes`, and the time of an update.
 
-    A run with a checkpoint keeps the number that it began with, or has none. Raises ConfigError if
-    no time is left.
+    A run with a checkpoint keeps the epochs that it began with, and is not timed. Raises
+    ConfigError if no time is left.
     """
-    world, minutes = updater.world, epochs.train.max_minutes
+    world, minutes, n_epochs = updater.world, epochs.train.max_minutes, epochs.train.epochs
     if minutes is None:
-        return None
-    if meta := world.on_main(lambda: newest_meta(log.run_dir)):
-        kept: float | None = meta.get(FITTING)
-        said = "all its epochs" if kept is None else f"{kept:g} epochs"
+        return n_epochs, None
+    if (kept := world.on_main(lambda: measured_before(log.run_dir))) is not None:
+        fitting: float | None = kept.get("train.max_epochs")
+        said = "all its epochs" if fitting is None else f"{fitting:g} epochs"
         log.say(f"train.max_minutes: the run keeps {said}, as it was started")
-        return kept
+        return fitting or n_epochs, None
     log.say("train.max_minutes: timing typical updates")
-    timed = explain_failures(updater.device)(typical_update)
-    seconds = world.all_or_raise(lambda: timed(updater, epochs.plans[0]))
-    per_update = max(world.all_gather(seconds + seconds_of_exchange(updater)))
-    gone = time.perf_counter() - started
-    return world.on_main(lambda: _fitting(epochs, minutes, gone, per_update, log))
+    seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)
+    gone = time.perf_counter() - log.started
+    return world.on_main(lambda: _fitting(epochs, minutes, gone, seconds, log)), seconds
 
 
 def _fitting(
@@ -259,11 +253,12 @@ def _fitting(
             f"train.max_minutes: leaves no time to train, found {minutes:g}: the data took "
             f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
         )
+    n_epochs = epochs.train.epochs
     if left / per_update >= epochs.train.max_steps:
-        return None
+        return n_epochs
     fitting = epochs.within(left / per_update)
-    if epochs.train.epochs is not None and fitting >= epochs.train.epochs:
-        return None
+    if n_epochs is not None and fitting >= n_epochs:
+        return n_epochs
     fitting = float(f"{fitting:.3g}")
     log.say(
         f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with "
@@ -295,8 +290,7 @@ def settle_length(config: Config, epochs: Epochs, log: RunLog) -> Config:
             f"optim.warmup_steps: must be below the {log.total:,} updates of train.max_epochs with "
             f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
         )
-    train = config.train.model_copy(update={"max_steps": log.total})
-    return config.model_copy(update={"train": train})
+    return config.with_value("train.max_steps", log.total)
 
 
 def with_ends_in_numbers(data: DataPlan, train: TrainConfig) -> DataPlan:

@@ -47,6 +47,7 @@ class RunLog:
         """`total`: updates of the whole run, the length of the bar."""
         self.run_dir = run_dir
         self.total = total
+        self.started = time.perf_counter()  # reading the data counts, too
         self._is_main = is_main
         self._tensorboard = tensorboard
         self._writer: Any = None

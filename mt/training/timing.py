@@ -5,54 +5,54 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import islice
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from mt.data.tokens.batches import collate, shard_of
+from mt.runtime.failures import explain_failures
 
 if TYPE_CHECKING:
     from mt.data.tokens.plan import Plan
     from mt.training.update import Updater
 
-# Updates that are timed, unless their batches would take longer than so many seconds together.
+# Updates that are timed, unless their batches take longer than so many seconds together.
 N_TIMED = 8
 SECONDS_OF_TIMING = 5.0
 # Updates whose padding is counted: their order is random, and an epoch may have 100,000.
 N_COUNTED = 1000
 
 
-def typical_update(updater: Updater, plan: Plan) -> float:
-    """Seconds that a mean update of the first epoch takes this rank, without the very first one."""
-    plan = plan.for_epoch(0, Event())
-    updater.skip_step()  # the optimiser allocates its moments
-    batch = collate(plan.pairs.pairs(plan.updates(0)[0][0]))
-    seconds_of(updater, updater.dry_run_step, batch)  # loads what is loaded once
-    seconds = seconds_of(updater, updater.dry_run_step, batch)
-    return seconds_of_update(updater, plan, 0, max(1, int(SECONDS_OF_TIMING / seconds)))
+def typical_update(updater: Updater, plan: Plan, epoch: int) -> float:
+    """Seconds that a mean update of `epoch` takes the slowest rank; all of them take part."""
+    timed = explain_failures(updater.device)(seconds_of_update)
+    seconds = updater.world.all_or_raise(lambda: timed(updater, plan, epoch))
+    return max(updater.world.all_gather(seconds + seconds_of_exchange(updater)))
 
 
-def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) -> float:
+def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
     """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
 
     Time of forward and backward passes is proportional to the padded tokens of an update. It is
-    measured on at most `N_TIMED` updates, whose order is random, and at most `n_batches` of their
-    micro-batches. The median of the updates counts, so that what else the machine does for a moment
-    does not.
+    measured on at most `N_TIMED` updates, whose order is random, for about `SECONDS_OF_TIMING`. The
+    median of the updates counts, so that what else the machine does for a moment does not.
     """
     world = updater.world
     updates = plan.updates(epoch)
+    updater.skip_step()  # the optimiser allocates its moments
+    updater.dry_run_step(collate(plan.pairs.pairs(updates[0][0])))  # loads what is loaded once
     per_token: list[float] = []
+    left = SECONDS_OF_TIMING
     for update in islice(updates, N_TIMED):
-        batches, _ = shard_of(plan, update, world.rank, world.size)
-        batches = batches[:n_batches]
-        if not batches:
-            break
-        n_batches -= len(batches)
-        seconds = sum(seconds_of(updater, updater.dry_run_step, batch) for batch in batches)
-        per_token.append(seconds / sum(batch.n_padded for batch in batches))
+        seconds = n_padded = 0.0
+        for batch in shard_of(plan, update, world.rank, world.size)[0]:
+            if seconds < left:
+                seconds += seconds_of(updater, updater.dry_run_step, batch)
+                n_padded += batch.n_padded
+        if n_padded:
+            per_token.append(seconds / n_padded)
+        left -= seconds
     counted = [batch for update in islice(updates, N_COUNTED) for batch in update]
     n_padded = sum(sum(plan.n_tokens(batch)) for batch in counted)
     tokens_per_update = n_padded / min(len(updates), N_COUNTED) / world.size

@@ -23,8 +23,8 @@ from mt.runs.metrics import OTHER_VALID
 from mt.runs.model_folder import checkpoints, step_name, step_of
 from mt.runs.origin import HISTORY, continued, history_of, model_name
 from mt.runs.outputs import drop_other_outputs
+from mt.runs.run_dir import MEASURED
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
-from mt.training.batch_size import MEASURED
 from mt.training.checkpoints import (
     POSITION,
     TrainState,
@@ -41,7 +41,7 @@ from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
 from mt.training.outcome import Outcome, finished, stopped_by
-from mt.training.prepare import FITTING, Prepared, several_sentences, start_on
+from mt.training.prepare import Prepared, several_sentences, start_on
 from mt.training.runlog import Meter, format_duration
 from mt.training.signals import Signals, StopRequestedError
 
@@ -89,14 +89,13 @@ class Trainer:
             "tokenizer": prepared.tokenizer.fingerprint,
             **several_sentences(prepared),
         }
-        if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
-            self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
-        if prepared.config.train.max_epochs != prepared.recorded.train.max_epochs:
-            self.meta[FITTING] = prepared.config.train.max_epochs
+        for key, name in MEASURED.items():
+            if (number := self.config.value(key)) != prepared.recorded.value(key):
+                self.meta[name] = number
         # The starts before this one, those of the model that it began from first.
         self.earlier: list[Start] = []
         self.start = self.world.on_main(lambda: start_on(prepared, self.run_dir))
-        self.last_tick = prepared.started
+        self.last_tick = log.started
         self.saved_step = 0
         self.loop_start = self.saved_at = 0.0  # of this start, as is the number of updates
         self.n_updates = 0

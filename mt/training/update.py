@@ -20,6 +20,7 @@ from mt.runtime.devices import Device, can_compile, seed_everything, suit_produc
 from mt.runtime.distributed import World
 from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
 from mt.runtime.memory import peak_memory_mb, release_cached_memory, release_freed_memory
+from mt.terminal import say
 from mt.training.compilation import (
     PROBE_TOKENS,
     compile_for_all_shapes,
@@ -94,17 +95,24 @@ class Updater:
         if not reasons:
             self.say(f"the model is compiled: {time.perf_counter() - start:.0f} s")
             return
-        self._stop_compiling(reasons[0])
+        self.say(self._stop_compiling(reasons[0]))
 
-    def _stop_compiling(self, reason: str) -> None:
-        """Go on with the plain model. Raises ConfigError if `train.compile` is true."""
+    def _stop_compiling(self, reason: str) -> str:
+        """Go on with the plain model; return why. Raises ConfigError if `train.compile` is true."""
         self.forward = self.model
         self.loss_gradient = logits_gradient
         torch._dynamo.reset()  # frees what has been compiled
         if self.config.train.compile is True:
             message = f"train.compile: true, but the model cannot be compiled ({reason})"
             raise ConfigError(f"{message}; auto trains it uncompiled then")
-        self.say(f"the model cannot be compiled, so it runs slower ({reason})")
+        return f"the model cannot be compiled, so it runs slower ({reason})"
+
+    def _say_of_this_rank(self, text: str) -> None:
+        """Say what concerns this rank alone: on stderr only if it is not rank 0, which logs."""
+        if self.world.is_main:
+            self.say(text)
+        else:
+            say(f"rank {self.world.rank}: {text}")
 
     def _compiled_or_plain(self, compute: Callable[[], T]) -> T:
         """Return `compute()`; if compiling fails in it, once more with the plain model.
@@ -122,7 +130,7 @@ class Updater:
             reason = first_line(error)
         # Outside of `except`: the error holds on to the tensors of the failed pass.
         self.optimizer.zero_grad(set_to_none=True)
-        self._stop_compiling(reason)
+        self._say_of_this_rank(self._stop_compiling(reason))
         return compute()
 
     def _compile_error(self, store: Store) -> str:
@@ -223,7 +231,7 @@ class Updater:
         """Log that torch.compile has compiled again, which takes long and should not happen."""
         n_graphs = n_compiled_graphs()
         if self.n_graphs is not None and n_graphs > self.n_graphs:
-            self.say(
+            self._say_of_this_rank(
                 f"update {step + 1:,}: the model was compiled again, {n_graphs} times in all; if "
                 "that continues, train.compile: false may be faster"
             )

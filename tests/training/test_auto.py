@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from mt.config import auto
 from mt.config.auto import Sizes, sizes_for
 from mt.config.load import load_config
 from mt.data.reading import check
+from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import read_config
-from mt.training import prepare
+from mt.runs.model_folder import read_config, read_meta
+from mt.training import launch, prepare
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
@@ -74,7 +76,7 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 
     monkeypatch.setattr(auto, "SIZES", {math.inf: Sizes(300, 0.4, 9.0)})
     train(quick_config(BLIND, AUTO, train=EPOCHS | {"max_steps": 2}), one, "cpu")
-    resumed = log_of(one).split("resuming")[0].rsplit("train.max_steps: was 1", 1)[1]
+    resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
     assert says(resumed, "auto is 310", "auto is 0.25", "auto is 3, since this run was started")
     assert "dropout: was" not in log_of(one)
     assert "max_epochs: was" not in log_of(one)
@@ -88,7 +90,7 @@ def test_a_training_takes_the_time_that_is_given(
     stages: list[Any] | None,
 ) -> None:
     """Nine tenths of the time have updates; a run that was started keeps its epochs."""
-    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan: 100.0)
+    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan, epoch: 100.0)
     wanted = 40
     values = {
         "data": {"stages": stages},
@@ -102,19 +104,22 @@ def test_a_training_takes_the_time_that_is_given(
     told = log_of(tmp_path)
     ((epochs, minutes),) = re.findall(r"max_minutes: (\S+) epochs fit into (\S+) minutes", told)
     assert minutes == f"{wanted * 100 / 54:g}"
+    assert says(told, "time: about 100.00 s an update")
+    assert told.count("timing typical updates") == 1
     # Now more would fit. What was asked for is what a student takes over.
-    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan: 1.0)
+    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan, epoch: 1.0)
     train(quick_config(BLIND, values), tmp_path, "cpu")
     told = log_of(tmp_path).removeprefix(told)
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
     asked = [read_config(tmp_path), load_config(str(tmp_path / "config.yaml")).config]
     assert [config.train.epochs for config in asked] == [3, 3]
+    assert read_meta(tmp_path / "checkpoints" / "last", [])["epochs_in_time"] == float(epochs)
 
 
 def test_time_that_is_too_short_or_longer_than_needed(
-    mt: Mt, tiny_config: Path, tmp_path: Path
+    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing makes a training longer than its config says."""
+    """Nothing makes a training longer than its config says. Reading the data is a part of it."""
     command = ["train", "-c", tiny_config, "--run-dir", tmp_path / "run", "--dry-run"]
     for option, value, fragments in (
         ("--time", "1x", ("--time", "90m", "'1x'")),
@@ -124,6 +129,18 @@ def test_time_that_is_too_short_or_longer_than_needed(
         ended = mt(*command, option, value)
         assert ended.code == 2
         assert says(ended.err, *fragments)
+    clock, passed = time.perf_counter, [0]
+
+    def read_slowly(*arguments: Any) -> Any:
+        passed[0] += 600
+        return check_data(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: clock() + passed[0])
+        patch.setattr(launch, "check_data", read_slowly)
+        ended = mt(*command, "--time", "11m")
+    assert ended.code == 2
+    assert says(ended.err, "no time", "found 11", "the data took 10.", "minutes to prepare")
     # Epochs would move the ends of stages, where it is the updates that end the training.
     ended = mt(*command, "--time", "100h", "--set", "train.max_steps=9")
     assert ended.code == 0

@@ -24,6 +24,7 @@ from mt.config.schema import Config
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.loader import Update
 from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
+from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
 from mt.training.update import Updater
@@ -227,20 +228,27 @@ def test_a_failing_backward_decides_for_the_plain_model(
     assert weights_of(tmp_path / "run") == weights_of(tmp_path / "plain")
 
 
-@pytest.mark.parametrize(("wanted", "in_backward"), [("auto", True), (True, False)])
+@pytest.mark.parametrize(
+    ("wanted", "in_backward", "rank"), [("auto", True, 0), (True, False, 0), ("auto", False, 1)]
+)
 def test_a_compilation_that_fails_later_decides_for_the_plain_model(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch, wanted: bool | str, in_backward: bool
+    trainer_of: TrainerOf,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | str,
+    in_backward: bool,
+    rank: int,
 ) -> None:
     """In the second batch of the second update: that update is computed again, uncompiled.
 
-    Its gradients are those of a run that was never compiled.
+    Its gradients are those of a run that was never compiled. Each rank says so: only rank 0 logs.
     """
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
+    updater.world = World(rank)
     settings = updater.config.train.model_copy(update={"compile": wanted})
     updater.config = updater.config.model_copy(update={"train": settings})
     updater.forward = fails_after(3, updater.model, in_backward)
     said: list[str] = []
-    monkeypatch.setattr(updater, "say", said.append)
+    monkeypatch.setattr(update if rank else updater, "say", said.append)
     batches = [batch_of(3, 7, 6), batch_of(4, 5, 9)]
     both = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
     updater.train_step(both, 0)
@@ -249,9 +257,11 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
             updater.train_step(both, 1)
         return
     updater.train_step(both, 1)
-    assert said == ["the model cannot be compiled, so it runs slower (no kernel for this shape)"]
+    slower = "the model cannot be compiled, so it runs slower (no kernel for this shape)"
+    assert said == [f"rank 1: {slower}" if rank else slower]
     assert updater.forward is updater.model
     plain = trainer_of(BLIND).updater
+    plain.world = updater.world
     for step in range(2):
         plain.train_step(both, step)
     for ours, theirs in zip(updater.model.parameters(), plain.model.parameters(), strict=True):

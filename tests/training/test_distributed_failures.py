@@ -244,6 +244,10 @@ def test_an_error_is_reported_once(settings: Mapped, tmp_path: Path) -> None:
         ({"data": {"train": [{"src": "no.src", "tgt": "train.tgt"}]}}, "no.src"),
         ({"train": {"precision": "fp16"}}, "precision: fp16 needs a GPU"),
         ({"train": {"init_from": "nowhere"}}, "train.init_from"),
+        (  # each rank finds this by itself
+            {"optim": {"schedule": "cosine", "warmup_steps": 7}, "train": {"max_epochs": 0.01}},
+            "optim.warmup_steps: must be below the 1 updates",
+        ),
     ):
         done = run_ranks(tmp_path, command_of(merged(settings, changes), tmp_path / "run")[1:])
         assert [rank.code for rank in done] == [2, 2]
