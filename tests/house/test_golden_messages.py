@@ -13,8 +13,8 @@ from conftest import Mt, refused, write_lines
 MESSAGES = {
     "train --config nowhere.yaml": (
         "--config nowhere.yaml: must be a file or the name of a shipped config (base.yaml, "
-        "chiasson-vaila.yaml, coding-details.yaml, iwslt14.yaml, multi30k.yaml, small.yaml, "
-        "tiny.yaml, vaswani2017.yaml, wmt14.yaml), found neither"
+        "chiasson-vaila.yaml, coding-details.yaml, finetune.yaml, iwslt14.yaml, multi30k.yaml, "
+        "small.yaml, tiny.yaml, vaswani2017.yaml, wmt14.yaml), found neither"
     ),
     "train --config no-data.yaml": (
         "data.train: must name at least one text to train on, found none; add - {src: FILE, "
