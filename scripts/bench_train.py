@@ -12,8 +12,8 @@ d_model 512, 8 heads, 6+6 layers, d_ff 2048, batches of 2,048 tokens. On a GPU b
 tokens. The vocabulary is joint and has 8,000 pieces, 32,000 on a GPU.
 
 --marian also measures Hugging Face's MarianMTModel (pip install transformers) of the same shape,
-on the same batches, with its own label-smoothed loss and fused AdamW. The models that are compared
-take turns, so a change in the machine's speed affects all of them.
+on the same updates in padded batches, with its own label-smoothed loss and fused AdamW. The models
+that are compared take turns, so a change in the machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import platform
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -330,7 +330,8 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
             models.append(Contender(name, precision, own_step(trainer), feed, trainer))
         if args.marian:
             marian = marian_step(config, trainer.tokenizer.tgt.size, device)
-            feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
+            padded = replace(trainer.plan, packed=False)
+            feed = Prefetcher(padded, 0, 0, device=device.device)
             models.append(Contender("Marian", precision, marian, feed, trainer))
     return models
 

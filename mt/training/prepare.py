@@ -246,7 +246,10 @@ def epochs_in_time(
 def _fitting(
     epochs: Epochs, minutes: float, gone: float, per_update: float, log: RunLog
 ) -> float | None:
-    """The epochs that fit, if `gone` seconds have passed and an update takes `per_update`."""
+    """The epochs of the config, or those that fit where `gone` seconds have passed, if fewer.
+
+    An update takes `per_update` seconds.
+    """
     left = UPDATES_SHARE * 60 * minutes - gone
     if left < per_update:
         raise ConfigError(

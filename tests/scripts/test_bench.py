@@ -15,6 +15,7 @@ import torch
 
 from mt.config.load import config_from_mapping
 from mt.runtime.devices import Device
+from mt.training import update
 
 
 def test_made_up_lengths_spread_as_those_of_wmt_do() -> None:
@@ -55,6 +56,25 @@ def test_made_up_pairs_are_aligned_and_the_same_each_time(
         )
         assert first == second
         assert first.count(b"\n") == 200
+
+
+def test_marian_gets_padded_batches_where_mt_packs_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take a packed row for one sentence."""
+    monkeypatch.setattr(bench_train, "N_SYNTHETIC", 200)
+    monkeypatch.setattr(bench_train, "marian_step", lambda *_: None)
+    monkeypatch.setattr(update, "can_pack", lambda *_: True)
+    bench_train.write_synthetic(tmp_path, "de", "en")
+    command = "bench_train.py --data synthetic --marian --device cpu --precision fp32"
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--vocab-size", "400"])
+    models = bench_train.contenders(bench_train.parse_arguments(), "small", tmp_path)
+    is_packed = {}
+    for model in models:
+        with model.feed as feed:
+            is_packed[model.name] = [batch.packed is not None for batch in next(iter(feed)).batches]
+    assert is_packed["mt"] == [True]
+    assert set(is_packed["Marian"]) == {False}
 
 
 @pytest.mark.parametrize(
