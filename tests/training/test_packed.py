@@ -83,9 +83,7 @@ def test_an_update_has_the_gradients_of_padded_batches(
     assert without < with_padding
 
 
-def test_a_packed_batch_is_in_pinned_memory_if_the_padded_one_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_packed_batch_is_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of its tensors: any other would be pinned by the thread that trains."""
     pinned: list[torch.Tensor] = []
 
@@ -93,9 +91,8 @@ def test_a_packed_batch_is_in_pinned_memory_if_the_padded_one_is(
         pinned.append(tensor.clone())
         return pinned[-1]
 
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    batch = collate([(np.array([7, 8]), np.array([5]))]).pack()
+    batch = collate([(np.array([7, 8]), np.array([5]))]).pack(pin=True)
     assert batch.packed is not None
     kept = [*vars(batch).values(), *batch.packed[0], *batch.packed[1]]
     tensors = [each for each in kept if isinstance(each, torch.Tensor)]

@@ -59,8 +59,8 @@ class Batch:
         src, tgt = self.packed
         return len(src.starts) - 1, src.longest, tgt.longest
 
-    def pack(self) -> Batch:
-        """This batch in one row, to be computed without padding; pinned if this one is."""
+    def pack(self, pin: bool = False) -> Batch:
+        """This batch in one row, to be computed without padding; with `pin` in pinned memory."""
         src, sources = _in_a_row(self.src)
         tgt_in, targets = _in_a_row(self.tgt_in)
         packed = replace(
@@ -71,7 +71,7 @@ class Batch:
             tgt_positions=torch.arange(self.n_tgt, device=src.device),
             packed=(sources, targets),
         )
-        return packed._map(Tensor.pin_memory) if self.src.is_pinned() else packed
+        return packed._map(Tensor.pin_memory) if pin else packed
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to `device`, without waiting for the copy."""
@@ -214,7 +214,9 @@ def shard_of(
     pairs = plan.pairs
     lengths = pairs.src_lengths, pairs.tgt_lengths
     shard = shard_batches(*lengths, update, world_size, plan.packed)[rank]
-    batches = [gather_batch(pairs, batch, pin) for batch in shard if len(batch)]
+    parts = [part for part in shard if len(part)]
     if plan.packed:
-        batches = [batch.pack() for batch in batches]
+        batches = [gather_batch(pairs, part).pack(pin) for part in parts]
+    else:
+        batches = [gather_batch(pairs, part, pin) for part in parts]
     return batches, int((pairs.tgt_lengths[np.concatenate(update)] + 1).sum())
