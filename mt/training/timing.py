@@ -45,6 +45,8 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
     per_token: list[float] = []
     left = SECONDS_OF_TIMING
     for update in islice(updates, N_TIMED):
+        if left <= 0:
+            break
         seconds = n_padded = 0.0
         for batch in shard_of(plan, update, world.rank, world.size)[0]:
             if seconds < left:
