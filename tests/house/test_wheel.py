@@ -91,4 +91,4 @@ def test_the_wheel_trains_and_translates_in_an_environment_of_its_own(tmp_path: 
     assert isinstance(page, str)
     links = re.findall(r"\]\(([^)]*)\)", page)
     assert [link for link in links if not link.startswith("https://")] == []
-    assert "Train on a TMX or TSV file" in page
+    assert "## Train on your own text" in page
