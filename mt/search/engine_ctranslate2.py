@@ -37,10 +37,10 @@ from mt.search.engine_contract import (
 )
 from mt.search.options import DEFAULT_SEARCH, SearchOptions
 
-# Padded source tokens x beam of a batch, by precision.
-# Within a tenth of the fastest of 256 to 3072 for d_model 128 and 512, greedy and beam 5, on
-# Zen 4; in int8 a narrow model is fastest with 512 and a wide one with 1536.
-BATCH_TOKENS = {"fp32": 2048, "bf16": 2048, "int8": 1024}
+# Padded source tokens x beam of a batch, by precision. Of 512 to 6144 the fastest, or within a
+# twentieth of it, for d_model 128 and 256 on Zen 3, greedy and beam 5; with 2048 (fp32) and 1024
+# (int8) beam 5 is up to an eighth slower.
+BATCH_TOKENS = {"fp32": 4096, "bf16": 4096, "int8": 2048}
 # Batches that wait in the queue for each thread, so that none is idle.
 QUEUED = 2
 # Stands for a length penalty of 0; length^this is 1 to the last bit of a float.

@@ -7,6 +7,7 @@ from functools import partial
 
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
+from mt.data.tokens.writing import Writing
 from mt.translate.as_trained import AsTrained
 from mt.translate.confidence import AddConfidence
 from mt.translate.language_token import LanguageToken
@@ -39,7 +40,10 @@ def make_translator(
     first_ids = tokenizer.before_source(to, data)
     direction = data.direction(from_, to)
     source = from_ or (direction.src if direction else data.usual.src)
-    cut = partial(split_sentences, language=base_code(source)) if loaded.cuts_sentences else None
+    # A vocabulary that was taken from another model may be that of other languages.
+    styles = None if loaded.as_written else loaded.styles
+    writing = styles.between(*direction) if styles and direction else None
+    cut = partial(_cut, base_code(source), writing) if loaded.cuts_sentences else None
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
     if search.confidence:  # of what all others have left
@@ -51,9 +55,6 @@ def make_translator(
     if prefixes is not None:  # before AsTrained, which rewrites no line with a prefix
         steps.append(Prefixes(prefixes, tokenizer, engine.max_length))
     if not loaded.as_written:
-        # A vocabulary that was taken from another model may be that of other languages.
-        styles = loaded.styles
-        writing = styles.between(*direction) if styles and direction else None
         unknown_cases = styles.unknown_cases if styles and not direction else set()
         steps.append(AsTrained(writing, unknown_cases))
     if search.alignments is not None:  # of texts as the model saw and wrote them
@@ -81,3 +82,11 @@ def make_translator(
         steps.append(LanguageToken(first_ids))
     settings = {"--from": source} if source != data.usual.src else {}
     return Translator(loaded, steps, settings, on_progress, number_of)
+
+
+def _cut(language: str, writing: Writing | None, text: str) -> list[str]:
+    """Cut a text into its sentences, also where the training text would have a stop between two."""
+    sentences = split_sentences(text, language)
+    if writing is None:
+        return sentences
+    return [part for each in sentences for part in writing.src.cut_before_openers(each)]

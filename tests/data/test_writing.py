@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from mt.data.tokens.tokenizer import PairSample
 from mt.data.tokens.writing import WRITING, Case, LanguageStyle, Styles, Writing, Written, case_of
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
-from mt.translate.load import load_translator
+from mt.translate.assemble import make_translator
+from mt.translate.load import load_models, load_translator
 
 GERMAN = [
     "Ein Mann mit Hut geht über die Straße.",
@@ -130,6 +131,29 @@ def test_a_final_stop_comes_and_goes(writing: Writing) -> None:
         assert found == usual
         assert how is not None
         assert writing.written(output, how) == written
+
+
+def test_a_line_is_cut_where_a_stop_is_missing() -> None:
+    """Before a capitalised word that begins many sentences, and is hardly ever elsewhere."""
+    first = ["Ein Hund geht vorbei.", "Die Frau liest.", "Paris ist groß."]
+    inside = ["Heute ist Paris schön."]  # one in twenty, and so a name
+    style = LanguageStyle.learn([*first * 20, *inside], "de")
+    assert style.openers == ["Die", "Ein"]
+    for line in (
+        "Ein Hund geht vorbei |Die Frau liest ein Buch.",
+        "Ein Hund geht vorbei |Die Frau liest heute |Ein Hund geht vorbei",
+        "Ein Hund liest in Paris |Die Frau geht vorbei",
+        "Gestern las ich Die Zeit.",  # too short for a sentence
+        "Heute geht Ein Hund vorbei.",
+        "Ein Hund geht nach Paris Paris ist groß.",
+        "Ein Hund geht vorbei: Die Frau liest ein Buch.",
+        "Ein Hund geht vorbei die Frau liest ein Buch.",
+        "Heute Lese Ich Die Zeit In Paris",
+        "",
+    ):
+        parts = line.split("|")
+        assert style.cut_before_openers("".join(parts)) == parts
+    assert LanguageStyle.learn([line.lower() for line in first * 20], "de").openers == []
 
 
 def test_the_rules_of_languages() -> None:
@@ -388,6 +412,23 @@ def test_sentences_end_by_the_rules_of_the_source_language(
     with load_translator(search, options) as translator:
         (found,) = translator.translate(["Zehn Euro zzgl. Versand."])
         assert found.segments == n_sentences
+
+
+def test_lines_without_stops_are_cut_unless_they_are_translated_as_they_are(both: Path) -> None:
+    line = f"{PLAIN} Eins zwei drei"
+    options = EngineOptions(models=[both], engine="torch", workers=1, device="cpu")
+    for as_written, source, n_sentences in [(False, "de", 2), (False, "en", 1), (True, "de", 1)]:
+        to = "en" if source == "de" else "de"
+        search = SearchOptions(to=to, split_sentences="always", as_written=as_written)
+        loaded = load_models(search, options)
+        assert loaded.styles is not None
+        learnt = [
+            replace(each, openers=["Eins"] * (each.language == "de"))
+            for each in loaded.styles.styles
+        ]
+        with make_translator(replace(loaded, styles=Styles(learnt)), to) as translator:
+            (found,) = translator.translate([line])
+            assert found.segments == n_sentences
 
 
 def test_a_line_with_a_prefix_would_stay_in_any_language(

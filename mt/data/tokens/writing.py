@@ -36,6 +36,12 @@ STOPS = 0.9
 # Words of so many letters begin with a capital in any Title Case, and how many there must be.
 TITLE_LETTERS = 4
 TITLE_WORDS = 3
+# A capitalised word opens a sentence, even without a stop before it, if it begins so many sentences
+# of the training text, and has a capital elsewhere at most so often for each: `Ein`, but no noun.
+OPENED = 20
+NOT_OPENED = 0.01
+# Words on both sides of a cut, so that `Er liest Die Zeit.` stays whole.
+OPENING_WORDS = 3
 # Pairs with a form of numbers from which a change of it is learnt.
 LEAST_NUMBERS = 5
 # Web and e-mail addresses.
@@ -53,6 +59,7 @@ _KEPT = (
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
 _KEPT_ONLY = re.compile(f"({_KEPT})")
 _LETTERS = re.compile(r"[^\W\d_]+")
+_AFTER_WORD = re.compile(r"(?<=[^\W_]\s)\S+")
 _SENTENCE_END = re.compile(r"[.!?…]\W{0,9}\s")
 # In any digits: its parts, also after a space of thousands.
 _NUMBER = re.compile(r"\d+(?:[^\w\s]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
@@ -175,12 +182,13 @@ class LanguageStyle:
     final_stop: str  # that of nearly all lines, else ""
     # Forms of numbers that change in a translation, by its language.
     changed_numbers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    openers: Sequence[str] = ()  # capitalised words that are nowhere but where a sentence begins
 
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
         """Count the words of lines; unknown ones are expected to look as those seen once."""
         inside, cases, ends = Counter[str](), Counter[str](), Counter[str]()
-        beginnings = Counter[bool]()
+        first = Counter[str]()  # words of sentences
         for line in (drawn := lines[:: max(1, len(lines) // LINES)]):
             ends[line[-1:]] += 1
             if (case := case_of(line)) is not None:
@@ -188,23 +196,26 @@ class LanguageStyle:
                 continue
             for match, is_first in _words(line):
                 word = match[0]
-                if is_first:
-                    beginnings[word[0].isupper()] += 1
-                else:
-                    inside[word] += 1
+                (first if is_first else inside)[word] += 1
         forms = defaultdict[str, Counter[str]](Counter)
         for word, count in inside.items():
             forms[noise.lower_case(word, language)][word] = count
         rare = [next(iter(seen)) for seen in forms.values() if seen.total() == 1]
         stops = {end: count for end, count in ends.items() if end and end in noise.FINAL_STOPS}
         has_stops = stops and sum(stops.values()) >= STOPS * len(drawn)
+        capitalised = {word: count for word, count in first.items() if word[0].isupper()}
         others = cls(
             language,
             [],
             is_capital=sum(word[0].isupper() for word in rare) > len(rare) / 2,
-            begins_with_capital=beginnings[True] > beginnings[False],
+            begins_with_capital=sum(capitalised.values()) > first.total() / 2,
             known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
             final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
+            openers=[
+                word
+                for word, count in sorted(capitalised.items())
+                if count >= OPENED and inside[word] <= NOT_OPENED * count
+            ],
         )
         usual = {key: max(seen, key=lambda word: (seen[word], word)) for key, seen in forms.items()}
         # STRASSE has lost its ß, and capitals in Greek their accents.
@@ -251,6 +262,27 @@ class LanguageStyle:
             parts += [text[end : match.start()], word]
             end = match.end()
         return "".join([*parts, text[end:]]), n_lowered
+
+    def cut_before_openers(self, sentence: str) -> list[str]:
+        """Cut where another sentence begins without a stop before it; joined, all is as before.
+
+        `Ein Mann geht vorbei Eine Frau sitzt` has two. A line in one case stays whole.
+        """
+        words = sentence.split()[OPENING_WORDS : 1 - OPENING_WORDS]
+        if self._openers.isdisjoint(words) or case_of(sentence) is not None:
+            return [sentence]
+        parts, start = [], 0
+        for match in _AFTER_WORD.finditer(sentence):
+            before, after = sentence[start : match.start()], sentence[match.start() :]
+            n_words = min(len(before.split()), len(after.split()))
+            if match[0] in self._openers and n_words >= OPENING_WORDS:
+                parts.append(before)
+                start = match.start()
+        return [*parts, sentence[start:]]
+
+    @cached_property
+    def _openers(self) -> frozenset[str]:
+        return frozenset(self.openers)
 
     def without_first_capitals(self, text: str) -> str:
         """A line whose sentences do not begin with a capital, unless their first word has one."""
