@@ -9,7 +9,8 @@ Its search is `beam_search` but for these points:
 - With length penalty 0 it continues after `beam_size` finished hypotheses. A penalty too small to
   change a score makes it stop.
 - What it is told to suppress gets no probability, and the other tokens share it. So nothing is
-  suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them.
+  suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them;
+  where it was nothing, that is known to have changed all scores by one number.
 
 Its prefixes mean something else: their tokens have no score, and only the most probable hypothesis
 may end right after one. So it takes none.
@@ -17,6 +18,7 @@ may end right after one. So it takes none.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +47,8 @@ BATCH_TOKENS = {"fp32": 4096, "bf16": 4096, "int8": 2048}
 QUEUED = 2
 # Stands for a length penalty of 0; length^this is 1 to the last bit of a float.
 NO_PENALTY = 1e-9
+# Of an empty output: what is above is too probable to be left out of other scores exactly.
+LIKELY = math.log(0.5)
 
 
 class Decoded(NamedTuple):
@@ -53,6 +57,13 @@ class Decoded(NamedTuple):
     tokens: tuple[int, ...]  # without eos
     finished: bool  # ended by eos, not by the limit
     log_prob: float  # eos included where it is finished; NaN where no score was asked for
+
+
+class Searched(NamedTuple):
+    """What the first search has found for a source."""
+
+    row: list[Hypothesis] | None  # None: it must be searched again
+    empty: float = math.nan  # log-probability of the empty output, if that is in the beam
 
 
 @dataclass(frozen=True)
@@ -99,19 +110,17 @@ class CTranslate2Engine(Engine):
         stand in the queue behind the batches, and leave it empty.
         """
         incomplete: dict[int, list[list[Hypothesis] | None]] = {}
-        for number, rows in self._first_search(jobs):
-            if None in rows:
-                incomplete[number] = rows
-            else:
+        again = list[tuple[int, int, float]]()  # job, place, empty
+        for number, found in self._first_search(jobs):
+            rows = [row for row, _ in found]
+            if None not in rows:
                 yield number, self._best(rows)
-        again = [
-            (number, place)
-            for number, rows in incomplete.items()
-            for place, row in enumerate(rows)
-            if row is None
-        ]
-        sources = [jobs[number][0][place] for number, place in again]
-        for (number, place), row in zip(again, self._search_again(sources), strict=True):
+                continue
+            incomplete[number] = rows
+            again += [(number, i, empty) for i, (row, empty) in enumerate(found) if row is None]
+        sources = [jobs[number][0][place] for number, place, _ in again]
+        rows = self._search_again(sources, [empty for *_, empty in again])
+        for (number, place, _), row in zip(again, rows, strict=True):
             incomplete[number][place] = row
         for number, rows in incomplete.items():
             yield number, self._best(rows)
@@ -128,15 +137,13 @@ class CTranslate2Engine(Engine):
     def _best(self, rows: Sequence[list[Hypothesis] | None]) -> Hypotheses:
         return Hypotheses.of([(row or [])[: self.options.n_best] for row in rows])
 
-    def _first_search(
-        self, jobs: Sequence[Job]
-    ) -> Iterator[tuple[int, list[list[Hypothesis] | None]]]:
-        """Yield (index of the job, hypotheses of each source; None: it must be searched again)."""
+    def _first_search(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[Searched]]]:
+        """Yield (index of the job, what was found for each of its sources)."""
         waiting: deque[tuple[int, list[int], Any]] = deque()
         for number, (sources, prefixes) in enumerate(jobs):
             assert not any(prefixes), "prefixes are for torch"
             if self.no_repeat:  # only the second search scores without what is forbidden
-                yield number, [None] * len(sources)
+                yield number, [Searched(None)] * len(sources)
                 continue
             limits = self.limits(sources, prefixes).tolist()
             futures = self._translate(sources, max(limits, default=0) + 1)
@@ -168,14 +175,15 @@ class CTranslate2Engine(Engine):
 
     def _collect(
         self, number: int, limits: Sequence[int], futures: Sequence[Any]
-    ) -> tuple[int, list[list[Hypothesis] | None]]:
+    ) -> tuple[int, list[Searched]]:
         """Wait for the search of a batch, whose limit was the largest of these."""
         most = max(limits, default=0)
-        rows = []
+        found = []
         for beam, limit in zip(self._results(futures), limits, strict=True):
             shown = self.options.n_best if limit == most else len(beam)
-            rows.append(self._accepted(beam, limit, shown))
-        return number, rows
+            empty = next((each.log_prob for each in beam if not each.tokens), math.nan)
+            found.append(Searched(self._accepted(beam, limit, shown), empty))
+        return number, found
 
     def _results(self, futures: Sequence[Any]) -> list[list[Decoded]]:
         """Wait for the searches of a batch. Raises ConfigError if the memory is too small."""
@@ -202,7 +210,39 @@ class CTranslate2Engine(Engine):
             return None
         return [self._hypothesis(tokens, log_prob) for tokens, _, log_prob in beam[:shown]]
 
-    def _search_again(self, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
+    def _search_again(
+        self, sources: Sequence[Ids], empty: Sequence[float]
+    ) -> list[list[Hypothesis] | None]:
+        """Search for each source; `empty`: what `Searched` says of it."""
+        rows = self._search_without_empty(sources, empty)
+        left = [place for place, row in enumerate(rows) if row is None]
+        found = self._search_on_own_limits([sources[place] for place in left])
+        for place, row in zip(left, found, strict=True):
+            rows[place] = row
+        return rows
+
+    def _search_without_empty(
+        self, sources: Sequence[Ids], empty: Sequence[float]
+    ) -> list[list[Hypothesis] | None]:
+        """Search where the empty output was in the beam; None for other sources.
+
+        Of short sentences that is up to one in twelve, and each only costs a search more: all
+        hypotheses share the probability of the empty one, which is taken out of their scores.
+        """
+        rows: list[list[Hypothesis] | None] = [None] * len(sources)
+        places = [place for place, log_prob in enumerate(empty) if log_prob < LIKELY]  # no NaN
+        chosen = [sources[place] for place in places]
+        limits = self.limits(chosen, [()] * len(chosen)).tolist()
+        most = max(limits, default=0)
+        futures = self._translate(chosen, most + 1, min_decoding_length=1, **self._batches)
+        for place, limit, beam in zip(places, limits, self._results(futures), strict=True):
+            rest = math.log1p(-math.exp(empty[place]))  # log-probability of all other outputs
+            exact = [each._replace(log_prob=each.log_prob + rest) for each in beam]
+            if row := self._accepted(exact, limit, len(exact)):
+                rows[place] = sorted(row, key=lambda each: each.score, reverse=True)
+        return rows
+
+    def _search_on_own_limits(self, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
         """Search for each source on its own limit, without the tokens that no output contains.
 
         Where a beam does not end by itself, its hypotheses are made to end at the limit. All are
@@ -248,15 +288,11 @@ class CTranslate2Engine(Engine):
         self, sources: Sequence[Ids], max_lengths: Sequence[int], options: Mapping[str, Any]
     ) -> list[list[Decoded]]:
         """Search for all sources at the same time, those of the same maximum in batches."""
-        size = {
-            "max_batch_size": max(1, self.batch_tokens // self.decode.beam_size),
-            "batch_type": "tokens",
-        }
         futures: list[Any] = [None] * len(sources)
         for length in sorted(set(max_lengths)):
             places = [place for place, each in enumerate(max_lengths) if each == length]
             started = self._translate(
-                [sources[place] for place in places], length, **size, **options
+                [sources[place] for place in places], length, **self._batches, **options
             )
             for place, future in zip(places, started, strict=True):
                 futures[place] = future
@@ -293,6 +329,12 @@ class CTranslate2Engine(Engine):
     def _hypothesis(self, tokens: tuple[int, ...], log_prob: float) -> Hypothesis:
         score = log_prob / (len(tokens) + 1) ** self.decode.length_penalty
         return Hypothesis(tokens, log_prob, score)
+
+    @property
+    def _batches(self) -> dict[str, Any]:
+        """How CTranslate2 is to share many sources out to batches."""
+        size = max(1, self.batch_tokens // self.decode.beam_size)
+        return {"max_batch_size": size, "batch_type": "tokens"}
 
     @cached_property
     def _src_texts(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -96,7 +97,7 @@ def test_a_greedy_output_is_cut_at_its_limit(
 ) -> None:
     """It costs no second search, as in a beam, where it could have been another one."""
     monkeypatch.setattr(
-        CTranslate2Engine, "_search_again", lambda self, sources: [None] * len(sources)
+        CTranslate2Engine, "_search_again", lambda self, sources, _: [None] * len(sources)
     )
     lines = lines_of(tiny_corpus / "test.src")
     found = []
@@ -158,6 +159,30 @@ def test_what_may_differ_is_searched_again(both: Load) -> None:
         row, script = found(2, [endless], [endless], [result([a, a], [b, b])])
         assert row == [Hypothesis((9, 9), -3.0, -1.0)]
         assert [call["max_decoding_length"] for call in script.calls] == [3, 3, 2]
+
+
+def test_no_output_in_the_beam_costs_one_search_and_no_score(both: Load) -> None:
+    """By hand: the others share its probability, e^-1, and without that the longer one wins."""
+    with both("ctranslate2", beam_size=2, length_penalty=1.0, n_best=2) as translator:
+        engine = translator.loaded.engine
+        assert isinstance(engine, CTranslate2Engine)
+        a = engine._tgt_texts[9]
+        short, long = [a, "</s>"], [a, a, a, "</s>"]
+        again = SimpleNamespace(hypotheses=[short, long], scores=[-1.0, -1.1])
+        script = Scripted([result(short, ["</s>"])], [again])
+        (row,) = replace(engine, translator=script).search([[9, 9]])
+        rest = math.log(1 - math.exp(-1))
+        assert [each.tokens for each in row] == [(9, 9, 9), (9,)]
+        assert [each.log_prob for each in row] == pytest.approx([-4.4 + rest, -2 + rest])
+        assert [each.score for each in row] == pytest.approx([-1.1 + rest / 4, -1 + rest / 2])
+        assert [call["min_decoding_length"] for call in script.calls] == [0, 1]
+        assert not hasattr(script, "scored_with")
+        # Too probable to be taken out of what is left, it makes all be scored.
+        likely = SimpleNamespace(hypotheses=[["</s>"], short], scores=[-0.1, -1.0])
+        script = Scripted([likely], [result(short, long)])
+        (row,) = replace(engine, translator=script).search([[9, 9]])
+        assert script.scored_with
+        assert [each.log_prob for each in row] == [-2.0, -4.0]
 
 
 def test_what_is_searched_again_comes_last_and_stays_in_its_place(both: Load) -> None:
