@@ -1,11 +1,12 @@
-"""Values of a config that are `auto`: chosen by the number of training pairs."""
+"""Values that a config leaves open: `auto`, by the number of pairs; the shape of another model."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from mt.config.schema import Config
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, keys_affecting
 
 # The keys that can be `auto`, in the order of `Sizes`.
 KEYS = ("tokenizer.vocab_size", "model.dropout", "train.max_epochs")
@@ -54,3 +55,22 @@ def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
             config = config.with_value(key, size)
             told.append(f"{key}: auto is {'null' if size is None else f'{size:,.9g}'}")
     return config, ", ".join(told)
+
+
+def with_shape_of(config: Config, there: Config) -> Config:
+    """The config with the values of the base's config where `Config.left_to_base` says so.
+
+    Raises ConfigError if the two cannot be combined.
+    """
+    if config.train.init_from is None:
+        return config
+    keys = config.left_to_base
+    if there.model.learned_positions and "max_positions" not in config.model.model_fields_set:
+        keys += keys_affecting("positions")
+    if not keys:
+        return config
+    for key in keys:
+        config = config.with_value(key, there.value(key))
+    return config_from_mapping(
+        config.model_dump(mode="json"), f"with train.init_from {config.train.init_from}"
+    )

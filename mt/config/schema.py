@@ -256,7 +256,7 @@ class TrainConfig(_Strict):
     init_from: Text | None = key(
         None,
         "model to start from: run directory, checkpoint, averaged or imported model, "
-        "hf:OWNER/NAME; null: random weights",
+        "hf:OWNER/NAME; sizes and vocabulary are its own unless named; null: random weights",
         "start",
     )
     new_vocabulary: Flag = key(
@@ -306,6 +306,19 @@ class Config(_Strict):
         """The value of a key, such as `model.d_ff`."""
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name)
+
+    @property
+    def left_to_base(self) -> list[str]:
+        """The keys without a value here that have it from the model of `train.init_from`."""
+        if self.train.init_from is None:
+            return []
+        keys = keys_affecting("shape", "vocabulary")
+        if self.train.new_vocabulary:
+            keys = keys_affecting("shape")
+        named = {
+            f"{name}.{key}" for name in sections() for key in getattr(self, name).model_fields_set
+        }
+        return [key for key in keys if key not in named]
 
     def with_value(self, path: str, value: Any) -> Config:
         """The config with another value of a key, which is not validated."""

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mt import __version__
-from mt.config.auto import KEYS, Sizes, has_auto, replace_auto, sizes_for
+from mt.config.auto import KEYS, Sizes, has_auto, replace_auto, sizes_for, with_shape_of
 from mt.config.data_schema import Affects
 from mt.config.load import load_config
 from mt.config.schema import Config, keys_affecting
@@ -314,6 +314,7 @@ def settle_auto(
     sizes = sizes._replace(vocab_size=kept_size or sizes.vocab_size)
     if saved := saved_config(run_dir):
         sizes, origin = Sizes(*map(saved.value, KEYS)), "since this run was started"
+        config = with_shape_of(config, saved)
     config, told = replace_auto(config, sizes)
     if told:
         say(f"{told}, {origin}")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mt.config.auto import with_shape_of
 from mt.config.schema import Config, keys_affecting
 from mt.data.tokens.tokenizer import BYTE, EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
@@ -36,28 +37,30 @@ PARTS = {
 # --- the other model --------------------------------------------------------------------------
 
 
-def resolve_init_from(config: Config) -> LoadedModel | None:
-    """Load the model that `train.init_from` names, or return None without it.
+def resolve_init_from(config: Config) -> tuple[Config, LoadedModel | None]:
+    """Load the model that `train.init_from` names; None without it.
 
-    It is loaded whole, because `--fresh` may rename its folder. Raises CheckpointError if it cannot
-    be read, and ConfigError if its weights do not fit, with all differing keys, or if
-    `train.freeze` is impossible.
+    Returns it with the config, which has its shape and vocabulary where it names none. It is loaded
+    whole, because `--fresh` may rename its folder. Raises CheckpointError if it cannot be read, and
+    ConfigError if its weights do not fit, with all differing keys, or if `train.freeze` is
+    impossible.
     """
+    source = None
+    if config.train.init_from is not None:
+        name = f"train.init_from {config.train.init_from}"
+        folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
+        try:
+            source = load_model(folder)
+        except MtError as error:
+            raise CheckpointError(f"{name}: {error}") from error
+        config = with_shape_of(config, source.config)
+        if reasons := list(_mismatches(config, source.config)):
+            raise ConfigError("\n".join(f"{name}: {reason}" for reason in reasons))
     if config.train.freeze:
         model = config.model.model_copy(update={"dropout": 0.0})  # which may be auto as yet
         with torch.device("meta"):  # with a vocabulary of any size
             freeze(Transformer(model, 4, 4, config.tokenizer.joint), config.train.freeze)
-    if config.train.init_from is None:
-        return None
-    name = f"train.init_from {config.train.init_from}"
-    folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
-    try:
-        source = load_model(folder)
-    except MtError as error:
-        raise CheckpointError(f"{name}: {error}") from error
-    if reasons := list(_mismatches(config, source.config)):
-        raise ConfigError("\n".join(f"{name}: {reason}" for reason in reasons))
-    return source
+    return config, source
 
 
 def kept_size(config: Config, base: LoadedModel | None) -> int | None:

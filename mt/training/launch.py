@@ -138,7 +138,9 @@ def _train(
     # A run that resumes does not need train.init_from, which may be gone.
     is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))
     # In all ranks before the main one sets the run aside, which may be the one to start from.
-    base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
+    config, base = world.all_or_raise(
+        lambda: resolve_init_from(config) if is_new else (config, None)
+    )
     world.on_main(lambda: check_metric(config, world))
     path = run_dir / CONFIG
     before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
@@ -278,7 +280,7 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
     check_is_run(run_dir)
     check_version(run_dir)
     log = RunLog(run_dir, config.train.max_steps)
-    base = resolve_init_from(config)
+    config, base = resolve_init_from(config)
     read = _check_corpora(config, run_dir, False, base, log)
     with explain_write_errors(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -25,12 +25,11 @@ class Started:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        self.config = config
+        self.config, self.base = resolve_init_from(config)
         self.run_dir = run_dir
-        self.base = resolve_init_from(config)
         device = choose_device("cpu", "fp32")
         with RunLog(run_dir, 1) as log:
-            prepared = prepare(config, device, log, base=self.base)
+            prepared = prepare(self.config, device, log, base=self.base)
             self.trainer = Trainer(prepared, log)
             self.trainer.resume(self.base)
         self.log = [line[20:] for line in log_of(run_dir).splitlines()]

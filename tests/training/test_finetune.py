@@ -16,14 +16,14 @@ from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
 from run_comparison import check_equal, kept_steps, train_until_lost
 
-from mt.config.load import config_from_mapping
+from mt.config.load import config_from_mapping, load_config
 from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model import checkpoint
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
 from mt.runs import model_folder
-from mt.training.finetune import PARTS
+from mt.training.finetune import PARTS, resolve_init_from
 from mt.training.launch import train
 
 Mapped = Mapping[str, Any]
@@ -94,6 +94,36 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
 # --- resuming, and what is recorded -----------------------------------------------------------
 
 
+def without_shape(config: Config, **model: Any) -> Config:
+    """A config that names nothing of its vocabulary, and of its model only this."""
+    values = config.model_dump(mode="json") | {"model": model, "tokenizer": {}}
+    return config_from_mapping(values, "without its shape")
+
+
+def test_a_config_names_the_shape_or_has_that_of_the_other_model(
+    base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path
+) -> None:
+    base = base_of(model={"positions": "learned", "max_positions": 66, "tie_embeddings": False})
+    (tmp_path / "c.yaml").write_text(f"train: {{init_from: {base}}}\nmodel: {{d_ff: 64}}\n")
+    origins = load_config(str(tmp_path / "c.yaml")).origins
+    assert says(origins["model.d_model"], "default", "train.init_from")
+    assert (origins["model.d_ff"], origins["model.dropout"]) == ("c.yaml", "default")
+    config, _ = resolve_init_from(without_shape(fine_tuned(base), dropout=0.3))
+    there = model_folder.read_folder(base).config
+    assert config.tokenizer == there.tokenizer
+    assert config.model == there.model.model_copy(update={"dropout": 0.3})
+    said = message(without_shape(fine_tuned(base), d_ff=8), tmp_path / "run", ConfigError)
+    assert says(said, f"train.init_from {base}", "model.d_ff is 64 there and 8 here")
+    long = without_shape(fine_tuned(base)).with_value("data.max_tokens", 65)
+    said = message(long, tmp_path / "run", ConfigError)
+    assert says(said, f"train.init_from {base}", "model.max_positions", "data.max_tokens + 2 (67)")
+    # A new vocabulary is that of the config.
+    config, _ = resolve_init_from(
+        without_shape(fine_tuned(base, {"train": {"new_vocabulary": True}}))
+    )
+    assert config.tokenizer.vocab_size != there.tokenizer.vocab_size
+
+
 @pytest.mark.parametrize("vocabulary", ["kept", "new"])
 def test_a_killed_run_resumes_to_the_same_weights(
     vocabulary: str, base_of: BaseOf, quick_config: QuickConfig, other_corpus: Path, tmp_path: Path
@@ -104,6 +134,8 @@ def test_a_killed_run_resumes_to_the_same_weights(
     fine_tuning |= {"max_steps": 8, "valid_every": 4}
     data = {} if vocabulary == "kept" else on(other_corpus)
     config = quick_config(NO_TEST, data, train=fine_tuning)
+    if vocabulary == "kept":  # then the base tells the shape of both, also once it is gone
+        config = without_shape(config)
     assert train(config, tmp_path / "whole", "cpu").exit_code == 0
     run = tmp_path / "run"
     for updates in (2, 5):
@@ -115,6 +147,9 @@ def test_a_killed_run_resumes_to_the_same_weights(
     assert origin == {"folder": str(best), "step": 4, "sha256": checksum}
     saved = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     assert saved["train"]["init_from"] == str(base)
+    there = yaml.safe_load((base / "config.yaml").read_text(encoding="utf-8"))
+    assert {key: saved["model"][key] == there["model"][key] for key in ("d_model", "d_ff", "norm")}
+    assert saved["tokenizer"] == there["tokenizer"]
     assert "init_from" not in json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     shutil.rmtree(base)
     assert train(config, run, "cpu").exit_code == 0
@@ -251,7 +286,7 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
         ),
         (
             {"model": {"tie_embeddings": False}},
-            {},
+            {"model": {"tie_embeddings": True}},
             [["target embedding and output", TIED, "model.tie_embeddings to false"]],
         ),
     ]
