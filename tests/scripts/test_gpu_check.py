@@ -238,6 +238,7 @@ def test_all_sections_end_in_time(
     assert caches != {"an old one"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
 def test_a_model_that_cannot_be_compiled_is_not_measured_as_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

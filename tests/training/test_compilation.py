@@ -60,6 +60,7 @@ def run(config: Config, folder: Path) -> str:
     return log_of(folder)
 
 
+@pytest.mark.slow
 def test_twenty_shapes_of_batches_are_one_graph(
     trainer_of: TrainerOf, graphs: CompileCounterWithBackend
 ) -> None:

@@ -108,7 +108,6 @@ def disturbed(interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
 
 PLACES = [
     "micro-batch 25",  # while gradients accumulate, in an epoch, between two checkpoints
-    "save_file 1",  # the second checkpoint is half written
     "renamed 2",  # the last one is complete, but neither `last` nor `best` names it yet
 ]
 MORE_PLACES = [
@@ -121,6 +120,7 @@ MORE_PLACES = [
     "validation 1",
     "validation 2",
     "save_file 0",
+    "save_file 1",  # the second checkpoint is half written
     "save_file 2",
     "link 2",
 ]

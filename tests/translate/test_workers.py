@@ -259,7 +259,8 @@ def test_a_process_for_each_gpu(
             list(together.translate(lines))
 
 
-@pytest.mark.parametrize("beam_size", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("beam_size", [3, 1])
 def test_a_large_text_is_translated_by_compiled_code(
     tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch, beam_size: int
 ) -> None:
