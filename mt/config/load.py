@@ -84,7 +84,9 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
         where += f" (recipe {name_of_recipe})"
     apply(setting for setting in sets if not setting.startswith("recipe="))
     config = _validate(_normalise(tree), where, set_paths, faults)
-    origin_of = dict.fromkeys(config.left_to_base, "default, unless train.init_from") | origin_of
+    origin_of = (
+        dict.fromkeys(config.left_to_base, "default, but train.init_from decides") | origin_of
+    )
     origins: dict[str, str] = {}
     for leaf in leaves(config.model_dump(mode="json")):
         origins[leaf] = "--set" if is_set(leaf, set_paths) else origin_of.get(leaf, "default")

@@ -41,7 +41,14 @@ class ModelGroup:
         """Return the config that is given, with its changes."""
         from mt.config.load import load_config
 
-        return load_config(str(self.config), self.settings or []).config
+        config = load_config(str(self.config), self.settings or []).config
+        if (base := config.train.init_from) is not None:
+            from mt.config.auto import with_shape_of
+            from mt.runs import model_folder
+
+            folder = model_folder.find_model(Path(base).expanduser(), "train.init_from")
+            config = with_shape_of(config, model_folder.read_config(folder))
+        return config
 
 
 @app.command("model")

@@ -182,6 +182,7 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
         shape = ("shape", "positions")
     shapes = [changed(has_weights, *shape), changed(has_tokenizer, "vocabulary", "sample")]
     if any(shapes):
+        shapes.append(changed(has_tokenizer, "start"))  # another train.init_from may be the cause
         raise CheckpointError(
             f"run directory {run_dir}: holds a run with another model or tokenizer, and weights "
             f"cannot change their shape ({'; '.join(filter(None, shapes))}); give another "

@@ -84,9 +84,9 @@ def make_translator(
     return Translator(loaded, steps, settings, on_progress, number_of)
 
 
-def _cut(language: str, writing: Writing | None, text: str) -> list[str]:
-    """Cut a text into its sentences, also where the training text would have a stop between two."""
+def _cut(language: str, writing: Writing | None, at_stops: bool, text: str) -> list[str]:
+    """Cut a text into its sentences: `at_stops` only, or also where one is missing."""
     sentences = split_sentences(text, language)
-    if writing is None:
+    if writing is None or at_stops:
         return sentences
     return [part for each in sentences for part in writing.src.cut_before_openers(each)]

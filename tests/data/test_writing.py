@@ -141,14 +141,14 @@ def test_a_line_is_cut_where_a_stop_is_missing() -> None:
     assert style.openers == ["Die", "Ein"]
     for line in (
         "Ein Hund geht vorbei |Die Frau liest ein Buch.",
-        "Ein Hund geht vorbei |Die Frau liest heute |Ein Hund geht vorbei",
-        "Ein Hund liest in Paris |Die Frau geht vorbei",
-        "Gestern las ich Die Zeit.",  # too short for a sentence
-        "Heute geht Ein Hund vorbei.",
-        "Ein Hund geht nach Paris Paris ist groß.",
+        "Ein Hund geht  vorbei  |Die Frau liest heute viel |Ein Hund geht vorbei",
+        "Ein Hund liest in Paris |Die Frau geht oft vorbei",
+        "Gestern las sie noch Die Zeit.",  # too short for a sentence
+        "Gestern las sie Die Zeit in Paris.",
+        "Ein Hund geht nach Paris Paris ist sehr groß.",
         "Ein Hund geht vorbei: Die Frau liest ein Buch.",
         "Ein Hund geht vorbei die Frau liest ein Buch.",
-        "Heute Lese Ich Die Zeit In Paris",
+        "Heute Lese Ich Gern Die Zeit In Paris",
         "",
     ):
         parts = line.split("|")
@@ -169,9 +169,11 @@ def test_the_rules_of_languages() -> None:
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("part", ["A", "1", ".", ". ", "<", "~ ", "@", "A-", "a:/", "w."])
+@pytest.mark.parametrize("part", ["A", "1", ".", ". ", "<", "~ ", "@", "A-", "a:/", "w.", "a Die "])
 def test_long_lines_take_no_longer_than_their_length(part: str, writing: Writing) -> None:
     line = part * 100_000
+    style = replace(writing.src, openers=["Die"])
+    assert "".join(style.cut_before_openers(line)) == line
     usual, how = writing.usual(line)
     assert usual == line if how is None else len(writing.written(usual, how)) > len(usual) - 2
 
@@ -415,9 +417,14 @@ def test_sentences_end_by_the_rules_of_the_source_language(
 
 
 def test_lines_without_stops_are_cut_unless_they_are_translated_as_they_are(both: Path) -> None:
-    line = f"{PLAIN} Eins zwei drei"
+    line = f"{PLAIN} vier Eins zwei drei vier"
     options = EngineOptions(models=[both], engine="torch", workers=1, device="cpu")
-    for as_written, source, n_sentences in [(False, "de", 2), (False, "en", 1), (True, "de", 1)]:
+    for as_written, source, prefixes, n_sentences in [
+        (False, "de", None, 2),
+        (False, "en", None, 1),
+        (True, "de", None, 1),
+        (False, "de", ["one"], 1),  # which may hold the second sentence already
+    ]:
         to = "en" if source == "de" else "de"
         search = SearchOptions(to=to, split_sentences="always", as_written=as_written)
         loaded = load_models(search, options)
@@ -426,7 +433,8 @@ def test_lines_without_stops_are_cut_unless_they_are_translated_as_they_are(both
             replace(each, openers=["Eins"] * (each.language == "de"))
             for each in loaded.styles.styles
         ]
-        with make_translator(replace(loaded, styles=Styles(learnt)), to) as translator:
+        loaded = replace(loaded, styles=Styles(learnt))
+        with make_translator(loaded, to, prefixes=prefixes) as translator:
             (found,) = translator.translate([line])
             assert found.segments == n_sentences
 

@@ -101,13 +101,20 @@ def without_shape(config: Config, **model: Any) -> Config:
 
 
 def test_a_config_names_the_shape_or_has_that_of_the_other_model(
-    base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path
+    base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path, mt: Mt
 ) -> None:
     base = base_of(model={"positions": "learned", "max_positions": 66, "tie_embeddings": False})
-    (tmp_path / "c.yaml").write_text(f"train: {{init_from: {base}}}\nmodel: {{d_ff: 64}}\n")
+    (tmp_path / "c.yaml").write_text(
+        f"train: {{init_from: {base}}}\nmodel: {{d_ff: 64}}\ndata: {{max_tokens: 64}}\n"
+    )
     origins = load_config(str(tmp_path / "c.yaml")).origins
     assert says(origins["model.d_model"], "default", "train.init_from")
     assert (origins["model.d_ff"], origins["model.dropout"]) == ("c.yaml", "default")
+    config_shown, model_shown = (
+        [line for line in mt("inspect", "model", *given).lines[1:] if "an update" not in line]
+        for given in (("--config", tmp_path / "c.yaml"), ("--model", base))
+    )
+    assert config_shown == model_shown
     config, _ = resolve_init_from(without_shape(fine_tuned(base), dropout=0.3))
     there = model_folder.read_folder(base).config
     assert config.tokenizer == there.tokenizer

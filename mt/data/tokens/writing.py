@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,8 +41,8 @@ TITLE_WORDS = 3
 # of the training text, and has a capital elsewhere at most so often for each: `Ein`, but no noun.
 OPENED = 20
 NOT_OPENED = 0.01
-# Words on both sides of a cut, so that `Er liest Die Zeit.` stays whole.
-OPENING_WORDS = 3
+# Words on both sides of a cut: `Der Roman heißt Der Prozess und ist von Kafka.` stays whole.
+OPENING_WORDS = 4
 # Pairs with a form of numbers from which a change of it is learnt.
 LEAST_NUMBERS = 5
 # Web and e-mail addresses.
@@ -59,7 +60,7 @@ _KEPT = (
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
 _KEPT_ONLY = re.compile(f"({_KEPT})")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_AFTER_WORD = re.compile(r"(?<=[^\W_]\s)\S+")
+_WORD = re.compile(r"\S+")
 _SENTENCE_END = re.compile(r"[.!?…]\W{0,9}\s")
 # In any digits: its parts, also after a space of thousands.
 _NUMBER = re.compile(r"\d+(?:[^\w\s]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
@@ -182,7 +183,9 @@ class LanguageStyle:
     final_stop: str  # that of nearly all lines, else ""
     # Forms of numbers that change in a translation, by its language.
     changed_numbers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    openers: Sequence[str] = ()  # capitalised words that are nowhere but where a sentence begins
+    openers: Sequence[str] = field(
+        default_factory=list
+    )  # words with a capital, which hardly ever stand within a sentence
 
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
@@ -266,19 +269,19 @@ class LanguageStyle:
     def cut_before_openers(self, sentence: str) -> list[str]:
         """Cut where another sentence begins without a stop before it; joined, all is as before.
 
-        `Ein Mann geht vorbei Eine Frau sitzt` has two. A line in one case stays whole.
+        `Ein Mann geht am Haus vorbei Eine Frau sitzt dort` has two. A line in one case stays whole.
         """
-        words = sentence.split()[OPENING_WORDS : 1 - OPENING_WORDS]
-        if self._openers.isdisjoint(words) or case_of(sentence) is not None:
+        words = [*_WORD.finditer(sentence)]
+        inside = range(OPENING_WORDS, len(words) - OPENING_WORDS + 1)
+        places = [i for i in inside if words[i][0] in self._openers]
+        if not places or case_of(sentence) is not None:
             return [sentence]
-        parts, start = [], 0
-        for match in _AFTER_WORD.finditer(sentence):
-            before, after = sentence[start : match.start()], sentence[match.start() :]
-            n_words = min(len(before.split()), len(after.split()))
-            if match[0] in self._openers and n_words >= OPENING_WORDS:
-                parts.append(before)
-                start = match.start()
-        return [*parts, sentence[start:]]
+        starts = [0]  # words that begin a part
+        for i in places:
+            if words[i - 1][0][-1].isalnum() and i - starts[-1] >= OPENING_WORDS:
+                starts.append(i)
+        cuts = [words[i].start() for i in starts[1:]]
+        return [sentence[start:end] for start, end in pairwise([0, *cuts, len(sentence)])]
 
     @cached_property
     def _openers(self) -> frozenset[str]:
@@ -370,8 +373,9 @@ class Styles(NamedTuple):
         """As the text of the file `WRITING`."""
         styles = [asdict(style) for style in self.styles]
         for style in styles:
-            if not style["changed_numbers"]:  # as most, and as all were before there was the key
-                del style["changed_numbers"]
+            for key in ("changed_numbers", "openers"):
+                if not style[key]:  # as all were before there was the key
+                    del style[key]
         return json.dumps(styles, ensure_ascii=False)
 
     @property
