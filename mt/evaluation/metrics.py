@@ -89,7 +89,7 @@ class Metric:
         return Score(self.title, self.value(statistics.sum(axis=0).tolist()), self.signature())
 
     def signature(self) -> str:
-        """What else the value depends on, as `key:value|key:value`."""
+        """The settings that the value depends on, as `key:value|key:value`."""
         return f"nrefs:{len(self.refs)}"
 
     def line_values(self, hyps: Sequence[str]) -> list[float]:

@@ -93,7 +93,7 @@ class SystemScore:
 
     @property
     def verdict(self) -> str:
-        """What all paired tests say of the difference from the baseline; empty without a test."""
+        """The verdict of all paired tests on the difference; empty without a test."""
         if not self.comparisons:
             return ""
         tests = list(self.comparisons.values())

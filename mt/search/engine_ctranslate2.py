@@ -60,9 +60,9 @@ class Decoded(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """What the first search has found for a source."""
+    """A source after the first search."""
 
-    row: list[Hypothesis] | None  # None: it must be searched again
+    row: list[Hypothesis] | None  # its hypotheses; None: it must be searched again
     empty: float = math.nan  # log-probability of the empty output, if that is in the beam
 
 
@@ -213,7 +213,7 @@ class CTranslate2Engine(Engine):
     def _search_again(
         self, sources: Sequence[Ids], empty: Sequence[float]
     ) -> list[list[Hypothesis] | None]:
-        """Search for each source; `empty`: what `Searched` says of it."""
+        """Search for each source; `empty`: as in `Searched`."""
         rows = self._search_without_empty(sources, empty)
         left = [place for place, row in enumerate(rows) if row is None]
         found = self._search_on_own_limits([sources[place] for place in left])

@@ -155,7 +155,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     saved = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     assert saved["train"]["init_from"] == str(base)
     there = yaml.safe_load((base / "config.yaml").read_text(encoding="utf-8"))
-    assert {key: saved["model"][key] == there["model"][key] for key in ("d_model", "d_ff", "norm")}
+    assert all(saved["model"][key] == there["model"][key] for key in ("d_model", "d_ff", "norm"))
     assert saved["tokenizer"] == there["tokenizer"]
     assert "init_from" not in json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     shutil.rmtree(base)

@@ -336,12 +336,11 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize(
     "changes",
     [
+        pytest.param({}, marks=pytest.mark.slow),
         {"optim": {"optimizer": "muon"}},
         {"train": {"precision": "bf16", "ema": 0.9}, "optim": {"rdrop": 1.0}},
-        {
-            "model": {"attention_dropout": 0.1},
-            "batch": {"tokens_per_update": 400, "tokens_per_batch": 100},
-        },
+        pytest.param({"model": {"attention_dropout": 0.1}}, marks=pytest.mark.slow),
+        {"batch": {"tokens_per_update": 400, "tokens_per_batch": 100}},
     ],
 )
 def test_the_device_is_waited_for_only_where_a_line_is_logged(

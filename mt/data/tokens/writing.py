@@ -183,9 +183,8 @@ class LanguageStyle:
     final_stop: str  # that of nearly all lines, else ""
     # Forms of numbers that change in a translation, by its language.
     changed_numbers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    openers: Sequence[str] = field(
-        default_factory=list
-    )  # words with a capital, which hardly ever stand within a sentence
+    # Words with a capital that hardly ever stand within a sentence.
+    openers: Sequence[str] = field(default_factory=list)
 
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
