@@ -175,7 +175,13 @@ def _validate(
             for detail in error.errors(include_url=False):
                 steps = (section, *detail["loc"])
                 faults.append(Fault([path_of(steps)], problem(detail, steps)))
-    faults += combination_faults(valid)
+    complete = Config.model_validate(valid) if valid.keys() == sections().keys() else Config()
+    # What is left to train.init_from is checked once that has been read.
+    faults += [
+        fault
+        for fault in combination_faults(valid)
+        if not {*complete.left_to_base}.intersection(fault.paths)
+    ]
     lines = list(messages)
     for paths, text in faults:
         by_set = any(is_set(path, set_paths) for path in paths)
@@ -186,7 +192,7 @@ def _validate(
         )
     if lines:
         raise ConfigError("\n".join(lines))
-    return Config.model_validate(valid)
+    return complete
 
 
 # --- paths into a config, such as data.train[0].src, and --set PATH=VALUE ------------------------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config, ModelConfig
 
 # A config is of another kind than a recipe if its layers have so many times more weights: base.yaml
-# has 8 times those of small.yaml, iwslt14.yaml 6 times.
+# has 8 times those of small.yaml and medium.yaml.
 OTHER_KIND = 4.0
 # Validation stands still if the last part of the updates, with as many validations, gains at most
 # so many points, less than seeds differ by, while the training nll falls by this share. Of the nll,
@@ -26,21 +26,21 @@ STILL_POINTS, STILL_NLL = 0.3, 0.015
 FALLEN = 0.05
 
 
-def recipe_for(n_pairs: int, is_cuda: bool) -> str:
+def recipe_for(n_pairs: int) -> str:
     """The shipped config for a corpus of this size (configs/README.md)."""
-    if n_pairs < (100_000 if is_cuda else 200_000):
+    if n_pairs < 100_000:
         return "small.yaml"
-    return "iwslt14.yaml" if n_pairs < 500_000 else "base.yaml"
+    return "medium.yaml" if n_pairs < 500_000 else "base.yaml"
 
 
-def recipe_note(config: Config, n_pairs: int, is_cuda: bool) -> str:
+def recipe_note(config: Config, n_pairs: int) -> str:
     """Which recipe fits, if this config plainly does not; else, and in fine-tuning, nothing.
 
     A model is plainly too large, or as large with less than half the dropout.
     """
     if config.train.init_from is not None:
         return ""
-    name = recipe_for(n_pairs, is_cuda)
+    name = recipe_for(n_pairs)
     # The user's folder may have a file of this name, which is another config.
     recipe = load_config(str(shipped_folder() / name)).config
     given, fitting = config.model, replace_auto(recipe, sizes_for(n_pairs))[0].model
@@ -48,9 +48,8 @@ def recipe_note(config: Config, n_pairs: int, is_cuda: bool) -> str:
     if ratio <= OTHER_KIND and (ratio < 1 or given.dropout_p >= fitting.dropout_p / 2):
         return ""
     return (
-        f"note: recipe: {name} fits {n_pairs:,} pairs on a {'GPU' if is_cuda else 'CPU'} better: "
-        f"this model has {ratio:,.1f} times the weights in its layers, and dropout "
-        f"{given.dropout_p:g} against {fitting.dropout_p:g}"
+        f"note: recipe: {name} fits {n_pairs:,} pairs better: this model has {ratio:,.1f} times "
+        f"the weights in its layers, and dropout {given.dropout_p:g} against {fitting.dropout_p:g}"
     )
 
 

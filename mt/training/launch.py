@@ -206,8 +206,7 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
                     f"warning: {', '.join(corpus.changed)}: not as fetched from {corpus.source} on "
                     f"{corpus.fetched}: corpus.yaml beside it has another SHA-256"
                 )
-    is_cuda, n_pairs = trainer.device.is_cuda, len(prepared.store)
-    if state.step == 0 and (note := recipe_note(prepared.config, n_pairs, is_cuda)):
+    if state.step == 0 and (note := recipe_note(prepared.config, len(prepared.store))):
         log.say(note)
     return run_preflight(prepared, state.epoch, log.say, state.stage)
 
@@ -318,9 +317,9 @@ def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     if not trainer.device.is_cuda and total > LONG_ON_CPU:
         log.say(
             f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
-            "recipe: small.yaml with your data, or lower train.max_steps, the "
-            "size of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C "
-            "ends it after an update, with a checkpoint"
+            "recipe: small.yaml or medium.yaml with your data, --time 90m, or lower the size of "
+            "the model or batch.tokens_per_update. Training starts all the same; Ctrl-C ends it "
+            "after an update, with a checkpoint"
         )
 
 

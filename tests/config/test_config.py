@@ -56,7 +56,7 @@ def test_shipped_configs() -> None:
         "chiasson-vaila.yaml",
         "coding-details.yaml",
         "finetune.yaml",
-        "iwslt14.yaml",
+        "medium.yaml",
         "multi30k.yaml",
         "small.yaml",
         "tiny.yaml",
@@ -73,7 +73,7 @@ def test_shipped_config_loads_and_can_train(
     loaded = load_config(name)
     assert loaded.name == name.removesuffix(".yaml")
     assert loaded == load_config(loaded.name)
-    if name in ("small.yaml", "finetune.yaml"):  # recipes for any data
+    if name in ("small.yaml", "medium.yaml", "finetune.yaml"):  # recipes for any data
         return
     require_training_data(loaded.config)
     assert loaded.config.data.test

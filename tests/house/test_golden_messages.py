@@ -13,7 +13,7 @@ from conftest import Mt, refused, write_lines
 MESSAGES = {
     "train --config nowhere.yaml": (
         "--config nowhere.yaml: must be a file or the name of a shipped config (base.yaml, "
-        "chiasson-vaila.yaml, coding-details.yaml, finetune.yaml, iwslt14.yaml, multi30k.yaml, "
+        "chiasson-vaila.yaml, coding-details.yaml, finetune.yaml, medium.yaml, multi30k.yaml, "
         "small.yaml, tiny.yaml, vaswani2017.yaml, wmt14.yaml), found neither"
     ),
     "train --config no-data.yaml": (

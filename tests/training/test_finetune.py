@@ -124,6 +124,10 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
     long = without_shape(fine_tuned(base)).with_value("data.max_tokens", 65)
     said = message(long, tmp_path / "run", ConfigError)
     assert says(said, f"train.init_from {base}", "model.max_positions", "data.max_tokens + 2 (67)")
+    # Alone, 5 heads do not divide the default d_model, nor do they divide the base's.
+    shape = without_shape(fine_tuned(base), n_heads=5)
+    said = message(shape, tmp_path / "run", ConfigError)
+    assert says(said, f"train.init_from {base}", "model.d_model", "multiple of model.n_heads (5)")
     # A new vocabulary is that of the config.
     config, _ = resolve_init_from(
         without_shape(fine_tuned(base, {"train": {"new_vocabulary": True}}))
