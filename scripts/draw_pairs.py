@@ -1,6 +1,6 @@
-"""Draw the BLEU of models by their number of pairs: the table below `TITLE` on a page.
+"""Draw BLEU by the number of pairs, from the first table below `TITLE` in configs/experiments.md.
 
-python scripts/draw_pairs.py            # writes data/pictures/pairs.svg
+    python scripts/draw_pairs.py            # writes data/pictures/pairs.svg
 
 The first column is the number of pairs, each other one a curve.
 """
@@ -8,6 +8,7 @@ The first column is the number of pairs, each other one a curve.
 from __future__ import annotations
 
 import re
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ Points = list[tuple[float, float]]
 
 
 def curves(page: str) -> dict[str, Points]:
-    """The points (pairs, BLEU) of each curve, of the first table below `TITLE`."""
+    """Return the points (pairs, BLEU) of each curve, by its name."""
     table = re.findall(r"^\|(.*)\|$", page.split(f"{TITLE}\n")[1].split("|\n\n")[0] + "|", re.M)
     names, _, *rows = ([cell.strip() for cell in row.split("|")] for row in table)
     return {
@@ -40,14 +41,15 @@ def curves(page: str) -> dict[str, Points]:
 
 
 def draw(points_of: dict[str, Points]) -> Figure:
-    """All curves, pairs on a logarithmic axis."""
+    """Draw each curve over a logarithmic axis of pairs."""
     figure = new_figure(6.0, 3.4)
     axes = figure.subplots()
-    for (name, points), marker in zip(points_of.items(), "osD^v", strict=False):
-        axes.plot(*zip(*points, strict=True), marker=marker, label=name)
+    for (name, points), marker in zip(points_of.items(), cycle("osD^v"), strict=False):
+        # Dashed: between the points nobody has measured.
+        axes.plot(*zip(*points, strict=True), marker=marker, linestyle="--", label=name, gid=name)
     axes.set_xscale("log")
     axes.set_xlabel("sentence pairs")
-    axes.set_ylabel("BLEU, test set")
+    axes.set_ylabel("BLEU of the test set")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -1,6 +1,7 @@
 """Load a config: defaults, then the recipe that the file names, then the file, then `--set`.
 
-All faults of a config are reported in one `ConfigError`, a line each.
+All faults of a config are reported in one `ConfigError`, a line each. Combinations with values that
+the model of `train.init_from` decides are checked once it has been read.
 """
 
 from __future__ import annotations
@@ -175,13 +176,9 @@ def _validate(
             for detail in error.errors(include_url=False):
                 steps = (section, *detail["loc"])
                 faults.append(Fault([path_of(steps)], problem(detail, steps)))
-    complete = Config.model_validate(valid) if valid.keys() == sections().keys() else Config()
-    # What is left to train.init_from is checked once that has been read.
-    faults += [
-        fault
-        for fault in combination_faults(valid)
-        if not {*complete.left_to_base}.intersection(fault.paths)
-    ]
+    config = Config.model_validate(valid)  # sections with faults have their defaults
+    left = set(config.left_to_base)
+    faults += [fault for fault in combination_faults(valid) if left.isdisjoint(fault.paths)]
     lines = list(messages)
     for paths, text in faults:
         by_set = any(is_set(path, set_paths) for path in paths)
@@ -192,7 +189,7 @@ def _validate(
         )
     if lines:
         raise ConfigError("\n".join(lines))
-    return complete
+    return config
 
 
 # --- paths into a config, such as data.train[0].src, and --set PATH=VALUE ------------------------
@@ -292,10 +289,11 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
     file = next((file for file in shipped if name in (file, Path(file).stem)), None)
     if file is None:
         stems = {Path(other).stem: other for other in shipped}
-        near = nearest(Path(str(name)).stem, stems)
+        stem = Path(str(name)).stem
+        near = nearest(stem, stems)
         raise ConfigError(
             f"{where}: recipe: must be the name of a shipped config ({', '.join(shipped)}), "
-            f"found {shown(name)}" + (f"; did you mean {stems[near]}?" if near else "")
+            f"found {shown(name)}{_meant(stem, near and stems[near])}"
         )
     recipe = _normalise(yaml_text.read(shipped_folder() / file))
     if inner := recipe.get("recipe"):
@@ -338,11 +336,17 @@ def find_config(name: str) -> Path:
     elif not path.is_dir() and os.path.exists(path):  # a config is read several times
         there = "a pipe or device; write it to a file first"
     near = _nearest_config(path, shipped)
-    hint = f"; did you mean {near}?" if near else ""
     raise ConfigError(
         f"--config {name}: must be a file or the name of a shipped config "
-        f"({', '.join(shipped)}), found {there}{hint}"
+        f"({', '.join(shipped)}), found {there}{_meant(path.stem, near)}"
     )
+
+
+def _meant(stem: str, near: str | None) -> str:
+    """The end of a message about a config that does not exist."""
+    if stem == "iwslt14":
+        return "; iwslt14.yaml was removed in 0.3.0: take recipe: medium.yaml"
+    return f"; did you mean {near}?" if near else ""
 
 
 def _nearest_config(path: Path, shipped: list[str]) -> str | None:

@@ -36,7 +36,7 @@ def recipe_for(n_pairs: int) -> str:
 def recipe_note(config: Config, n_pairs: int) -> str:
     """Which recipe fits, if this config plainly does not; else, and in fine-tuning, nothing.
 
-    A model is plainly too large, or as large with less than half the dropout.
+    A model is plainly too large without more dropout, or as large with less than half of it.
     """
     if config.train.init_from is not None:
         return ""
@@ -45,11 +45,15 @@ def recipe_note(config: Config, n_pairs: int) -> str:
     recipe = load_config(str(shipped_folder() / name)).config
     given, fitting = config.model, replace_auto(recipe, sizes_for(n_pairs))[0].model
     ratio = _weights(given) / _weights(fitting)
-    if ratio <= OTHER_KIND and (ratio < 1 or given.dropout_p >= fitting.dropout_p / 2):
+    is_larger = ratio > OTHER_KIND and given.dropout_p <= fitting.dropout_p
+    if not is_larger and (ratio < 1 or given.dropout_p >= fitting.dropout_p / 2):
         return ""
+    reasons = [f"{ratio:,.1f} times the weights in its layers"] if is_larger else []
+    if given.dropout_p < fitting.dropout_p:
+        reasons.append(f"dropout {given.dropout_p:g} against {fitting.dropout_p:g}")
     return (
-        f"note: recipe: {name} fits {n_pairs:,} pairs better: this model has {ratio:,.1f} times "
-        f"the weights in its layers, and dropout {given.dropout_p:g} against {fitting.dropout_p:g}"
+        f"note: recipe: {name} is made for {n_pairs:,} pairs: this model has "
+        f"{' and '.join(reasons)}"
     )
 
 

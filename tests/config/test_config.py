@@ -297,6 +297,10 @@ def test_a_file_goes_before_a_shipped_config(
     ("name", "found"),
     [
         ("tinny", "found neither; did you mean tiny.yaml?"),
+        (
+            "iwslt14.yaml",
+            "found neither; iwslt14.yaml was removed in 0.3.0: take recipe: medium.yaml",
+        ),
         ("multi30.yml", "found neither; did you mean multi30k.yaml?"),
         ("elsewhere/base.yaml", "found neither; did you mean base.yaml?"),
         ("mine.yml", "found neither; did you mean mine.yaml?"),

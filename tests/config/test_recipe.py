@@ -47,6 +47,7 @@ def test_faults_of_recipes_and_auto(tmp_path: Path) -> None:
             [],
             ["x.yaml: recipe: ", "base.yaml, ", "found 'smal'", "mean small.yaml"],
         ),
+        ("recipe: iwslt14.yaml", [], ["found 'iwslt14.yaml'", "removed", "medium.yaml"]),
         ("recipe: false", [], ["x.yaml: recipe: ", "found false"]),
         ("run: {seed: 2}", ["recipe=9"], ["--set: recipe: ", "shipped config", "found 9"]),
         ("run: {seed: 2}", ["recipe=[a"], ["--set recipe=[a: ", "not valid YAML"]),

@@ -22,12 +22,14 @@ from mt.training.launch import train
 def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind() -> None:
     for config, n_pairs, recipe in [
         ("base.yaml", 29_000, "small.yaml"),
-        ("medium.yaml", 29_000, "small.yaml"),
-        ("base.yaml", 172_000, "medium.yaml"),
+        ("base.yaml", 99_999, "small.yaml"),
+        ("base.yaml", 100_000, "medium.yaml"),
+        ("base.yaml", 499_999, "medium.yaml"),
         # each recipe on the corpus that it is for, and small models anywhere
         ("multi30k.yaml", 29_000, ""),
         ("multi30k.yaml", 4_500_000, ""),
         ("small.yaml", 172_000, ""),
+        ("medium.yaml", 29_000, ""),  # but for both directions, it is small.yaml there
         ("medium.yaml", 172_000, ""),
         ("base.yaml", 500_000, ""),
         ("base.yaml", 4_500_000, ""),
@@ -55,6 +57,12 @@ def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
     """
     found = recipe_note(load_config("base.yaml").config, 29_000)
     assert says(found, "8.0 times the weights", "dropout 0.1 against 0.3")
+    narrow = ["model.d_model=256", "model.d_ff=1024"]  # 2.0 times the weights
+    found = recipe_note(load_config("base.yaml", narrow).config, 29_000)
+    assert says(found, "dropout 0.1 against 0.3")
+    assert "weights" not in found
+    wide = load_config("base.yaml", ["model.dropout=0.3"]).config
+    assert not recipe_note(wide, 172_000)
     tuned = load_config("base.yaml", ["train.init_from=runs/a"]).config
     assert not recipe_note(tuned, 29_000)
 

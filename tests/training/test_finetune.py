@@ -16,6 +16,7 @@ from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
 from run_comparison import check_equal, kept_steps, train_until_lost
 
+from mt.config.auto import with_shape_of
 from mt.config.load import config_from_mapping, load_config
 from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, MtError
@@ -124,10 +125,24 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
     long = without_shape(fine_tuned(base)).with_value("data.max_tokens", 65)
     said = message(long, tmp_path / "run", ConfigError)
     assert says(said, f"train.init_from {base}", "model.max_positions", "data.max_tokens + 2 (67)")
-    # Alone, 5 heads do not divide the default d_model, nor do they divide the base's.
+    # 5 heads divide neither the default d_model nor the base's; 3 of them could divide a base's.
     shape = without_shape(fine_tuned(base), n_heads=5)
     said = message(shape, tmp_path / "run", ConfigError)
     assert says(said, f"train.init_from {base}", "model.d_model", "multiple of model.n_heads (5)")
+    assert (
+        with_shape_of(
+            without_shape(fine_tuned(base), n_heads=3), shape.with_value("model.d_model", 24)
+        ).model.d_model
+        == 24
+    )
+    values = fine_tuned(base).model_dump(mode="json")
+    values["model"] |= {"d_model": 255, "n_heads": 5}  # all is named here, so it is refused at once
+    with pytest.raises(ConfigError, match=r"model\.d_model: must be even"):
+        config_from_mapping(values, "whole")
+    values |= {"model": {"n_heads": 5}, "optim": {"peak_lr": -3}}
+    with pytest.raises(ConfigError) as caught:
+        config_from_mapping(values, "two sections")
+    assert "model.d_model" not in str(caught.value)
     # A new vocabulary is that of the config.
     config, _ = resolve_init_from(
         without_shape(fine_tuned(base, {"train": {"new_vocabulary": True}}))
