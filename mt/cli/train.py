@@ -22,8 +22,8 @@ def train(
         "prepare the data, run the largest batch and one translation, estimate time and memory; "
         "keep nothing")] = False,
     time: Annotated[str | None, opt.execution_option("--time", metavar="TIME", help=
-        "train as many epochs as fit, such as 90m or 1h30m: sets train.max_minutes; to resume, "
-        "give it again")] = None,
+        "train as many epochs as fit, at most the config's, such as 90m or 1h30m: sets "
+        "train.max_minutes; to resume, give it again")] = None,
     processes: Annotated[int, opt.execution_option("--processes", metavar="N", min=1, help=
         "processes that train together on this machine, on its cores or on N GPUs")] = 1,
     device: opt.DeviceName = "auto",
@@ -58,7 +58,7 @@ def train(
 
 def minutes_of(time: str) -> float:
     """The minutes of `90m`, `2h` or `1h30m`. Raises ConfigError for what is none."""
-    given = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", time)
+    given = re.fullmatch(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", time)
     hours, minutes, seconds = (int(part or 0) for part in given.groups()) if given else (0, 0, 0)
     total = 60 * hours + minutes + seconds / 60
     if not total:

@@ -18,7 +18,14 @@ from pydantic import BaseModel, ValidationError
 
 from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
-from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
+from mt.config.messages import (
+    REMOVED_CONFIGS,
+    nearest,
+    problem,
+    shown,
+    unknown_key,
+    unknown_section,
+)
 from mt.config.schema import Config, key_infos, sections
 from mt.errors import ConfigError
 
@@ -343,9 +350,9 @@ def find_config(name: str) -> Path:
 
 
 def _meant(stem: str, near: str | None) -> str:
-    """The end of a message about a config that does not exist."""
-    if stem == "iwslt14":
-        return "; iwslt14.yaml was removed in 0.3.0: take recipe: medium.yaml"
+    """The end of a message about a config that does not exist; `near` may be the user's own."""
+    if stem in REMOVED_CONFIGS and (near is None or near in shipped_configs()):
+        return f"; {stem}.yaml was removed in {REMOVED_CONFIGS[stem]}"
     return f"; did you mean {near}?" if near else ""
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # A config is of another kind than a recipe if its layers have so many times more weights: base.yaml
 # has 8 times those of small.yaml and medium.yaml.
 OTHER_KIND = 4.0
+# Pairs from which on no model is too large.
+LARGE = 500_000
 # Validation stands still if the last part of the updates, with as many validations, gains at most
 # so many points, less than seeds differ by, while the training nll falls by this share. Of the nll,
 # 0.015 are 1.5 % in perplexity. multi30k.yaml stands still from update 3,000 of 5,000 on.
@@ -30,13 +32,14 @@ def recipe_for(n_pairs: int) -> str:
     """The shipped config for a corpus of this size (configs/README.md)."""
     if n_pairs < 100_000:
         return "small.yaml"
-    return "medium.yaml" if n_pairs < 500_000 else "base.yaml"
+    return "medium.yaml" if n_pairs < LARGE else "base.yaml"
 
 
 def recipe_note(config: Config, n_pairs: int) -> str:
     """Which recipe fits, if this config plainly does not; else, and in fine-tuning, nothing.
 
-    A model is plainly too large without more dropout, or as large with less than half of it.
+    It speaks where the model is far larger without more dropout (not from `LARGE` pairs on), or at
+    least as large with less than half the dropout.
     """
     if config.train.init_from is not None:
         return ""
@@ -45,7 +48,7 @@ def recipe_note(config: Config, n_pairs: int) -> str:
     recipe = load_config(str(shipped_folder() / name)).config
     given, fitting = config.model, replace_auto(recipe, sizes_for(n_pairs))[0].model
     ratio = _weights(given) / _weights(fitting)
-    is_larger = ratio > OTHER_KIND and given.dropout_p <= fitting.dropout_p
+    is_larger = ratio > OTHER_KIND and given.dropout_p <= fitting.dropout_p and n_pairs < LARGE
     if not is_larger and (ratio < 1 or given.dropout_p >= fitting.dropout_p / 2):
         return ""
     reasons = [f"{ratio:,.1f} times the weights in its layers"] if is_larger else []
@@ -87,10 +90,13 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     sign = -1.0 if lower_is_better(metric) else 1.0
     scores: dict[int, float] = {}
     losses: dict[int, float] = {}
+    name = None  # of the validation set
     for line in filter(None, lines):
         if line["kind"] == "train":
             losses[line["step"]] = number(line, "nll")
         elif line["kind"] == "valid":
+            if line.get("name") != name:  # another set, whose scores do not compare
+                name, scores = line.get("name"), {}
             scores[line["step"]] = sign * number(line, metric)
     last = max(losses, default=0)
     start = max((step for step in losses if step <= (1 - STILL_PART) * last), default=last)

@@ -160,6 +160,10 @@ def _train(
             prepared = world.all_or_raise(lambda: prepare(config, device, log, world, base, read))
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
+            # As many as `auto` has counted, so that the note does not contradict it.
+            n_pairs = read.n_pairs or len(prepared.store)
+            if trainer.state.step == 0 and (note := recipe_note(prepared.config, n_pairs)):
+                log.say(note)
         except BaseException:
             if before:  # a config that cannot be trained does not replace the one that could
                 write_whole(path, before)
@@ -206,8 +210,6 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
                     f"warning: {', '.join(corpus.changed)}: not as fetched from {corpus.source} on "
                     f"{corpus.fetched}: corpus.yaml beside it has another SHA-256"
                 )
-    if state.step == 0 and (note := recipe_note(prepared.config, len(prepared.store))):
-        log.say(note)
     return run_preflight(prepared, state.epoch, log.say, state.stage)
 
 
@@ -267,7 +269,7 @@ def _check_corpora(
         raise DataError("\n".join(data.faults))
     for warning in data.warnings:
         log.say(f"warning: {warning}")
-    return CorpusRead(data.records, sample, data.n_pairs)
+    return CorpusRead(data.records, sample, data.n_pairs if counts else 0)
 
 
 def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:

@@ -139,7 +139,7 @@ def prepare(
     epochs = Epochs(data, plans, config.train)
     n_epochs, seconds = epochs_in_time(epochs, updater, log)
     config = config.with_value("train.max_epochs", n_epochs)
-    data = with_ends_in_numbers(data, config.train)
+    data = epochs.data_with_ends(n_epochs)
     config = settle_length(config, epochs, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
     if len(data.flows) > 1 and len(data.stages) == 1:
@@ -210,6 +210,13 @@ class Epochs:
             updates += in_stage * length
             left -= in_stage
         return updates
+
+    def data_with_ends(self, epochs: float | None) -> DataPlan:
+        """The plan with `until.share` of stages in numbers, of what ends the training first."""
+        train = self.train.model_copy(update={"max_epochs": epochs})
+        if epochs is not None and self.updates(epochs) > train.max_steps:
+            train = train.model_copy(update={"max_epochs": None})
+        return with_ends_in_numbers(self.data, train)
 
     def within(self, updates: float) -> float:
         """The epochs that have about so many updates, by bisection."""

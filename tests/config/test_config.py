@@ -299,8 +299,10 @@ def test_a_file_goes_before_a_shipped_config(
         ("tinny", "found neither; did you mean tiny.yaml?"),
         (
             "iwslt14.yaml",
-            "found neither; iwslt14.yaml was removed in 0.3.0: take recipe: medium.yaml",
+            "found neither; iwslt14.yaml was removed in 0.3.0: nobody had measured it; "
+            "take recipe: medium.yaml",
         ),
+        ("run/iwslt14.yml", "found neither; did you mean run/iwslt14.yaml?"),
         ("multi30.yml", "found neither; did you mean multi30k.yaml?"),
         ("elsewhere/base.yaml", "found neither; did you mean base.yaml?"),
         ("mine.yml", "found neither; did you mean mine.yaml?"),
@@ -317,7 +319,7 @@ def test_missing_config(
     monkeypatch.chdir(tmp_path)
     for folder in ("run", "empty"):
         Path(folder).mkdir()
-    for file in ("mine.yaml", "run/config.yaml"):
+    for file in ("mine.yaml", "run/config.yaml", "run/iwslt14.yaml"):
         Path(file).touch()
     Path("loop").symlink_to("loop")
     os.mkfifo("pipe")

@@ -63,6 +63,9 @@ def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
     assert "weights" not in found
     wide = load_config("base.yaml", ["model.dropout=0.3"]).config
     assert not recipe_note(wide, 172_000)
+    huge = load_config("base.yaml", ["model.d_model=1024", "model.d_ff=8192"]).config
+    assert says(recipe_note(huge, 499_999), "medium.yaml", "times the weights")
+    assert not recipe_note(huge, 500_000)
     tuned = load_config("base.yaml", ["train.init_from=runs/a"]).config
     assert not recipe_note(tuned, 29_000)
 
@@ -104,6 +107,17 @@ def test_a_validation_that_stands_still_while_training_goes_on_is_named() -> Non
         config = config_from_mapping({"train": {"metric": metric}}, "test")
         found = standstill_note(lines_of(scores, losses, metric), config)
         assert says(found, *words, "dropout", "optim.rdrop", "fewer") if words else found == ""
+
+
+def test_scores_of_an_earlier_validation_set_do_not_count() -> None:
+    """The first twelve are of an easier text; on the other one the model improves to the end."""
+    lines = lines_of([*RISING, *(20.0 + n for n in range(8))], FALLING)
+    valid = [line for line in lines if line and line["kind"] == "valid"]
+    config = config_from_mapping({}, "test")
+    assert standstill_note(lines, config)
+    for number, line in enumerate(valid):
+        line["name"] = "easy.de" if number < 12 else "hard.de"
+    assert standstill_note(lines, config) == ""
 
 
 def test_both_notes_are_in_the_log_and_in_the_report(

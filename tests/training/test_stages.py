@@ -112,6 +112,21 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
     assert epochs.within(steps) == pytest.approx(36)
 
 
+def test_a_share_is_of_the_updates_where_those_end_the_training_first() -> None:
+    data = data_of(
+        {"until": {"share": 0.5}, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0]
+    )
+    plans = plans_of(data)  # epochs of 15 and of 10 updates
+    for most, end in [(250, {"epochs": 10.0}), (249, {"updates": 124}), (20, {"updates": 10})]:
+        epochs = Epochs(data, plans, TrainConfig(max_epochs=20, max_steps=most))
+        first, _ = epochs.data_with_ends(20.0).stages
+        assert first.until is not None
+        assert first.until.model_dump(exclude_none=True) == end
+    (first, _) = Epochs(data, plans, TrainConfig(max_steps=30)).data_with_ends(None).stages
+    assert first.until is not None
+    assert first.until.updates == 15
+
+
 def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> None:
     data = data_of({"until": {"share": 0.3, "tokens": 9}}, {})
     settled = with_ends_in_numbers(data, TrainConfig(max_steps=10))
