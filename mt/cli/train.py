@@ -22,7 +22,7 @@ def train(
         "prepare the data, run the largest batch and one translation, estimate time and memory; "
         "keep nothing")] = False,
     time: Annotated[str | None, opt.execution_option("--time", metavar="TIME", help=
-        "train as many epochs as fit, at most the config's, such as 90m or 1h30m: sets "
+        "such as 90m or 1h30m: train as many epochs as fit, at most the config's; sets "
         "train.max_minutes; to resume, give it again")] = None,
     processes: Annotated[int, opt.execution_option("--processes", metavar="N", min=1, help=
         "processes that train together on this machine, on its cores or on N GPUs")] = 1,

@@ -268,7 +268,7 @@ class Until(Section):
         None, "with epochs: count how often this text of train, from 0, was seen"
     )
     share: Portion | None = key(
-        None, "after this share of train.max_epochs, in whole epochs, or else of train.max_steps"
+        None, "after this share of the epochs, whole ones, or, where none are set, of the updates"
     )
     stall: Count | None = key(None, "after so many validations without a new best")
 

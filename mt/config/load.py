@@ -351,7 +351,7 @@ def find_config(name: str) -> Path:
 
 def _meant(stem: str, near: str | None) -> str:
     """The end of a message about a config that does not exist; `near` may be the user's own."""
-    if stem in REMOVED_CONFIGS and (near is None or near in shipped_configs()):
+    if stem in REMOVED_CONFIGS and (near is None or Path(near).stem not in (stem, "config")):
         return f"; {stem}.yaml was removed in {REMOVED_CONFIGS[stem]}"
     return f"; did you mean {near}?" if near else ""
 

@@ -100,7 +100,7 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
             scores[line["step"]] = sign * number(line, metric)
     last = max(losses, default=0)
     start = max((step for step in losses if step <= (1 - STILL_PART) * last), default=last)
-    before = max((score for step, score in scores.items() if step <= start), default=math.inf)
+    before = max((score for step, score in scores.items() if step <= start), default=-math.inf)
     later = [score for step, score in scores.items() if step > start]
     still = STILL_NLL if metric == "nll" else STILL_POINTS
     has_learned = metric != "bleu" or before >= LEAST_BLEU

@@ -159,11 +159,7 @@ def _train(
         try:
             prepared = world.all_or_raise(lambda: prepare(config, device, log, world, base, read))
             trainer = Trainer(prepared, log)
-            preflight = _resume(trainer, prepared, base)
-            # As many as `auto` has counted, so that the note does not contradict it.
-            n_pairs = read.n_pairs or len(prepared.store)
-            if trainer.state.step == 0 and (note := recipe_note(prepared.config, n_pairs)):
-                log.say(note)
+            preflight = _resume(trainer, prepared, base, read.n_pairs or len(prepared.store))
         except BaseException:
             if before:  # a config that cannot be trained does not replace the one that could
                 write_whole(path, before)
@@ -189,8 +185,13 @@ def _train(
         return outcome
 
 
-def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> Preflight:
-    """Go to the newest checkpoint or to `base`, record the run, and try the largest batches."""
+def _resume(
+    trainer: Trainer, prepared: Prepared, base: LoadedModel | None, n_pairs: int
+) -> Preflight:
+    """Go to the newest checkpoint or to `base`, record the run, and try the largest batches.
+
+    `n_pairs`: what `auto` has counted, so that the note on recipes does not contradict it.
+    """
     world, log = trainer.world, trainer.log
     world.all_or_raise(lambda: trainer.resume(base))
     state = trainer.state
@@ -210,6 +211,8 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
                     f"warning: {', '.join(corpus.changed)}: not as fetched from {corpus.source} on "
                     f"{corpus.fetched}: corpus.yaml beside it has another SHA-256"
                 )
+    if state.step == 0 and (note := recipe_note(prepared.config, n_pairs)):
+        log.say(note)
     return run_preflight(prepared, state.epoch, log.say, state.stage)
 
 

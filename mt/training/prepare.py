@@ -70,7 +70,7 @@ class CorpusRead:
 
     records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained
-    n_pairs: int = 0  # of all training texts, where they were read whole
+    n_pairs: int = 0  # of all training texts, where `auto` goes by it
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,10 @@ class Epochs:
         return updates
 
     def data_with_ends(self, epochs: float | None) -> DataPlan:
-        """The plan with `until.share` of stages in numbers, of what ends the training first."""
+        """The plan with `until.share` of stages in numbers; `max_steps` may end training first."""
+        if epochs is not None and self.updates(epochs) > self.train.max_steps:
+            epochs = self.within(self.train.max_steps)
         train = self.train.model_copy(update={"max_epochs": epochs})
-        if epochs is not None and self.updates(epochs) > train.max_steps:
-            train = train.model_copy(update={"max_epochs": None})
         return with_ends_in_numbers(self.data, train)
 
     def within(self, updates: float) -> float:

@@ -163,7 +163,7 @@ def test_the_note_on_recipes_counts_pairs_as_auto_does(
         )
         train(config, tmp_path / name, "cpu")
         log = log_of(tmp_path / name)
-        kept = re.findall(r"(\d+) of 2,000 pairs kept; dropped", log)[0]
+        kept = re.findall(r" ([\d,]+) of 2,000 pairs kept; dropped", log)[0]
         n_pairs = "2,000" if values else kept
         assert f"small.yaml is made for {n_pairs} pairs" in log
 
