@@ -23,15 +23,15 @@ class Sizes(NamedTuple):
 # Below so many pairs. The fewer there are, the fewer pieces are seen often enough to be learned,
 # and the more dropout is needed (Sennrich and Zhang, 2019, "Revisiting low-resource neural machine
 # translation"; Araabi and Monz, 2020, "Optimizing Transformer for low-resource neural machine
-# translation"). Those of 16,000, 29,000 and 161,323 pairs were measured (configs/README.md), the
-# others are estimates.
+# translation"). They were compared with others for 16,000, 29,000 and 161,323 pairs
+# (configs/experiments.md); the last two are estimates.
 SIZES = {
     10_000: Sizes(4_000, 0.3, 60.0),
     20_000: Sizes(4_000, 0.3, 38.0),
     40_000: Sizes(8_000, 0.3, 36.0),
     100_000: Sizes(8_000, 0.2, 19.0),
-    200_000: Sizes(8_000, 0.1, 5.0),
-    500_000: Sizes(16_000, 0.1, 5.0),
+    200_000: Sizes(8_000, 0.1, 10.0),
+    500_000: Sizes(16_000, 0.1, 10.0),
     math.inf: Sizes(32_000, 0.1, 5.0),
 }
 # Pairs assumed by commands that read no data.
