@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from mt.cli.options import with_groups
 from mt.errors import ConfigError, leaf_for
+from mt.removed import REMOVED
 
 OTHER = "Options"  # the panel of an option without a panel
 # Metavars of what is only opened, so that its name may be any bytes.
@@ -118,27 +119,13 @@ def command_group(
     )
 
 
-# Commands and options that have left, and what to do instead.
-REMOVED = {
-    "mt diversify": "mt distill and mt backtranslate write a corpus each; data.train takes both",
-    "mt distill --student same": "mt/training/README.md says how to train a model further",
-    "mt score --phenomena": "score both translations and compare: see mt/evaluation/README.md",
-    "mt score --contrastive": "score both translations and compare: see mt/evaluation/README.md",
-    "mt inspect model --batch-tokens": "mt train --dry-run measures memory",
-    "mt inspect model --beam-size": "mt tune measures the speed of decoding",
-    "mt inspect model --precision": "mt train --dry-run measures memory",
-    "mt data view": "mt data stats --html and mt data clean --rejected show pairs",
-    "mt config import": "write data.stages by hand: data/README.md has an example",
-}
-
-
 def refuse_removed(ctx: Any, words: list[str]) -> None:
     """Raise ConfigError for words of the command line that `REMOVED` names."""
     given = f"{ctx.command_path} {' '.join(words)} ".replace("=", " ")
     for name, instead in REMOVED.items():
         command, rest = name[: len(ctx.command_path)], name[len(ctx.command_path) :]
         if command == ctx.command_path and f"{rest} " in given.removeprefix(command):
-            raise ConfigError(f"{name}: was removed in 0.3.0; {instead}")
+            raise ConfigError(f"{name}: was removed in {instead}")
 
 
 class PanelCommand(TyperCommand):

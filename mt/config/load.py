@@ -18,16 +18,10 @@ from pydantic import BaseModel, ValidationError
 
 from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
-from mt.config.messages import (
-    REMOVED_CONFIGS,
-    nearest,
-    problem,
-    shown,
-    unknown_key,
-    unknown_section,
-)
+from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
 from mt.config.schema import Config, key_infos, sections
 from mt.errors import ConfigError
+from mt.removed import OFF, REMOVED
 
 # The keys and list indices that lead to a value: ("data", "train", 0, "src").
 Steps = Sequence[str | int]
@@ -146,9 +140,10 @@ def with_origins(loaded: Loaded) -> str:
 
 def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Make a section without keys an empty one, one training or test text a list of one, and a
-    text that is only a path a mapping.
+    text that is only a path a mapping; leave out removed keys that are off.
     """
     tree = {key: {} if value is None else value for key, value in mapping.items()}
+    tree = _without_off(tree)
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
         for key in {"train", "valid", "test"} & data.keys():
@@ -156,6 +151,20 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
                 data[key] = [] if data[key] is None else [data[key]]
             data[key] = [_source(text) for text in data[key]]
     return tree
+
+
+def _without_off(value: Any, path: str = "") -> Any:
+    """The value at a path, which has no indices of lists, without the removed keys that are off."""
+    if isinstance(value, list):
+        return [_without_off(entry, path) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    below = {key: f"{path}.{key}".removeprefix(".") for key in value}
+    return {
+        key: _without_off(inner, below[key])
+        for key, inner in value.items()
+        if below[key] not in OFF or inner != OFF[below[key]]
+    }
 
 
 def _source(text: Any) -> Any:
@@ -351,8 +360,9 @@ def find_config(name: str) -> Path:
 
 def _meant(stem: str, near: str | None) -> str:
     """The end of a message about a config that does not exist; `near` may be the user's own."""
-    if stem in REMOVED_CONFIGS and (near is None or Path(near).stem not in (stem, "config")):
-        return f"; {stem}.yaml was removed in {REMOVED_CONFIGS[stem]}"
+    removed = REMOVED.get(f"{stem}.yaml")
+    if removed and (near is None or Path(near).stem not in (stem, "config")):
+        return f"; {stem}.yaml was removed in {removed}"
     return f"; did you mean {near}?" if near else ""
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from mt.config.schema import Config, Source, sections
+from mt.removed import REMOVED
 
 # By pydantic's type of error.
 _REQUIRED = {
@@ -46,16 +47,6 @@ _OTHER_NAMES = {
     "num_heads": "model.n_heads",
     "warmup": "optim.warmup_steps",
 }
-# Keys of earlier versions, without indices of lists: since which version, why, what to do instead.
-_REMOVED = {
-    "model.source_word_dropout": "0.3.0: it gained nothing; leave it out, or raise model.dropout",
-    "optim.cycles": "0.3.0: cosine has one cycle; leave it out, and train an ensemble of seeds",
-    "optim.simcut": "0.3.0: it gained nothing; optim.rdrop is the regulariser that does",
-    "optim.simcut_p": "0.3.0, with optim.simcut; leave it out",
-    "tokenizer.sampling_alpha": "0.3.0: it lost BLEU; leave it out, data.augment varies the text",
-}
-# Shipped configs of earlier versions, by the name without .yaml: likewise.
-REMOVED_CONFIGS = {"iwslt14": "0.3.0: nobody had measured it; take recipe: medium.yaml"}
 
 
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
@@ -65,17 +56,19 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     context = detail.get("ctx", {})
     owner = _owner(steps if kind == "model_type" else steps[:-1])
     field = owner.model_fields.get(str(steps[-1]))
+    path = ".".join(step for step in steps if isinstance(step, str))
     if kind == "missing" or (value is None and field is not None and field.is_required()):
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":
-        path = ".".join(step for step in steps if isinstance(step, str))
-        if path in _REMOVED:
-            return f"was removed in {_REMOVED[path]}"
+        if path in REMOVED:
+            return f"was removed in {REMOVED[path]}"
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
         keys = ", ".join(owner.model_fields)
         return f"must have keys ({keys}), found {shown(value)}{_remedy(kind, value)}"
     if kind == "literal_error":
+        if f"{path}: {value}" in REMOVED:
+            return f"{value} was removed in {REMOVED[f'{path}: {value}']}"
         options = context["expected"].replace("'", "")
         known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
         hint = f"; did you mean {near}?" if (near := nearest(str(value), known)) else ""

@@ -49,9 +49,9 @@ def test_a_key_of_an_earlier_version_says_what_to_do_instead(tmp_path: Path) -> 
     for key, remedy in [
         ("model.source_word_dropout", "raise model.dropout"),
         ("optim.cycles", "an ensemble of seeds"),
-        ("optim.simcut", "it gained nothing; optim.rdrop is the regulariser that does"),
-        ("optim.simcut_p", "leave it out"),
-        ("tokenizer.sampling_alpha", "it lost BLEU; leave it out, data.augment varies the text"),
+        ("optim.simcut", "model.dropout regularises"),
+        ("optim.simcut_p", "with optim.simcut"),
+        ("tokenizer.sampling_alpha", "it lost BLEU; data.augment varies the text"),
     ]:
         said = f"{key}: was removed in 0.3.0"
         section, name = key.split(".")

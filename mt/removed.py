@@ -1,0 +1,31 @@
+"""What has left mt: a line for each name, which says since when, why, and what to do instead.
+
+Commands and options begin with `mt`, shipped configs end in `.yaml`, all others are keys of a
+config without indices of lists. `OFF` has the value at which a key did nothing: there, it is
+ignored, so that configs and models of an earlier version still load.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# fmt: off
+REMOVED = {
+    "iwslt14.yaml": "0.3.0: nobody had measured it; take recipe: medium.yaml",
+    "model.source_word_dropout": "0.3.0: it gained nothing; raise model.dropout",
+    "mt config import": "0.3.0: write data.stages by hand: data/README.md has an example",
+    "mt data view": "0.3.0: mt data stats and mt data clean --rejected show pairs",
+    "mt distill --student same": "0.3.0: mt/training/README.md says how to train a model further",
+    "mt diversify": "0.3.0: mt distill and mt backtranslate write a corpus each",
+    "mt inspect model --batch-tokens": "0.3.0: mt train --dry-run measures memory",
+    "mt inspect model --beam-size": "0.3.0: mt translate reports its speed",
+    "mt inspect model --precision": "0.3.0: mt train --dry-run measures memory",
+    "mt score --contrastive": "0.3.0: score both and compare: see mt/evaluation/README.md",
+    "mt score --phenomena": "0.3.0: score both and compare: see mt/evaluation/README.md",
+    "optim.cycles": "0.3.0: cosine has one cycle; train an ensemble of seeds",
+    "optim.simcut": "0.3.0: it gained nothing; model.dropout regularises",
+    "optim.simcut_p": "0.3.0, with optim.simcut",
+    "tokenizer.sampling_alpha": "0.3.0: it lost BLEU; data.augment varies the text",
+}
+OFF: dict[str, Any] = {}
+# fmt: on
