@@ -17,6 +17,8 @@ REMOVED = {
     "mt data view": "0.3.0: mt data stats and mt data clean --rejected show pairs",
     "mt distill --student same": "0.3.0: mt/training/README.md says how to train a model further",
     "mt diversify": "0.3.0: mt distill and mt backtranslate write a corpus each",
+    "mt export huggingface --public": "0.4.0: hf upload makes a public repository",
+    "mt export huggingface --push": "0.4.0: run hf upload OWNER/NAME FOLDER",
     "mt inspect model --batch-tokens": "0.3.0: mt train --dry-run measures memory",
     "mt inspect model --beam-size": "0.3.0: mt translate reports its speed",
     "mt inspect model --precision": "0.3.0: mt train --dry-run measures memory",

@@ -28,7 +28,7 @@ class EvaluationGroup:
         "reference, detokenised; repeat for several references per line")] = None
     model: Annotated[list[str] | None, opt.input_option(
         "--model", "-m", metavar="[NAME=]FOLDER", help=
-        "model that translates --src, also hf:OWNER/NAME; repeatable, each is a system")] = None
+        "model that translates --src; repeatable, each is a system")] = None
     src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
         "source text, for --model, --slices and --differences")] = None
     test_set: Annotated[list[str] | None, opt.input_option(

@@ -52,11 +52,11 @@ def metric_names(incomplete: str) -> list[str]:
 def _target_languages(ctx: typer.Context) -> list[str]:
     """Complete `--to` with the languages of the command's model."""
     from mt.config.plan import plan_data
-    from mt.runs.model_folder import HUB, read_config
+    from mt.runs.model_folder import read_config
 
     model = ctx.params.get("models") or ctx.params.get("model") or ctx.params.get("trained")
     folder = model[0] if isinstance(model, list | tuple) and model else model
-    if not folder or str(folder).startswith(HUB):  # nothing is fetched to complete a word
+    if not folder:
         return []
     with suppress(MtError):
         directions = plan_data(read_config(Path(folder)).data).directions
@@ -80,12 +80,11 @@ OptionalConfig = Annotated[str | None, _CONFIG]
 Settings = Annotated[list[str] | None, config_option("--set", metavar="KEY=VALUE", help=
     "override one value, such as model.d_ff=1024; repeatable")]
 Model = Annotated[Path, input_option("--model", "-m", metavar="FOLDER", help=
-    "run directory, checkpoint, averaged or imported model, or hf:OWNER/NAME on the hub")]
+    "run directory, checkpoint, averaged or imported model")]
 TokenizerPath = Annotated[Path, input_option("--model", "-m", metavar="PATH", help=
     "SentencePiece .model file, run directory, checkpoint, averaged or imported model")]
 Models = Annotated[list[Path], input_option("--model", "-m", metavar="FOLDER", help=
-    "run directory, checkpoint, averaged or imported model, or hf:OWNER/NAME on the hub; several "
-    "make an ensemble")]
+    "run directory, checkpoint, averaged or imported model; several make an ensemble")]
 OnErrors = Annotated[ErrorsName, input_option("--errors", metavar="HOW", help=
     "bytes that are not UTF-8: strict stops, replace puts U+FFFD")]
 Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN", "Input")]

@@ -255,8 +255,8 @@ class TrainConfig(_Strict):
     tensorboard: Flag = key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = key(
         None,
-        "model to start from: run directory, checkpoint, averaged or imported model, "
-        "hf:OWNER/NAME; sizes and vocabulary are its own unless named; null: random weights",
+        "model to start from: run directory, checkpoint, averaged or imported model; sizes and "
+        "vocabulary are its own unless named; null: random weights",
         "start",
     )
     new_vocabulary: Flag = key(

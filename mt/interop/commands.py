@@ -133,11 +133,6 @@ def export_huggingface(
     new_folder: opt.NewFolder,
     license_name: Annotated[str | None, opt.output_option("--license", metavar="ID", help=
         "licence for the model card, such as apache-2.0; none is stated if not given")] = None,
-    push_to: Annotated[str | None, opt.output_option("--push", metavar="OWNER/NAME", help=
-        "upload the folder to this repository on the Hugging Face hub; a new one is "
-        "private")] = None,
-    public: Annotated[bool, opt.output_option(
-        "--public", help="make a new repository public")] = False,
 ) -> None:  # fmt: skip
     """Convert a model for Hugging Face transformers.
 
@@ -146,15 +141,7 @@ def export_huggingface(
 
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0
-    mt export huggingface --model runs/base -o base.hf --push OWNER/NAME
     """
     from mt import api
-    from mt.interop.hub import check_push, push
 
-    if public and push_to is None:
-        raise ConfigError("--public: only with --push OWNER/NAME")
-    if push_to is not None:
-        check_push(push_to, new_folder)
     api.export(model, new_folder, "huggingface", license_name=license_name)
-    if push_to is not None:
-        say(push(new_folder, push_to, private=not public))

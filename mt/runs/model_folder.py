@@ -24,7 +24,7 @@ from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
-from mt.errors import CheckpointError, leaf_for
+from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of, write_whole
 from mt.runs.metrics import Scored, rank
 
@@ -45,7 +45,7 @@ SCORED_ON = "scored_on"  # a fingerprint of the validation set, its metric and i
 CHECKPOINTS = "checkpoints"
 LAST = "last"
 BEST = "best"
-# What a name of a model on the Hugging Face hub begins with: hf:OWNER/NAME.
+# What some write before the name of a model on the Hugging Face hub.
 HUB = "hf:"
 REMEDY = "use another checkpoint, or copy this one again"
 
@@ -217,13 +217,13 @@ def tuned_shortlist(folder: Path) -> Path:
 def find_model(path: Path, option: str = "--model") -> Path:
     """Resolve what `--model` (or the key `option`) names to a model folder.
 
-    A run directory stands for its best checkpoint, or its last one if none is the best yet. A name
-    on the hub (`hf:OWNER/NAME`) stands for what was imported of it, now if it was not before.
+    A run directory stands for its best checkpoint, or its last one if none is the best yet.
     """
-    if str(path).startswith(HUB):
-        with leaf_for(f"{option} {path}"):
-            from mt.interop.hub import cached_model
-        path = cached_model(str(path), option)
+    if (name := str(path)).startswith(HUB):
+        raise CheckpointError(
+            f"{option} {name}: must be a folder; to use a model of the hub, first run: mt import "
+            f"huggingface {name.removeprefix(HUB)} -o FOLDER"
+        )
     try:
         for folder in (path, path / CHECKPOINTS / BEST, path / CHECKPOINTS / LAST):
             if (folder / META).is_file():
@@ -242,8 +242,8 @@ def find_model(path: Path, option: str = "--model") -> Path:
     except OSError as error:  # a name too long, a folder that the user may not enter
         problem = str(error.strerror)
     raise CheckpointError(
-        f"{option} {path}: must be a run directory, a checkpoint, an averaged or an imported "
-        f"model, or {HUB}OWNER/NAME; {problem}"
+        f"{option} {path}: must be a run directory, a checkpoint, or an averaged or imported "
+        f"model; {problem}"
     )
 
 

@@ -12,11 +12,11 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 41_154,
-    "core": 25_891,
-    "tests": 38_447,
-    "pages": 138_498,
-    "api and single files": 989,
+    "all of mt": 40_953,
+    "core": 25_893,
+    "tests": 38_273,
+    "pages": 138_163,
+    "api and single files": 991,
     "data": 6_602,
     "training": 4_531,
     "translate": 3_931,
@@ -24,8 +24,8 @@ BUDGET = {
     "search": 2_716,
     "cleaning": 2_633,
     "config": 2_481,
-    "interop": 2_440,
-    "cli": 2_426,
+    "cli": 2_425,
+    "interop": 2_238,
     "evaluation": 1_682,
     "documents": 1_593,
     "report": 1_574,

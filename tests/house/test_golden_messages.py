@@ -66,12 +66,12 @@ MESSAGES = {
         "columns: 'de', 'en', or to its number, from 1, if these are no names."
     ),
     "translate --model nowhere train.de": (
-        "--model nowhere: must be a run directory, a checkpoint, an averaged or an imported model, "
-        "or hf:OWNER/NAME; nothing exists at this path"
+        "--model nowhere: must be a run directory, a checkpoint, or an averaged or imported model; "
+        "nothing exists at this path"
     ),
     "translate --model empty train.de": (
-        "--model empty: must be a run directory, a checkpoint, an averaged or an imported model, "
-        "or hf:OWNER/NAME; it contains neither meta.json nor checkpoints/best"
+        "--model empty: must be a run directory, a checkpoint, or an averaged or imported model; "
+        "it contains neither meta.json nor checkpoints/best"
     ),
     "translate --model run nowhere.de": ("there is no file {here}/nowhere.de."),
     "translate --model run train.de -o train.de": (

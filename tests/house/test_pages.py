@@ -26,7 +26,7 @@ PAGES = sorted(
 )
 # What a command of a page may name that no test can have, or that is fetched: such commands are
 # parsed and not run.
-PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN2?|OUT2?|HOST|RUN|hf:\w+|wmt\d+)\b")
+PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN2?|OUT2?|HOST|RUN|wmt\d+)\b")
 # First words of lines that are for other programs than mt.
 OTHERS = {
     "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf", "libretranslate",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import threading
@@ -13,10 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
-
-TOKEN = "hf_of_the_test"
-PUSHED = "c" * 40  # the commit of every push
+from urllib.parse import unquote, urlsplit
 
 
 @dataclass
@@ -26,17 +22,12 @@ class Hub:
     url: str = ""
     models: dict[str, Path] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
-    private: dict[str, bool] = field(default_factory=dict)  # made by a push
-    pushed: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    refuses_commits: bool = False
     cuts: int = 0  # so often the weights stop in the middle
     stalls: bool = False  # there, while this is true
     asked: list[str] = field(default_factory=list)  # method, path, range
 
     def commit_of(self, name: str) -> str:
         """40 hex digits that change with the files."""
-        if name in self.pushed:
-            return PUSHED
         digest = hashlib.sha1(name.encode())
         for path in sorted(self.models[name].iterdir()):
             digest.update(path.name.encode() + path.read_bytes())
@@ -79,13 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range", "")
         self.hub.asked.append(f"{self.command} {unquote(place.path)} {asked}".strip())
         parts = unquote(place.path).strip("/").split("/")
-        if parts == ["api", "whoami-v2"]:
-            is_known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            self.json({"name": "me", "type": "user"} if is_known else {}, 200 if is_known else 401)
-        elif parts == ["api", "models"]:
-            wanted = parse_qs(place.query)["search"][0]
-            self.json([{"id": name} for name in self.hub.models if wanted in name])
-        elif parts == ["api", "agent-harnesses"]:  # which the library asks for in passing
+        if parts == ["api", "agent-harnesses"]:  # which the library asks for in passing
             self.json({})
         elif parts[:2] == ["api", "models"]:
             self.about("/".join(parts[2:4]), parts[4:])
@@ -101,11 +86,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.json([{"type": "file", "path": p, "size": n, "oid": o} for p, n, o in rows])
         else:
             commit = self.hub.commit_of(name)
-            private = self.hub.private.get(name, False)
-            self.json({"id": name, "sha": commit, "private": private, "siblings": []})
+            self.json({"id": name, "sha": commit, "siblings": []})
 
     def accepted(self, name: str, revision: str) -> bool:
-        if name not in {*self.hub.models, *self.hub.pushed}:
+        if name not in self.hub.models:
             self.json({"error": "Repository not found"}, 401, {"X-Error-Code": "RepoNotFound"})
         elif revision not in ("", "main", "v1", self.hub.commit_of(name)):
             self.json({"error": "no revision"}, 404, {"X-Error-Code": "RevisionNotFound"})
@@ -145,34 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.05)
         with suppress(OSError):  # the other side is gone
             self.wfile.write(content[first:])
-
-    def do_POST(self) -> None:
-        self.hub.asked.append(f"POST {self.path}")
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        parts = urlsplit(self.path).path.strip("/").split("/")
-        name = "/".join(parts[2:4])
-        if parts[1] == "validate-yaml":
-            self.json({"errors": [], "warnings": []})
-        elif parts[1:] == ["repos", "create"]:
-            asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}"
-            is_new = name not in self.hub.models
-            if is_new:
-                self.hub.private[name] = asked.get("visibility", "private") == "private"
-            self.json({"url": f"{self.hub.url}/{name}"}, 200 if is_new else 409)
-        elif parts[4] == "preupload":
-            paths = [file["path"] for file in json.loads(body)["files"]]
-            same = {"uploadMode": "regular", "shouldIgnore": False}
-            self.json({"files": [{"path": path, **same} for path in paths]})
-        elif self.hub.refuses_commits:
-            self.json({"error": "out of space"}, 403)
-        else:
-            lines = [json.loads(line) for line in body.splitlines()]
-            files = [line["value"] for line in lines if line["key"] == "file"]
-            contents = {each["path"]: base64.b64decode(each["content"]) for each in files}
-            self.hub.pushed[name] = contents
-            commit = {"commitUrl": f"{self.hub.url}/{name}/commit/{PUSHED}"}
-            self.json(commit | {"commitOid": PUSHED})
 
     def json(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(content).encode()
