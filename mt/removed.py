@@ -25,9 +25,14 @@ REMOVED = {
     "mt score --contrastive": "0.3.0: score both and compare: see mt/evaluation/README.md",
     "mt score --phenomena": "0.3.0: score both and compare: see mt/evaluation/README.md",
     "optim.cycles": "0.3.0: cosine has one cycle; train an ensemble of seeds",
+    "optim.optimizer": "0.4.0: AdamW is the optimiser; Muon gained nothing",
+    "optim.rdrop": "0.4.0: it gained nothing; model.dropout regularises",
     "optim.simcut": "0.3.0: it gained nothing; model.dropout regularises",
     "optim.simcut_p": "0.3.0, with optim.simcut",
     "tokenizer.sampling_alpha": "0.3.0: it lost BLEU; data.augment varies the text",
 }
-OFF: dict[str, Any] = {}
+OFF: dict[str, Any] = {
+    "optim.optimizer": "adamw",
+    "optim.rdrop": 0.0,
+}
 # fmt: on

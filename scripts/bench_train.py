@@ -286,9 +286,7 @@ def feed_speed(trainer: Trainer, n_updates: int = 50) -> int:
     return round(n_tgt / (perf_counter() - start))
 
 
-def bench_config(
-    args: argparse.Namespace, shape: str, precision: str, optimizer: str, folder: Path
-) -> Config:
+def bench_config(args: argparse.Namespace, shape: str, precision: str, folder: Path) -> Config:
     """Build the config of one measurement."""
     on_gpu = choose_device(args.device, precision).is_cuda
     tokens = args.tokens or (TOKENS_ON_GPU if on_gpu else TOKENS[shape])
@@ -306,7 +304,6 @@ def bench_config(
         "batch": {"tokens_per_update": tokens, "tokens_per_batch": 2 * tokens},
         "model": SHAPES[shape],
         "optim": {
-            "optimizer": optimizer,
             "peak_lr": 5e-4,
             "warmup_steps": 400,
             "label_smoothing": LABEL_SMOOTHING,
@@ -320,14 +317,12 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
     """Build every model of this shape."""
     models = []
     for precision in args.precision:
-        for optimizer in args.optimizer:
-            config = bench_config(args, shape, precision, optimizer, folder)
-            device = choose_device(args.device, precision)
-            log = RunLog(folder, config.train.max_steps)
-            trainer = Trainer(prepare(config, device, log), log)
-            name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
-            feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
-            models.append(Contender(name, precision, own_step(trainer), feed, trainer))
+        config = bench_config(args, shape, precision, folder)
+        device = choose_device(args.device, precision)
+        log = RunLog(folder, config.train.max_steps)
+        trainer = Trainer(prepare(config, device, log), log)
+        feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
+        models.append(Contender("mt", precision, own_step(trainer), feed, trainer))
         if args.marian:
             marian = marian_step(config, trainer.tokenizer.tgt.size, device)
             padded = replace(trainer.plan, packed=False)
@@ -398,7 +393,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--tgt-lang", default="en")
     add("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
     add("--precision", nargs="+", default=["fp32", "bf16"])
-    add("--optimizer", nargs="+", default=["adamw"], choices=["adamw", "muon"])
     add("--device", default="auto")
     add("--compile", default="auto", choices=["auto", "true", "false"])
     add("--vocab-size", type=int, help="of the joint vocabulary; 8,000, on a GPU 32,000")

@@ -326,7 +326,6 @@ def interruptible(
     changes = {
         "batch": {"tokens_per_update": 675, "tokens_per_batch": 175},
         "model": {"attention_dropout": 0.1, "activation_dropout": 0.2},
-        "optim": {"rdrop": 1.0},
         "train": {"max_steps": 12, "valid_every": 4, "log_every": 2, "ema": 0.9, "keep_last": 2},
         "data": {"train": [short_corpus], "test": []},
     }

@@ -115,6 +115,17 @@ def config_from_mapping(mapping: Mapping[str, Any], where: str) -> Config:
     return _validate(_normalise(mapping), where, [], [])
 
 
+def config_of_model(mapping: Mapping[str, Any], where: str) -> Config:
+    """Validate the config that a model was trained with, without removed keys of its training."""
+    kept = {
+        section: {key: value for key, value in values.items() if f"{section}.{key}" not in REMOVED}
+        if section in ("optim", "train")
+        else values
+        for section, values in mapping.items()
+    }
+    return config_from_mapping(kept, where)
+
+
 def require_training_data(config: Config) -> None:
     """Raise ConfigError for a config without training text, which is enough to inspect a model."""
     if not config.data.train:

@@ -197,11 +197,8 @@ class ModelConfig(_Strict):
 
 
 class OptimConfig(_Strict):
-    """Optimiser, learning rate and loss."""
+    """Learning rate, AdamW and loss."""
 
-    optimizer: Literal["adamw", "muon"] = key(
-        "adamw", "muon: for matrices inside the layers; AdamW for the rest", "state"
-    )
     peak_lr: LearningRate | None = key(
         7.0e-4, "learning rate at the end of warm-up; null with schedule noam, which computes it"
     )
@@ -213,7 +210,6 @@ class OptimConfig(_Strict):
     eps: Positive = key(1e-9, "Adam's epsilon, added to the denominator")
     weight_decay: Coefficient = key(0.0, "decoupled weight decay of the layers' matrices")
     label_smoothing: Share = key(0.1, "probability spread evenly over the vocabulary")
-    rdrop: Coefficient = key(0.0, "weight of the R-Drop loss, which runs each batch twice; 0: none")
     clip_norm: Positive | None = key(1.0, "largest norm of the gradient; null: no clipping")
 
 

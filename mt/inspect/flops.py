@@ -22,7 +22,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P")
 def count_flops(summary: Summary, config: Config, length: int) -> dict[str, int]:
     """Count the FLOPs of sentence pairs of `length` tokens on both sides, for JSON.
 
-    Training is a forward and a backward pass; R-Drop runs both twice. An update has
+    Training is a forward and a backward pass. An update has
     `batch.tokens_per_update` target tokens, but at least one sentence; padding is not counted.
     """
     with torch.device("meta"):
@@ -34,8 +34,7 @@ def count_flops(summary: Summary, config: Config, length: int) -> dict[str, int]
             logits = model.output(model(ids, ids, torch.ones(1, length, dtype=torch.bool)))
             forward = counter.get_total_flops()
             logits.sum().backward()
-    passes = 2 if config.optim.rdrop else 1
-    training = counter.get_total_flops() * passes // length
+    training = counter.get_total_flops() // length
     per_update = max(length, config.batch.tokens_per_update)
     return {
         "length": length,

@@ -57,9 +57,9 @@ def load_varlen_attn() -> bool:
 def can_pack(config: Config, device: Device) -> bool:
     """Whether training can do without padding: on a GPU that has FlashAttention-2, in bf16 or fp16.
 
-    Its kernel has no dropout of attention weights. R-Drop compares rows of two passes.
+    Its kernel has no dropout of attention weights.
     """
-    model, optim = config.model, config.optim
+    model = config.model
     width = model.d_model // model.n_heads
     return (
         device.is_cuda
@@ -69,5 +69,5 @@ def can_pack(config: Config, device: Device) -> bool:
         and torch.cuda.get_device_capability(device.device) >= (8, 0)
         and width % 8 == 0
         and width <= 192  # wider ones need a GPU of data centres for the backward pass
-        and not (model.attention_dropout or optim.rdrop)
+        and not model.attention_dropout
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mt import __version__
-from mt.config.load import config_from_mapping
+from mt.config.load import config_of_model
 from mt.config.plan import HELD_OUT, with_held_out_files
 from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
@@ -261,7 +261,7 @@ def folders_of(model: Path) -> list[Path]:
 def read_config(path: Path) -> Config:
     """The config that a model was trained with; its weights are not read."""
     folder = find_model(path)
-    config = config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
+    config = config_of_model(read_meta(folder, [])["config"], f"config of {folder}")
     return _with_texts(config, folder)
 
 
@@ -276,7 +276,7 @@ def read_folder(path: Path) -> ModelFolder:
     if tuned := tuned_of(meta):
         chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
         values = values | {"decode": values.get("decode", {}) | chosen}
-    config = _with_texts(config_from_mapping(values, str(folder / META)), folder)
+    config = _with_texts(config_of_model(values, str(folder / META)), folder)
     tokenizer = Tokenizer.load(tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(

@@ -116,6 +116,5 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     return (
         f"note: validation has not improved since update {start:,} of {last:,} by more than "
         f"{Criterion(metric).describe(sign * still)}, while the training nll fell from {then:.2f} "
-        f"to {now:.2f}: try more dropout, {'' if config.optim.rdrop else 'optim.rdrop, '}or fewer "
-        "updates"
+        f"to {now:.2f}: try more dropout or fewer updates"
     )

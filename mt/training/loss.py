@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Logits computed at a time. On a CPU 16 MB of float32: larger blocks come as fresh pages from the
 # operating system instead of the allocator's pool, which doubled the time of the whole loss. On a
-# GPU all of a batch whose memory has BYTES_PER_LOGIT: they take 4 in bf16 compiled, 24 in R-Drop.
+# GPU all of a batch whose memory has BYTES_PER_LOGIT: they take 4 in bf16 compiled.
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 30}
 BYTES_PER_LOGIT = 64
 
@@ -33,7 +33,7 @@ class Loss(NamedTuple):
 
 
 def _chunk(device: torch.device, vocab_size: int) -> int:
-    """Tokens per chunk of logits; even, because two passes are compared row by row."""
+    """Tokens per chunk of logits; even, so that sums have the bits that they always had."""
     elements = CHUNK_ELEMENTS[device.type]
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
@@ -65,25 +65,6 @@ def log_sum(p: Tensor) -> Tensor:
     return p.clamp_min(torch.finfo(p.dtype).tiny).log().sum()
 
 
-def _add_divergence(z: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """R-Drop's divergence between rows 2i and 2i + 1 of p = softmax(z), times `weight`.
-
-    That is half the sum of both Kullback-Leibler divergences. z and p (C, V) -> the sum over all
-    pairs (), and p plus the gradient with respect to z (C, V), written over z.
-    For a pair with distributions p, q and d = z_p - z_q, whatever the two normalisers:
-        J = 1/2 sum_v (p - q) d
-        dJ/dz_p = 1/2 [p (d - sum_v p d) + p - q],  and dJ/dz_q with p and q exchanged
-    """
-    pairs = p.unflatten(0, (-1, 2))  # (C/2, 2, V)
-    others = pairs.flip(1)
-    gap = z.unflatten(0, (-1, 2))  # (C/2, 2, V)
-    gap -= gap.flip(1)
-    mean = (pairs * gap).sum(-1, keepdim=True)  # (C/2, 2, 1)
-    half = weight / 2
-    gap.sub_(mean - 1).mul_(half).add_(1).mul_(pairs).sub_(others, alpha=half)
-    return half * mean.sum(), z
-
-
 def _sum_over_tokens(grad_z: Tensor, h: Tensor, dtype: torch.dtype) -> Tensor:
     """grad_z (C, V), h (C, D) in low precision -> grad_z^T h (V, D), in `dtype` if it is float16.
 
@@ -104,7 +85,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss = lse(z) - (1 - e) z_y - e mean_v(z),    mean_v(z) = h . mean_v(W) + mean_v(b)
         dloss/dz = softmax(z) - (1 - e) onehot(y) - e / V
     The constant e / V touches every logit; written with means over v it costs one vector instead of
-    a pass over (N, V). The divergence of two passes needs the same logits, so it is added here.
+    a pass over (N, V).
 
     A loss scale reaches the gradients only afterwards. In float16 that loses nothing, since the
     entries of dloss/dz are not divided by the number of tokens yet (test_loss_fp16.py), and their
@@ -119,7 +100,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         smoothing: float,
-        rdrop: float,
         gradient: LogitsGradient,
     ) -> tuple[Tensor, Tensor]:
         vocab_size, _ = weight.shape
@@ -132,22 +112,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
         grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
         nll = weight.new_zeros(())
-        divergence = weight.new_zeros(())
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
             h = hidden[start : start + chunk]  # (C, D)
             y = target[start : start + chunk, None]  # (C, 1)
-            if rdrop:
-                z = F.linear(h, low, low_bias).to(weight.dtype)  # (C, V)
-                p = z.softmax(-1)
-                log_p = log_sum(p.gather(1, y))
-                part, p = _add_divergence(z, p, rdrop)
-                divergence += part
-                p.scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
-                grad_z = p.to(h.dtype)
-                del z, p  # frees their memory for what follows
-            else:
-                log_p, grad_z = gradient(F.linear(h, low, low_bias), y, smoothing)
+            log_p, grad_z = gradient(F.linear(h, low, low_bias), y, smoothing)
             nll -= log_p
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0, dtype=weight.dtype)
@@ -174,14 +143,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 smooth += (bias[target] - bias.mean()).sum()
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
-        return nll + smoothing * smooth + divergence, nll
+        return nll + smoothing * smooth, nll
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # In place: nothing else uses these buffers, and backward runs once.
         scaled = [None if made is None else made.mul_(grad) for made in ctx.saved_tensors]
-        return *scaled, None, None, None, None
+        return *scaled, None, None, None
 
 
 def smoothed_cross_entropy(
@@ -190,22 +159,17 @@ def smoothed_cross_entropy(
     bias: Tensor | None,
     target: Tensor,
     smoothing: float,
-    rdrop: float = 0.0,
     gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
     """`F.cross_entropy(hidden @ weight.T + bias, target, label_smoothing=..., reduction="sum")`.
 
     hidden (N, D) decoder outputs without padding, weight (V, D), bias (V,) or None, target (N,).
     The smoothing mass is spread over all V tokens (Szegedy et al., 2016, as in torch).
-
-    With `rdrop` rows 2i and 2i + 1 are one token in two passes, with distributions p and q. R-Drop
-    adds `rdrop` times (KL(p||q) + KL(q||p)) / 2, and sends gradients through p and q.
-
-    `gradient` is `logits_gradient`, as it is or compiled; with `rdrop` it is not used.
+    `gradient` is `logits_gradient`, as it is or compiled.
     """
-    if rdrop or torch.is_grad_enabled():
+    if torch.is_grad_enabled():
         apply: Any = _SmoothedCrossEntropy.apply
-        return Loss(*apply(hidden, weight, bias, target, smoothing, rdrop, gradient))
+        return Loss(*apply(hidden, weight, bias, target, smoothing, gradient))
     smoothed = weight.new_zeros(())
     nll = weight.new_zeros(())
     chunk = _chunk(hidden.device, len(weight))
@@ -224,31 +188,17 @@ def batch_loss(
     output: Linear,
     batch: Batch,
     smoothing: float,
-    rdrop: float = 0.0,
     gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
     """The loss of a model on the target tokens of a batch.
 
     `forward`, which is the model, and `gradient` may be compiled.
-
-    With `rdrop`, the weight of R-Drop (Wu et al., 2021, equation 4, halved), the batch is read
-    twice with another dropout. The loss is the mean of both readings plus half the weight times
-    their divergence.
     """
-    if not rdrop:
-        given = batch.src, batch.tgt_in, batch.src_mask
-        if batch.packed is not None:
-            hidden = forward(*given, batch.packed)[0]  # (N, D)
-        else:
-            hidden = forward(*given).flatten(0, 1)[batch.tgt_positions]  # (N, D) of (B * T, D)
-        return smoothed_cross_entropy(
-            hidden, output.weight, output.bias, batch.tgt_out, smoothing, gradient=gradient
-        )
-    twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
-    rows = torch.stack(
-        [batch.tgt_positions, batch.tgt_positions + batch.tgt_in.numel()], dim=1
-    ).flatten()  # (2 N,) each token's two
-    pairs = forward(*twice).flatten(0, 1)[rows]  # (2 N, D)
-    targets = batch.tgt_out.repeat_interleave(2)
-    loss = smoothed_cross_entropy(pairs, output.weight, output.bias, targets, smoothing, rdrop)
-    return Loss(loss.smoothed / 2, loss.nll / 2)
+    given = batch.src, batch.tgt_in, batch.src_mask
+    if batch.packed is not None:
+        hidden = forward(*given, batch.packed)[0]  # (N, D)
+    else:
+        hidden = forward(*given).flatten(0, 1)[batch.tgt_positions]  # (N, D) of (B * T, D)
+    return smoothed_cross_entropy(
+        hidden, output.weight, output.bias, batch.tgt_out, smoothing, gradient
+    )

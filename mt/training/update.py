@@ -30,7 +30,7 @@ from mt.training.compilation import (
 )
 from mt.training.finetune import freeze
 from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
-from mt.training.optim import build_optimizer, learning_rate, n_moments, restore_optimizer
+from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -70,7 +70,7 @@ class Updater:
         world.share_weights(self.model.parameters())
         freeze(self.model, config.train.freeze, say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
-        self.optimizer = build_optimizer(self.model, config.optim, device.dtype)
+        self.optimizer = build_optimizer(self.model, config.optim)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.forward: Any = self.model  # compiled by `choose_forward`
         self.loss_gradient: LogitsGradient = logits_gradient  # the same
@@ -172,9 +172,8 @@ class Updater:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes that the optimiser will keep for its moments: of float32, as the weights are."""
-        groups = self.optimizer.param_groups
-        return 4 * sum(n_moments(group) * p.numel() for group in groups for p in group["params"])
+        """Bytes that the optimiser will keep: two moments of each weight, in float32."""
+        return 8 * sum(p.numel() for group in self.optimizer.param_groups for p in group["params"])
 
     def train_step(self, update: Update, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Do one optimiser step, number `step` from 0, on all micro-batches of an update.
@@ -260,10 +259,8 @@ class Updater:
         """Compute the loss of a batch and add its gradients, times `factor`."""
         try:
             batch = batch.to(self.device.device)
-            smoothing, rdrop = self.config.optim.label_smoothing, self.config.optim.rdrop
-            loss = batch_loss(
-                self.forward, self.model.output, batch, smoothing, rdrop, self.loss_gradient
-            )
+            smoothing = self.config.optim.label_smoothing
+            loss = batch_loss(self.forward, self.model.output, batch, smoothing, self.loss_gradient)
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
             raise_unless_out_of_memory(error)

@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from mt.config.load import config_from_mapping
+from mt.config.load import config_of_model
 from mt.config.plan import DataPlan, plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
@@ -146,7 +146,7 @@ def cuts_into_sentences(choice: str, meta: Mapping[str, Any]) -> bool:
     if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
         return False
     try:
-        split_sentences("", base_code(config_from_mapping(meta["config"], META).data.src_lang))
+        split_sentences("", base_code(config_of_model(meta["config"], META).data.src_lang))
     except ConfigError as error:
         if choice == "always":
             raise

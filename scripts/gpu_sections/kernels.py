@@ -32,8 +32,7 @@ def run(report: Report, setting: Setting) -> None:
         batch = max(batches, key=lambda each: each.n_padded).to(setting.torch_device)
     report.attempt("attention", lambda: attention(report, setting, batch))
     report.attempt("loss", lambda: loss(report, setting, batch))
-    for name in ("adamw", "muon"):
-        report.attempt(name, partial(optimizer, report, setting, name))
+    report.attempt("adamw", lambda: optimizer(report, setting))
     report.attempt("feed", lambda: feed_alone(report, setting, plan))
 
 
@@ -97,11 +96,11 @@ def loss(report: Report, setting: Setting, batch: Batch) -> None:
         report.add(name, value=seconds * 1e3, unit="ms", note=note)
 
 
-def optimizer(report: Report, setting: Setting, name: str) -> None:
-    """One step of an optimiser on all weights of the model."""
-    config = setting.config(1024, compiled=False, optim={"optimizer": name})
+def optimizer(report: Report, setting: Setting) -> None:
+    """One step of the optimiser on all weights of the model."""
+    config = setting.config(1024, compiled=False)
     updater = setting.updater(config)
-    chosen = build_optimizer(updater.model, config.optim, updater.device.dtype)
+    chosen = build_optimizer(updater.model, config.optim)
     grads = [torch.randn_like(weight) for weight in updater.model.parameters()]
 
     def step() -> None:
@@ -110,7 +109,7 @@ def optimizer(report: Report, setting: Setting, name: str) -> None:
         chosen.step()
 
     note = f"{updater.n_parameters / 1e6:.1f} million weights"
-    report.add(f"step of {name}", value=setting.seconds(step) * 1e3, unit="ms", note=note)
+    report.add("step of adamw", value=setting.seconds(step) * 1e3, unit="ms", note=note)
 
 
 def feed_alone(report: Report, setting: Setting, plan: Plan) -> None:

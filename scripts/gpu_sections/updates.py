@@ -224,7 +224,7 @@ def losses(
 ) -> None:
     """Train from the same weights on the same updates; the mean nll of the last ones."""
     updater.model.load_state_dict(initial)
-    updater.optimizer = build_optimizer(updater.model, updater.config.optim, updater.device.dtype)
+    updater.optimizer = build_optimizer(updater.model, updater.config.optim)
     count = 4 if setting.tiny else TRAINED
     updates = updates_of(setting, setting.batch_tokens[0], updater, count)
     with attending_as(name):

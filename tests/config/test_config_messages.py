@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from messages import raises_saying, says
 
 from mt.config.load import config_from_mapping, load_config
 from mt.errors import ConfigError
+from mt.removed import OFF, REMOVED
 
 SECTIONS = "run, data, tokenizer, batch, model, optim, train, decode"
 
@@ -46,21 +48,26 @@ optim:
 
 
 def test_a_key_of_an_earlier_version_says_what_to_do_instead(tmp_path: Path) -> None:
-    for key, remedy in [
-        ("model.source_word_dropout", "raise model.dropout"),
-        ("optim.cycles", "an ensemble of seeds"),
-        ("optim.simcut", "model.dropout regularises"),
-        ("optim.simcut_p", "with optim.simcut"),
-        ("tokenizer.sampling_alpha", "it lost BLEU; data.augment varies the text"),
-    ]:
-        said = f"{key}: was removed in 0.3.0"
+    """Every one in the table, which other paths than `section.key` do not need."""
+    keys = [key for key in REMOVED if re.fullmatch(r"\w+\.\w+", key) and not key.endswith("yaml")]
+    assert len(keys) >= 5
+    for key in keys:
         section, name = key.split(".")
-        (in_file,) = faults(tmp_path, f"{section}: {{{name}: 0.0}}")
-        (in_setting,) = faults(tmp_path, "run: {}", f"{key}=0.0")
-        assert says(in_file, f"x.yaml: {said}", remedy)
-        assert says(in_setting, f"--set: {said}", remedy)
-        with raises_saying(ConfigError, f"meta.json: {said}", remedy):
-            config_from_mapping({section: {name: 0.0}}, "meta.json")
+        said = f"{key}: was removed in {REMOVED[key]}"
+        assert faults(tmp_path, f"{section}: {{{name}: [on]}}") == [f"x.yaml: {said}"]
+        assert faults(tmp_path, "run: {}", f"{key}=[on]") == [f"--set: {said}"]
+        with raises_saying(ConfigError, f"meta.json: {said}"):
+            config_from_mapping({section: {name: ["on"]}}, "meta.json")
+
+
+def test_a_removed_key_that_is_off_is_ignored() -> None:
+    for key, value in OFF.items():
+        assert key in REMOVED
+        *sections, name = key.split(".")
+        tree: dict[str, Any] = {name: value}
+        for section in reversed(sections):
+            tree = {section: [tree] if section == "stages" else tree}
+        config_from_mapping(tree, "meta.json")
 
 
 def test_message(tmp_path: Path) -> None:

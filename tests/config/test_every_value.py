@@ -39,7 +39,7 @@ from mt.model.transformer import Embedding, FeedForward, Residual, Transformer
 from mt.runtime import devices
 from mt.training import batch_size
 from mt.training.finetune import freeze
-from mt.training.optim import build_optimizer, learning_rate
+from mt.training.optim import learning_rate
 from mt.training.selection import Criterion, ValidationResult
 
 SMALL = {"d_model": 2, "n_heads": 1, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 2}
@@ -73,11 +73,6 @@ def positions(value: Any) -> bool:
     """Whether the positions are trained."""
     table = Embedding(nn.Embedding(5, 2), model_config(positions=value)).positions
     return isinstance(table, nn.Parameter)
-
-
-def optimizer(value: Any) -> str:
-    optim = OptimConfig.model_construct(optimizer=value)
-    return type(build_optimizer(nn.Linear(2, 2), optim, torch.float32)).__name__
 
 
 def schedule(value: Any) -> float:
@@ -222,7 +217,6 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         activation,
         {"relu": [0.0, 2.0], "gelu": [-0.159, 1.954], "silu": [-0.269, 1.762]},
     ),
-    "OptimConfig.optimizer": (optimizer, {"adamw": "AdamW", "muon": "Muon"}),
     "OptimConfig.schedule": (
         schedule,
         {"inverse_sqrt": 0.5, "noam": 0.25, "cosine": 0.0, "constant": 1.0},

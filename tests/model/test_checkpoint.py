@@ -26,7 +26,7 @@ from token_stores import trained
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.errors import CheckpointError
+from mt.errors import CheckpointError, ConfigError
 from mt.model.checkpoint import (
     average,
     build_model,
@@ -38,7 +38,7 @@ from mt.model.checkpoint import (
     weights_of,
 )
 from mt.model.transformer import Transformer
-from mt.runs.model_folder import checkpoints, find_model, read_meta, step_name
+from mt.runs.model_folder import checkpoints, find_model, read_config, read_meta, step_name
 
 CONFIG = {
     "model": {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16},
@@ -117,6 +117,17 @@ def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: 
     src, src_mask = torch.tensor([[5, 6, 3]]), torch.ones(1, 3, dtype=torch.bool)
     tgt = torch.tensor([[2, 7]])
     assert torch.equal(loaded.model(src, tgt, src_mask), model.eval()(src, tgt, src_mask))
+
+
+def test_a_model_of_a_removed_key_of_training_is_read_as_ever(save: Save, config: Config) -> None:
+    """Muon does not matter to the model that it trained; another key that is gone would."""
+    values = config.model_dump(mode="json")
+    keys = {"optimizer": "muon", "rdrop": 5.0}
+    folder = save(1, config=values | {"optim": values["optim"] | keys})
+    assert load_model(folder).config == read_config(folder) == config
+    folder = save(2, config=values | {"model": values["model"] | {"source_word_dropout": 0.1}})
+    with raises_saying(ConfigError, "model.source_word_dropout", "removed"):
+        load_model(folder)
 
 
 def test_a_tied_matrix_is_stored_once_and_tied_again(save: Save) -> None:

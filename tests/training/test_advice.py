@@ -106,7 +106,7 @@ def test_a_validation_that_stands_still_while_training_goes_on_is_named() -> Non
     ]:
         config = config_from_mapping({"train": {"metric": metric}}, "test")
         found = standstill_note(lines_of(scores, losses, metric), config)
-        assert says(found, *words, "dropout", "optim.rdrop", "fewer") if words else found == ""
+        assert says(found, *words, "dropout", "fewer") if words else found == ""
 
 
 def test_scores_of_an_earlier_validation_set_do_not_count() -> None:

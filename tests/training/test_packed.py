@@ -181,7 +181,6 @@ def test_a_gpu_needs_no_padding_where_its_kernel_can(monkeypatch: pytest.MonkeyP
         ({}, "bf16", (7, 5), False),
         ({"model": {"attention_dropout": 0.1}}, "bf16", (9, 0), False),
         ({"model": {"n_heads": 2}}, "bf16", (9, 0), False),  # heads of 256
-        ({"optim": {"rdrop": 1.0}}, "bf16", (9, 0), False),
     ]:
         monkeypatch.setitem(
             sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=attend_each)

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from conftest import Mt, config_of, log_of, merged, metrics_of, refused
 from faults import raising
@@ -155,24 +154,6 @@ def test_a_run_of_other_languages_is_not_resumed(copied: Path, interruptible: Ma
     assert says(str(error.value), "other languages", "was de, now en", "--run-dir", "--fresh")
     austrian = config_of(interruptible, data={"src_lang": "de-AT"})
     assert check_same_run(copied, austrian) == ["data.src_lang: was de, now de-AT"]
-
-
-def test_orthogonal_steps_are_resumed_too(interruptible: Mapped, tmp_path: Path) -> None:
-    for run, parts in (("whole", [STEPS]), ("parts", [EVERY, STEPS])):
-        for steps in parts:
-            config = config_of(
-                interruptible,
-                optim={"optimizer": "muon"},
-                train={"max_steps": steps},
-                data={"valid": None},
-            )
-            assert train(config, tmp_path / run, "cpu").exit_code == 0
-    whole, parted = (
-        checkpoint.load_state(tmp_path / run / "checkpoints" / "last") for run in ("whole", "parts")
-    )
-    assert any("momentum" in state for state in whole["optimizer"]["state"].values())
-    for part in ("optimizer", "weights"):
-        torch.testing.assert_close(parted[part], whole[part], rtol=0, atol=0)
 
 
 def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(

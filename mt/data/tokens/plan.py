@@ -37,8 +37,8 @@ TOKENS_TO_SHARE = 8192
 # Padded tokens whose computation takes as long as what a batch takes whatever its size.
 TOKENS_PER_LAUNCH = 200
 # Most sentences of a batch. Attention on CUDA has them in a dimension of its grid, which ends here;
-# its error for more, "invalid configuration argument", does not look like too little memory.
-# R-Drop computes two rows for each.
+# its error for more, "invalid configuration argument", does not look like too little memory. Half
+# of it, as batches always were.
 MOST_ROWS = 65_535 // 2
 
 
