@@ -30,9 +30,11 @@ REMOVED = {
     "optim.simcut": "0.3.0: it gained nothing; model.dropout regularises",
     "optim.simcut_p": "0.3.0, with optim.simcut",
     "tokenizer.sampling_alpha": "0.3.0: it lost BLEU; data.augment varies the text",
+    "train.freeze": "0.4.0: general text in data.train keeps what a model knew",
 }
 OFF: dict[str, Any] = {
     "optim.optimizer": "adamw",
     "optim.rdrop": 0.0,
+    "train.freeze": [],
 }
 # fmt: on

@@ -46,7 +46,7 @@ def check(config: opt.ConfigName, settings: opt.Settings = None) -> None:
         raise DataError("\n".join(data.faults))
     for line in (*data.unread, *(f"warning: {warning}" for warning in data.warnings)):
         say(line)
-    if loaded.config.train.init_from or loaded.config.train.freeze:
+    if loaded.config.train.init_from:
         from mt.training.finetune import resolve_init_from
 
         resolve_init_from(loaded.config)

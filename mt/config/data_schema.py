@@ -33,11 +33,11 @@ SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", 
 # What a change of a key does to a run. It goes on; with another order of the data (plan); with a
 # new token store, and so another order (store); or with the text cleaned again, so both (text).
 # Or it refuses: once there is a tokenizer, another vocabulary, other text to learn it from (sample)
-# and another start; once there are weights, another shape of theirs (positions: if learned),
-# another state of training that belongs to them, and other languages.
+# and another start; once there are weights, another shape of theirs (positions: if learned), and
+# other languages.
 Affects = Literal[
     "nothing", "plan", "store", "text",
-    "vocabulary", "sample", "start", "shape", "positions", "state", "languages",
+    "vocabulary", "sample", "start", "shape", "positions", "languages",
 ]  # fmt: skip
 
 

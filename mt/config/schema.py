@@ -44,10 +44,6 @@ RECIPE = "shipped config, such as small.yaml, that sets the keys a file leaves o
 _CHOSEN = "mt.config.auto chooses a number"
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
-Part = Literal[
-    "source_embedding", "target_embedding", "output", "encoder", "decoder",
-    "self_attention", "cross_attention", "feed_forward",
-]  # fmt: skip
 
 
 def _section(model: type[BaseModel], description: str) -> Any:
@@ -260,7 +256,6 @@ class TrainConfig(_Strict):
         "with init_from: learn a new vocabulary from this data",
         "start",
     )
-    freeze: list[Part] = key([], "parts of the model that are not trained", "state")
 
     @property
     def epochs(self) -> float | None:

@@ -181,9 +181,9 @@ def _draw(
                 linestyle=line,
             )
     if figure.title == "Loss":
-        # A dotted line at each update that training returned to, or that ended a stage.
+        # A dotted line at each update that ended a stage.
         for run, (train, _) in zip(runs, lines, strict=True):
-            for line in [*run.metrics.rollbacks, *run.metrics.stages]:
+            for line in run.metrics.stages:
                 place = float(line["step"])
                 if x.column == 1:
                     place = float(np.interp(place, train[0], train[1])) if len(train[0]) else 0.0

@@ -73,7 +73,6 @@ class Metrics:
     valid: list[dict[str, Any]] = field(default_factory=list)
     other_valid: list[dict[str, Any]] = field(default_factory=list)  # of sets that do not decide
     tests: list[dict[str, Any]] = field(default_factory=list)
-    rollbacks: list[dict[str, Any]] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)  # but the first
 
     @property
@@ -206,7 +205,7 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
         remarks.append(f"There is no {METRICS} yet: no update has been logged.")
         return metrics
     unreadable, last_is_bad = 0, False
-    others = {"valid": metrics.valid, "test": metrics.tests, "rollback": metrics.rollbacks}
+    others = {"valid": metrics.valid, "test": metrics.tests}
     others |= {"stage": metrics.stages, OTHER_VALID: metrics.other_valid}
     for line in metrics_lines(folder):
         last_is_bad = line is None

@@ -200,13 +200,11 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
             "another --run-dir, where train.init_from can name this run, or --fresh to set this "
             "one aside"
         )
-    fixed = [changed(has_tokenizer, "start"), changed(has_weights, "state")]
-    if any(fixed):
+    if started := changed(has_tokenizer, "start"):
         raise CheckpointError(
-            f"run directory {run_dir}: the initial weights, frozen parts and optimiser of a run "
-            f"cannot change ({'; '.join(filter(None, fixed))}); set them back (train.init_from is "
-            "not read again), or give another --run-dir, where train.init_from can name this run, "
-            "or --fresh to set this one aside"
+            f"run directory {run_dir}: the initial weights of a run cannot change ({started}); set "
+            "them back (train.init_from is not read again), or give another --run-dir, where "
+            "train.init_from can name this run, or --fresh to set this one aside"
         )
     return list(differing.values())
 

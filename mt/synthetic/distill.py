@@ -178,7 +178,7 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     values["data"] |= {"train": [entry], "stages": None}  # stages are those of the teacher's texts
     values["data"]["root"] = str(data.root.absolute())  # data.valid is found from any folder, too
     values["model"] |= shape
-    values["train"] |= {"init_from": None, "new_vocabulary": False, "freeze": []}
+    values["train"] |= {"init_from": None, "new_vocabulary": False}
     shown = config_from_mapping(values, "the config").model_dump(mode="json", exclude_defaults=True)
     shown["model"] = {**shape, **shown.get("model", {})}
     return (

@@ -38,13 +38,6 @@ if TYPE_CHECKING:
     from mt.training.update import Updater
 
 
-# The place in the data: fields of `TrainState`.
-POSITION = (
-    *("plan", "epoch", "update"),
-    *("stage", "stage_start", "stage_epochs", "stage_updates", "stage_tokens"),
-)
-
-
 @dataclass
 class TrainState:
     """Everything that changes from update to update besides tensors.
@@ -65,7 +58,6 @@ class TrainState:
     scores: dict[str, Scored] = field(default_factory=dict)  # of the kept checkpoints, by name
     plan: str = ""  # fingerprint of the data order that (epoch, update) refers to
     valid_fingerprint: str = ""  # of the validation set that the scores are from
-    rollbacks: int = 0  # returns to a checkpoint because of non-finite values
 
     def advance(self, update: Update) -> None:
         """Count `update` as done."""
@@ -189,6 +181,7 @@ def load_checkpoint(folder: Path, updater: Updater) -> TrainState:
     """Load weights and optimiser state of a checkpoint into `updater`; returns the rest of it."""
     state = load_state(folder)
     updater.load_state(folder, state)
+    state["train"].pop("rollbacks", None)  # of mt 0.3
     return TrainState(**state["train"])
 
 

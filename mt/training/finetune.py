@@ -1,16 +1,15 @@
-"""Fine-tuning: initial weights from another model, vocabulary transfer, frozen parts."""
+"""Fine-tuning: initial weights from another model, vocabulary transfer."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mt.config.auto import with_shape_of
 from mt.config.schema import Config, keys_affecting
@@ -20,20 +19,6 @@ from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import WEIGHTS, find_model
 
-# Pattern of the parameter names of each part in `train.freeze`. The layer norm around a block
-# belongs to that block.
-PARTS = {
-    "source_embedding": r"src_embedding\.",
-    "target_embedding": r"tgt_embedding\.",
-    "output": r"output\.",
-    "encoder": r"encoder(_norm)?\.",
-    "decoder": r"decoder(_norm)?\.",
-    "self_attention": r"..coder\.\d+\.(around_)?(self_)?attention\.",
-    "cross_attention": r"..coder\.\d+\.(around_)?cross_attention\.",
-    "feed_forward": r"..coder\.\d+\.(around_)?feed_forward\.",
-}
-
-
 # --- the other model --------------------------------------------------------------------------
 
 
@@ -42,24 +27,19 @@ def resolve_init_from(config: Config) -> tuple[Config, LoadedModel | None]:
 
     Returns it with the config, which has its shape and vocabulary where it names none. It is loaded
     whole, because `--fresh` may rename its folder. Raises CheckpointError if it cannot be read, and
-    ConfigError if its weights do not fit, with all differing keys, or if `train.freeze` is
-    impossible.
+    ConfigError if its weights do not fit, with all differing keys.
     """
-    source = None
-    if config.train.init_from is not None:
-        name = f"train.init_from {config.train.init_from}"
-        folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
-        try:
-            source = load_model(folder)
-        except MtError as error:
-            raise CheckpointError(f"{name}: {error}") from error
-        config = with_shape_of(config, source.config)
-        if reasons := list(_mismatches(config, source.config)):
-            raise ConfigError("\n".join(f"{name}: {reason}" for reason in reasons))
-    if config.train.freeze:
-        model = config.model.model_copy(update={"dropout": 0.0})  # which may be auto as yet
-        with torch.device("meta"):  # with a vocabulary of any size
-            freeze(Transformer(model, 4, 4, config.tokenizer.joint), config.train.freeze)
+    if config.train.init_from is None:
+        return config, None
+    name = f"train.init_from {config.train.init_from}"
+    folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
+    try:
+        source = load_model(folder)
+    except MtError as error:
+        raise CheckpointError(f"{name}: {error}") from error
+    config = with_shape_of(config, source.config)
+    if reasons := list(_mismatches(config, source.config)):
+        raise ConfigError("\n".join(f"{name}: {reason}" for reason in reasons))
     return config, source
 
 
@@ -113,49 +93,6 @@ def _differing(keys: Sequence[str], here: Config, there: Config) -> str:
         for key in keys
         if there.value(key) != here.value(key) != "auto"
     )
-
-
-# --- frozen parts -----------------------------------------------------------------------------
-
-
-def freeze(
-    model: nn.Module, parts: Sequence[str], say: Callable[[str], None] | None = None
-) -> None:
-    """Freeze the parameters of these parts; call it before the optimiser is built.
-
-    Raises ConfigError if a part shares a matrix with a part that is trained, or if nothing is left
-    to train. Thompson et al. (2018), "Freezing Subnetworks to Analyze Domain Adaptation in NMT".
-    """
-    if not parts:
-        return
-    frozen = re.compile("|".join(PARTS[part] for part in parts))
-    trained: dict[int, str] = {}  # id of a parameter -> its part; tied ones have several names
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if not frozen.match(name):
-            trained[id(parameter)] = _part(name)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if not frozen.match(name):
-            continue
-        if id(parameter) in trained:
-            raise ConfigError(
-                f"train.freeze: {_part(name)} shares a matrix with {trained[id(parameter)]} here "
-                "(model.tie_embeddings, tokenizer.joint), so both must be frozen or none; add the "
-                "other, or set model.tie_embeddings to false"
-            )
-        parameter.requires_grad_(False)
-    total = sum(parameter.numel() for parameter in model.parameters())
-    left = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    if not left:
-        raise ConfigError(
-            f"train.freeze: must leave weights to train, found {', '.join(parts)}; take a part out"
-        )
-    if say is not None:
-        say(f"frozen: {', '.join(parts)}; {left:,} of {total:,} weights are trained")
-
-
-def _part(name: str) -> str:
-    """The first part that a parameter belongs to."""
-    return next(part for part, pattern in PARTS.items() if re.match(pattern, name))
 
 
 # --- initial weights ----------------------------------------------------------------------------

@@ -106,11 +106,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         low = weight.to(hidden.dtype)  # (V, D)
         low_bias = None if bias is None else bias.to(hidden.dtype)
         weight_mean = weight.mean(0).to(hidden.dtype)  # (D,)
-        # Frozen parameters get no gradient.
-        needed_hidden, needed_weight, needed_bias, *_ = ctx.needs_input_grad
-        grad_hidden = torch.empty_like(hidden) if needed_hidden else None  # (N, D)
-        grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
-        grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
+        grad_hidden = torch.empty_like(hidden)  # (N, D)
+        grad_weight = torch.zeros_like(weight)  # (V, D)
+        grad_bias = None if bias is None else torch.zeros_like(bias)  # (V,)
         nll = weight.new_zeros(())
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
@@ -120,18 +118,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             nll -= log_p
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0, dtype=weight.dtype)
-            if grad_hidden is not None:
-                torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
-            if grad_weight is not None:
-                if h.dtype == weight.dtype:
-                    grad_weight.addmm_(grad_z.t(), h)
-                else:
-                    grad_weight += _sum_over_tokens(grad_z, h, weight.dtype)
+            torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
+            if h.dtype == weight.dtype:
+                grad_weight.addmm_(grad_z.t(), h)
+            else:
+                grad_weight += _sum_over_tokens(grad_z, h, weight.dtype)
             del grad_z
-        if grad_hidden is not None:
-            grad_hidden -= smoothing * weight_mean
-        if grad_weight is not None:
-            grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
+        grad_hidden -= smoothing * weight_mean
+        grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
         if grad_bias is not None:
             grad_bias -= smoothing * len(hidden) / vocab_size
         # lse - z_y is the nll; the rest of the smoothed loss is e (z_y - mean_v z).

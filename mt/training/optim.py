@@ -48,7 +48,7 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
     of layer norms gain nothing from being small. Nor do embeddings: without a gradient a row would
     shrink by exp(-sum of rate x decay) until its word comes again, so that rare words would fade.
     """
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    named = list(model.named_parameters())
     embeddings = [p for name, p in named if "embedding" in name]  # come first; tied ones too
     of_others = {id(p) for p in embeddings}
     matrices = [p for _, p in named if p.dim() > 1 and id(p) not in of_others]

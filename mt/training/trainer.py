@@ -1,4 +1,4 @@
-"""The training loop: updates, validation, checkpoints, and the return to one after divergence.
+"""The training loop: updates, validation, checkpoints, and the end of one that diverges.
 
 The state of a run is (config, data, step). The plan of an epoch is a function of (seed, epoch), and
 dropout is seeded by (seed, step, rank). So a run that was killed and resumed ends with the same
@@ -10,23 +10,25 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mt.config.schema import OptimConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.mixing import describe_stage
-from mt.errors import CheckpointError, TooLittleMemoryError
+from mt.errors import (
+    CheckpointError,
+    OtherRankFailedError,
+    TooLittleMemoryError,
+    TrainingDivergedError,
+)
 from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import update_manifest
 from mt.runs.metrics import OTHER_VALID
-from mt.runs.model_folder import checkpoints, step_name, step_of
+from mt.runs.model_folder import step_name
 from mt.runs.origin import HISTORY, continued, history_of, model_name
 from mt.runs.outputs import drop_other_outputs
 from mt.runs.run_dir import MEASURED
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.checkpoints import (
-    POSITION,
     TrainState,
     best_checkpoint,
     checkpoint_to_resume,
@@ -34,10 +36,8 @@ from mt.training.checkpoints import (
     keep_best,
     latest_good,
     load_checkpoint,
-    prune,
     save_checkpoint,
 )
-from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
 from mt.training.outcome import Outcome, finished, stopped_by
@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from mt.runs.origin import Start
     from mt.training.runlog import RunLog
 
-# Updates in a row without a finite gradient after which training returns to a checkpoint.
+# Updates in a row without a finite gradient after which training gives up.
 MAX_SKIPPED_UPDATES = 20
-# Returns to a checkpoint after which it gives up.
-MAX_ROLLBACKS = 3
 # Updates after which GPUs ask each other whether to stop or save, and wait for the slowest rank.
 UPDATES_BETWEEN_REQUESTS = 8
 
@@ -146,11 +144,6 @@ class Trainer:
         self.start.from_update = step
         if "init_from" in meta:
             self.meta["init_from"] = meta["init_from"]
-        before = meta["config"]
-        optim = OptimConfig.model_validate(before["optim"])
-        precision = before["train"]["precision"]
-        if (optim, precision) != (self.config.optim, self.config.train.precision):
-            self.state.rollbacks = 0  # the user has changed what may have caused them
         self.log.drop_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         self.world.on_main(lambda: complete_saving(self.run_dir, self.config, self.state))
@@ -267,11 +260,9 @@ class Trainer:
             asked = 0 if is_early else self.world.all_reduce_max(self._request())
             stopped = max(0, asked - 1)
             is_due = self._is_due()
-            reason = self._reason_to_roll_back() if is_due or is_logged or asked == 1 else ""
-            if reason:
-                self._roll_back(update, reason)
-                meter.reset()
-            elif is_due and not stopped:
+            if is_due or is_logged or asked == 1:
+                self._give_up_if_diverged()
+            if is_due and not stopped:
                 start = time.perf_counter()
                 self._validate_and_save()
                 stopped = self._stop_signal()
@@ -443,53 +434,31 @@ class Trainer:
 
     # --- divergence -------------------------------------------------------------------------
 
-    def _reason_to_roll_back(self) -> str:
-        """Why all ranks return to an earlier checkpoint; empty if none has a reason.
+    def _give_up_if_diverged(self) -> None:
+        """Raise TrainingDivergedError after too many non-finite updates, or for such weights.
 
         Each rank hears of the others' counters: with another answer it would wait for a collective
         that they never reach.
         """
         if self.world.all_reduce_max(self.updater.most_skipped()) >= MAX_SKIPPED_UPDATES:
-            return f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
-        return "" if self._has_finite_weights() else "there are non-finite weights"
+            reason = f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
+        elif self._has_finite_weights():
+            return
+        else:
+            reason = "there are non-finite weights"
+        if not self.world.is_main:
+            raise OtherRankFailedError(TrainingDivergedError.exit_code)
+        config, step, precision = self.config, self.state.step, self.device.precision
+        rate = learning_rate(step, config.optim, config.model.d_model, config.train.max_steps)
+        other_precision = "" if precision == "fp32" else ", set train.precision=fp32"
+        good = latest_good(self.run_dir, self.log.say)
+        kept = f"the last checkpoint is intact: {good[0]}" if good else "there is no checkpoint"
+        raise TrainingDivergedError(
+            f"training gave up at update {step:,}: {reason}. Precision {precision}, learning rate "
+            f"{rate:.1e} (peak_lr {config.optim.peak_lr}). Lower optim.peak_lr{other_precision} or "
+            f"raise optim.warmup_steps; {kept}"
+        )
 
     def _has_finite_weights(self) -> bool:
         """Whether the weights of all ranks are finite: one faulty device must not separate them."""
         return not self.world.all_reduce_max(int(not self.updater.has_finite_weights()))
-
-    def _roll_back(self, update: Update, reason: str) -> None:
-        """Return to the last finite weights, but not to their data, which may be the cause.
-
-        Raises TrainingDivergedError, with a diagnosis, if there are no such weights or if this has
-        not helped before.
-        """
-        state = self.state
-        good = self.world.on_main(lambda: latest_good(self.run_dir, self.log.say))
-        folder = good and good[0]
-        if folder is None or state.rollbacks == MAX_ROLLBACKS:
-            raise divergence_error(reason, state, update, self.updater, folder)
-        before = load_checkpoint(folder, self.updater)
-        self.updater.forget_skipped()
-        self.world.all_gather(None)  # all have read the checkpoint before it is written again
-        self.log.say(
-            f"{reason}: from update {state.step:,} back to the weights after update "
-            f"{before.step:,}, continuing with the data after those"
-        )
-        self.state = replace(
-            before,
-            **{key: getattr(state, key) for key in POSITION},
-            seconds=state.seconds,
-            rollbacks=state.rollbacks + 1,
-            bad_validations=before.bad_validations * (before.stage == state.stage),
-        )
-        self._drop_scores_of_other_validation_set()
-        self.log.drop_after(before.step)
-        rolled_back = {"from_step": state.step, "rollbacks": self.state.rollbacks}
-        self.log.record("rollback", before.step, **rolled_back)
-        if before.stage != state.stage:  # whose record is dropped with the updates since
-            self._record_stage()
-        if self.world.is_main:
-            folders = checkpoints(self.run_dir)
-            prune(self.run_dir, {f.name for f in folders if step_of(f.name) <= before.step})
-        self._end_stage()
-        self.save()  # with the new position: a restart must not repeat the same data

@@ -28,7 +28,6 @@ from mt.training.compilation import (
     n_compiled_graphs,
     probe_batch,
 )
-from mt.training.finetune import freeze
 from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
@@ -68,7 +67,6 @@ class Updater:
         self.model = build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
         world.share_weights(self.model.parameters())
-        freeze(self.model, config.train.freeze, say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optim)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
@@ -194,8 +192,8 @@ class Updater:
         """
         self.optimizer.zero_grad(set_to_none=True)
         release_cached_memory(self.device.device)
-        trained = next(weight for weight in self.model.parameters() if weight.requires_grad)
-        trained.grad = torch.full_like(trained, math.nan)
+        weight = next(self.model.parameters())
+        weight.grad = torch.full_like(weight, math.nan)
         self.world.sum_gradients(self.model.parameters())
         nothing = torch.zeros((), device=self.device.device)
         return nothing, nothing, self._optimize(step)
@@ -303,10 +301,9 @@ class Updater:
     @torch.no_grad()
     def skip_step(self) -> None:
         """Run the optimiser as after a non-finite gradient: it only allocates its moments."""
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        for parameter in trained:
+        for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
         self.optimizer.found_inf = torch.ones((), device=self.device.device)  # type: ignore[attr-defined]
         self.optimizer.step()
         del self.optimizer.found_inf  # type: ignore[attr-defined]
@@ -317,10 +314,6 @@ class Updater:
         most = int(self._most_skipped)
         self._most_skipped = torch.zeros_like(self._most_skipped)
         return most
-
-    def forget_skipped(self) -> None:
-        """Count skipped updates anew."""
-        self.skipped = self._most_skipped = torch.zeros_like(self.skipped)
 
     def has_finite_weights(self) -> bool:
         """Whether all weights are finite, those of the average too; waits for the device."""

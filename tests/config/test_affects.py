@@ -56,7 +56,6 @@ OTHER: dict[str, Any] = {
     "train.ema": 0.99,
     "train.init_from": "model",
     "train.new_vocabulary": True,
-    "train.freeze": ["encoder"],
     "train.max_steps": 7,
     "data.train[].src": "b.de",
     "data.train[].tgt": "b.en",

@@ -35,10 +35,9 @@ from mt.data.tokens.sentencepiece_model import model_info
 from mt.errors import DataError, MtError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.metrics import Score
-from mt.model.transformer import Embedding, FeedForward, Residual, Transformer
+from mt.model.transformer import Embedding, FeedForward, Residual
 from mt.runtime import devices
 from mt.training import batch_size
-from mt.training.finetune import freeze
 from mt.training.optim import learning_rate
 from mt.training.selection import Criterion, ValidationResult
 
@@ -99,14 +98,6 @@ def compiles(value: Any) -> str:
     except MtError as error:
         return str(error).split(" needs")[0]
     return ""
-
-
-def frozen(value: Any) -> str:
-    """The modules of frozen parameters."""
-    model = Transformer(model_config(tie_embeddings=False), 5, 5, False)
-    freeze(model, [value])
-    names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    return " ".join(sorted({name.split(".")[0] for name in names}))
 
 
 def tokens_per_batch(value: Any) -> Any:
@@ -231,19 +222,6 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
     "TrainConfig.bleu_tokenize": (
         lambda value: bleu_tokenizer.choose_tokenizer("th", value),
         {"auto": "char", **{name: name for name in bleu_tokenizer.TOKENIZERS}},
-    ),
-    "TrainConfig.freeze": (
-        frozen,
-        {
-            "source_embedding": "src_embedding",
-            "target_embedding": "tgt_embedding",
-            "output": "output",
-            "encoder": "encoder encoder_norm",
-            "decoder": "decoder decoder_norm",
-            "self_attention": "decoder encoder",
-            "cross_attention": "decoder",
-            "feed_forward": "decoder encoder",
-        },
     ),
 }
 

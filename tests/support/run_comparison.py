@@ -12,9 +12,6 @@ import torch
 from conftest import metrics_of
 
 from mt.config.schema import Config
-from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import open_built
 from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.training.launch import train
@@ -61,19 +58,6 @@ def train_until_lost(config: Config, run: Path, updates: int) -> None:
         patch.setattr(Updater, "train_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config, run, "cpu")
-
-
-def plan_of(config: Config, run: Path) -> Plan:
-    """The order in which a run of one text takes its data."""
-    return Plan(
-        DirectedPairs.of(open_built(run / "store" / "train")), [1.0], config.batch, config.run.seed
-    )
-
-
-def updates_seen(config: Config, run: Path, step: int) -> int:
-    """Updates whose data had been seen when the checkpoint of `step` was written."""
-    state, plan = saved_state(run, step), plan_of(config, run)
-    return sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + int(state["update"])
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -173,7 +173,7 @@ def test_a_vocabulary_that_is_kept_has_its_size(
 ) -> None:
     """No sample is drawn of the text then, and all of it is counted all the same."""
     monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 500)
-    start = {"init_from": str(tiny_run), "freeze": ["encoder"], "max_steps": 1}
+    start = {"init_from": str(tiny_run), "max_steps": 1}
     train(quick_config(BLIND, AUTO, train=start), tmp_path, "cpu")
     recorded = load_config(str(tmp_path / "config.yaml")).config
     assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)

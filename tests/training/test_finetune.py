@@ -24,7 +24,7 @@ from mt.model import checkpoint
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
 from mt.runs import model_folder
-from mt.training.finetune import PARTS, resolve_init_from
+from mt.training.finetune import resolve_init_from
 from mt.training.launch import train
 
 Mapped = Mapping[str, Any]
@@ -156,7 +156,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
 ) -> None:
     base = tmp_path / "base"
     shutil.copytree(base_of(), base, symlinks=True)
-    fine_tuning = {"init_from": str(base), "freeze": ["encoder"], "ema": 0.9}
+    fine_tuning = {"init_from": str(base), "ema": 0.9}
     fine_tuning |= {"max_steps": 8, "valid_every": 4}
     data = {} if vocabulary == "kept" else on(other_corpus)
     config = quick_config(NO_TEST, data, train=fine_tuning)
@@ -274,9 +274,6 @@ def test_train_and_config_check_print_the_same_message(
     assert says(said, "train.init_from no/run: ", "nothing exists")
     assert refused(mt("config", "check", *sets)) == said
     assert not (tmp_path / "run").exists()
-    freezing = ["-c", tiny_config, "--set", "train.freeze=[output]"]
-    said = refused(mt("config", "check", *freezing))
-    assert says(said, "train.freeze: output shares a matrix with ", "model.tie_embeddings")
 
 
 TIED = "one matrix cannot be initialised from two"
@@ -324,19 +321,18 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
         assert not (tmp_path / "run").exists()
 
 
-def test_initial_weights_and_frozen_parts_of_a_run_cannot_change(
+def test_initial_weights_of_a_run_cannot_change(
     base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)
-    changes = {"train": {"freeze": ["encoder"], "new_vocabulary": True}}
+    changes = {"train": {"new_vocabulary": True}}
     config = fine_tuned(base_of(), changes)
     assert says(
         message(config, run, CheckpointError),
         f"run directory {run}: ",
         f"train.init_from: was None, now {base_of()}",
         "train.new_vocabulary: was False, now True",
-        "train.freeze: was [], now ['encoder']",
         "set them back",
         "--fresh",
     )
@@ -345,14 +341,12 @@ def test_initial_weights_and_frozen_parts_of_a_run_cannot_change(
 def test_invalid_values_of_the_config_keys() -> None:
     for values, lines in [
         (
-            {"freeze": ["encodr"], "init_from": 3, "new_vocabulary": 1},
+            {"init_from": 3, "new_vocabulary": 1},
             [
                 ["train.init_from: must be text, found 3", "quotes"],
                 ["train.new_vocabulary: must be true or false, found 1"],
-                ["train.freeze[0]: ", ", ".join(list(PARTS)[:-1]), "'encodr'", "encoder?"],
             ],
         ),
-        ({"freeze": "encoder"}, [["train.freeze: must be a list, found 'encoder'", "[encoder]"]]),
         ({"new_vocabulary": True}, [["train.new_vocabulary", "train.init_from", "from scratch"]]),
     ]:
         with pytest.raises(ConfigError) as error:

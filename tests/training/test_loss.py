@@ -118,27 +118,6 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    "learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)]
-)
-def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
-    """The others get the same gradient; each frozen one saves a matrix product."""
-    *leaves, target = inputs(bias=True)
-    full = cross_entropy(*leaves, target, 0.1)
-    expected = torch.autograd.grad(
-        full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns]
-    )
-    for leaf, learns in zip(leaves, learning, strict=True):
-        leaf.requires_grad_(bool(learns))
-    with Products() as products:
-        result = cross_entropy(*leaves, target, 0.1)
-        result.smoothed.backward()
-    assert products.count == 1 + learning[0] + learning[1]
-    assert result.smoothed.item() == full.smoothed.item()
-    assert [leaf.grad is not None for leaf in leaves] == [bool(learns) for learns in learning]
-    assert all(map(torch.equal, expected, [leaf.grad for leaf in leaves if leaf.grad is not None]))
-
-
 def test_a_second_walk_through_the_graph_is_refused() -> None:
     """The gradients were scaled in place; a wrong answer would be worse than none."""
     hidden, *others = inputs(bias=True)

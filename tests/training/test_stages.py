@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TrainerOf, config_of, log_of, metrics_of, weights_of
+from conftest import config_of, log_of, metrics_of, weights_of
 from messages import raises_saying, says
 from run_comparison import Mapped, check_equal_states
 from token_stores import store_of_lengths
@@ -169,21 +169,6 @@ def test_epochs_of_a_text_without_pairs_end_no_stage() -> None:
     require_counted_texts(data, [5, 1, 0])
     with raises_saying(DataError, "data.stages[0].until.text", "1", "none is left", "another one"):
         require_counted_texts(data, [5, 0, 1])
-
-
-def test_bad_validations_of_an_earlier_stage_do_not_count_after_going_back(
-    trainer_of: TrainerOf,
-) -> None:
-    stages = [{"until": {"updates": 1}}, {"until": {"stall": 1}}, {}]
-    trainer = trainer_of(data={"stages": stages})
-    trainer.state.bad_validations = 1
-    trainer.save()
-    trainer.state.begin_stage(1)
-    update: Any = None  # only a diagnosis needs it
-    trainer._roll_back(update, "there are non-finite weights")
-    assert (trainer.state.stage, trainer.state.bad_validations) == (1, 0)
-    (line,) = metrics_of(trainer.run_dir, "stage")  # that of its beginning is dropped
-    assert (line["step"], line["stage"]) == (0, 1)
 
 
 STAGES = {
