@@ -26,7 +26,7 @@ MANY_PARAMETERS = 7
 LONG_FUNCTION = 90
 # Parts that can be cut off; their commands belong to the command line.
 LEAVES = {
-    *("cleaning", "documents", "fetch", "inspect"),
+    *("cleaning", "documents", "inspect"),
     *("interop", "report", "synthetic", "tuning"),
 }
 COMMAND_LINE = {"cli", "api.py", "__main__.py"}

@@ -42,7 +42,6 @@ COMMANDS = {
     "tokenizer": "mt.cli.tokenizer:app",
 }
 DATA_COMMANDS = {
-    "get": "mt.fetch.commands:get",
     "clean": "mt.cleaning.commands:clean",
     "stats": "mt.inspect.corpus_commands:stats",
     "split": "mt.cli.data:split",
@@ -50,9 +49,7 @@ DATA_COMMANDS = {
 }
 
 app = command_group("mt", "", COMMANDS, Commands)
-data = command_group(
-    "data", "Fetch, count, clean and split corpora; prepare training.", DATA_COMMANDS
-)
+data = command_group("data", "Count, clean and split corpora; prepare training.", DATA_COMMANDS)
 
 
 def _print_version(wanted: bool) -> None:

@@ -74,7 +74,7 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
         source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
         licence="CC0-1.0", citation="A, 2012", files=files_in(Path("got")),
     )  # fmt: skip
-    record.write(Path("got"))
+    Path("got", "corpus.yaml").write_text(record.model_dump_json())
     before = Path("got/corpus.yaml").read_bytes()
     assert mt("data", "clean", "got/a.de", "got/a.en", "-o", "got/b").code == 0
     assert trained_on("got/b.de", "got/b.en") == [("A", "CC0-1.0", "cleaned: b.de, b.en")]
@@ -82,10 +82,10 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
     Path("b.en").write_text("A sentence of mine\n")
     mixture = ["data", "clean", "got/b.de", "got/b.en", "b.de", "b.en"]
     assert mt(*mixture, "-o", "c.tsv.gz", "--work", "w").code == 0
-    assert "state: not fetched by mt data get" in Path("c.tsv.gz.corpus.yaml").read_text()
+    assert "state: no corpus.yaml" in Path("c.tsv.gz.corpus.yaml").read_text()
     unknown = ("b.de, b.en", "unknown: no corpus.yaml beside it", "cleaned: c.tsv.gz")
     assert trained_on("c.tsv.gz") == [("A", "CC0-1.0", "cleaned: c.tsv.gz"), unknown]
-    assert trained_on("b.de", "b.en") == [(*unknown[:2], "not fetched by mt data get")]
+    assert trained_on("b.de", "b.en") == [(*unknown[:2], "no corpus.yaml")]
     with Path("got/b.de").open("a") as file:
         file.write("\n")
     changed = "cleaned: b.de, b.en; changed since it was fetched: b.de"
@@ -93,7 +93,7 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
     assert Path("got/corpus.yaml").read_bytes() == before
     # Of other text, the record goes; that of another program stays.
     assert mt(*IN, "-o", "c.tsv.gz", "--overwrite").code == 0
-    assert trained_on("c.tsv.gz") == [("c.tsv.gz", unknown[1], "not fetched by mt data get")]
+    assert trained_on("c.tsv.gz") == [("c.tsv.gz", unknown[1], "no corpus.yaml")]
     Path("c.tsv.gz.corpus.yaml").write_text("packages: [a]\n")
     message = refused(mt(*IN, "-o", "c.tsv.gz", "--overwrite"))
     assert says(message, "c.tsv.gz.corpus.yaml", "no", "mt data clean", "rename")

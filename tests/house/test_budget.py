@@ -12,19 +12,19 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 40_592,
-    "core": 25_534,
-    "tests": 37_672,
-    "pages": 137_759,
-    "api and single files": 998,
-    "data": 6_602,
+    "all of mt": 40_216,
+    "core": 25_516,
+    "tests": 37_392,
+    "pages": 137_965,
+    "api and single files": 999,
+    "data": 6_583,
     "training": 4_166,
     "translate": 3_930,
     "inspect": 2_779,
     "search": 2_716,
     "cleaning": 2_633,
     "config": 2_483,
-    "cli": 2_425,
+    "cli": 2_422,
     "interop": 2_238,
     "evaluation": 1_682,
     "documents": 1_593,
@@ -34,7 +34,6 @@ BUDGET = {
     "model": 1_059,
     "synthetic": 579,
     "tuning": 447,
-    "fetch": 355,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -16,7 +16,6 @@ from test_structure import LEAVES
 COMMANDS = {
     "cleaning": ["data", "clean", "text.de", "text.en", "-o", "clean"],
     "documents": ["translate", "-m", "RUN", "text.srt", "-o", "out.srt"],
-    "fetch": ["data", "get", "mtdata:NAME", "--langs", "de-en", "-o", "folder"],
     "inspect": ["inspect", "model", "--config", "base.yaml"],
     "interop": ["export", "ctranslate2", "--model", "run", "-o", "folder"],
     "report": ["report", "run"],

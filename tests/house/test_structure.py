@@ -27,7 +27,7 @@ CORE = (
 )
 # Each can be cut off. The core imports one inside `with leaf_for(...)` only.
 LEAVES = (
-    {"cleaning", "fetch", "synthetic", "tuning"},
+    {"cleaning", "synthetic", "tuning"},
     {"inspect", "interop", "documents"},
     {"report"},
 )
@@ -162,8 +162,8 @@ def test_no_two_classes_have_one_name() -> None:
         ("mt.errors", "from mt import config", 1),
         ("mt.training.x", "import mt.cli.main", 1),
         ("mt.model.x", "import mt.nowhere", 1),
-        ("mt.fetch.x", "from mt.fetch.commands import get", 1),
-        ("mt.fetch.commands", "from mt.cli.options import described", 0),
+        ("mt.report.x", "from mt.report.commands import report", 1),
+        ("mt.report.commands", "from mt.cli.options import described", 0),
         ("mt.files", "from mt.errors import MtError", 0),
         ("mt.config.x", "from mt.config import yaml_text\nfrom mt.errors import MtError", 0),
         ("mt.data.tokens.x", "from mt.data.reading.corpus import a\nfrom mt import __version__", 0),

@@ -82,7 +82,7 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
             url=["http://a"], fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
             files=files_in(tmp_path / folder),
         )  # fmt: skip
-        record.write(tmp_path / folder)
+        (tmp_path / folder / "corpus.yaml").write_text(record.model_dump_json())
     with (tmp_path / "changed" / "train.src").open("a") as src:
         src.write("null\n")
     with (tmp_path / "changed" / "train.tgt").open("a") as tgt:

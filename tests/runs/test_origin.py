@@ -47,11 +47,12 @@ def corpus(tiny_corpus: Path, tmp_path: Path) -> Callable[[str, str], Sides]:
         folder.mkdir()
         for side in ("src", "tgt"):
             write_lines(folder / f"{name}.{side}", lines_of(tiny_corpus / f"train.{side}")[:200])
-        CorpusRecord(
+        record = CorpusRecord(
             source=f"opus:{name}", name=name, version="v1", languages=["de", "en"], url=["http://a"],
             fetched="2026-11-23", licence=licence, citation=f"{name} et al.",
             files=files_in(folder),
-        ).write(folder)  # fmt: skip
+        )  # fmt: skip
+        (folder / "corpus.yaml").write_text(record.model_dump_json())
         return {side: str(folder / f"{name}.{side}") for side in ("src", "tgt")}
 
     return fetched

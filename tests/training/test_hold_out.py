@@ -111,7 +111,7 @@ def test_the_licence_of_a_split_corpus_is_recorded(mt: Mt, tmp_path: Path) -> No
     about: dict[str, object] = {"source": "mtdata:X", "name": "X", "version": "1"}
     about |= {"languages": [], "url": []}
     about |= {"licence": "CC0", "citation": "us", "files": files_in(folder)}
-    CorpusRecord.model_validate(about).write(folder)
+    (folder / "corpus.yaml").write_text(CorpusRecord.model_validate(about).model_dump_json())
     command = ("data", "split", folder / "a.de", folder / "a.en", "--valid", 10, "--test", 10)
     assert mt(*command, "-o", tmp_path / "parts").code == 0
     record = read_cleaned_record(record_path(tmp_path / "parts" / "parts"))

@@ -14,10 +14,6 @@ from mt.files import sha256_of, write_whole
 
 RECORD = "corpus.yaml"  # of text that was made from other text, OUT.corpus.yaml
 HEADING = """\
-# Written by mt data get. Training copies it into manifest.json, and from there it comes
-# into model cards. With this file alone, mt data get fetches the same corpus again.
-"""
-HEADING_OF_CLEANED = """\
 # Written by mt: what these files were made of. Training copies it into manifest.json, and from
 # there it comes into model cards.
 """
@@ -32,7 +28,7 @@ class CorpusFile(BaseModel, extra="forbid"):
 
 
 class CorpusRecord(BaseModel, extra="forbid"):
-    """A fetched corpus: source, licence and files."""
+    """A corpus: source, licence and files."""
 
     source: str  # as it was asked for, such as mtdata:OPUS-europarl-v8-deu-eng
     name: str
@@ -43,21 +39,6 @@ class CorpusRecord(BaseModel, extra="forbid"):
     licence: str  # or "not stated by ..."
     citation: str
     files: dict[str, CorpusFile] = {}  # by name inside the folder
-
-    def differing(self, folder: Path) -> dict[str, str]:
-        """The files that are not as they were fetched: `missing` or `changed`, by name."""
-        states = {}
-        for name, file in self.files.items():
-            path = folder / name
-            if not path.is_file():
-                states[name] = "missing"
-            elif path.stat().st_size != file.bytes or sha256_of(path) != file.sha256:
-                states[name] = "changed"
-        return states
-
-    def write(self, folder: Path) -> None:
-        """Write the record into `folder`. Raises OSError."""
-        write_whole(folder / RECORD, HEADING + yaml_text.dump(self.model_dump()))
 
 
 class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record more
@@ -74,7 +55,7 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
         states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
         said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
         said += self.through
-        return "; ".join(said) or ("as fetched" if self.url else "not fetched by mt data get")
+        return "; ".join(said) or ("as fetched" if self.url else "no corpus.yaml")
 
     def used(self, *ways: str) -> TrainedCorpus:
         """The same corpus, used in these ways, too."""
@@ -97,7 +78,7 @@ class CleanedRecord(BaseModel, extra="forbid"):
 
     def write(self, path: Path) -> None:
         """Write the record. Raises OSError."""
-        write_whole(path, HEADING_OF_CLEANED + yaml_text.dump(self.model_dump()))
+        write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
 
 
 def files_in(folder: Path) -> dict[str, CorpusFile]:
@@ -114,12 +95,12 @@ def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
 
 def read_record(folder: Path) -> CorpusRecord | None:
     """The record of `folder`, None where there is none. Raises ConfigError for any other file."""
-    return _read(folder / RECORD, CorpusRecord, "data get")
+    return _read(folder / RECORD, CorpusRecord, "a corpus")
 
 
 def read_cleaned_record(path: Path) -> CleanedRecord | None:
     """The record of cleaned text at `path`; as `read_record`."""
-    return _read(path, CleanedRecord, "data clean")
+    return _read(path, CleanedRecord, "mt data clean")
 
 
 def record_path(prefix: str | Path) -> Path:
@@ -127,13 +108,13 @@ def record_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.{RECORD}")
 
 
-def _read(path: Path, kind: type[Record], command: str) -> Record | None:
+def _read(path: Path, kind: type[Record], kind_of_text: str) -> Record | None:
     if not path.is_file():
         return None
     try:
         return kind.model_validate(yaml_text.read(path))
     except ValidationError as error:
         raise ConfigError(
-            f"{path}: is not a record of mt {command} ({len(error.errors())} keys differ); "
+            f"{path}: is not a record of {kind_of_text} ({len(error.errors())} keys differ); "
             "rename it, or restore it"
         ) from None
