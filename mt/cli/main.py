@@ -44,12 +44,11 @@ COMMANDS = {
 DATA_COMMANDS = {
     "clean": "mt.cleaning.commands:clean",
     "stats": "mt.inspect.corpus_commands:stats",
-    "split": "mt.cli.data:split",
     "prepare": "mt.cli.data:prepare",
 }
 
 app = command_group("mt", "", COMMANDS, Commands)
-data = command_group("data", "Count, clean and split corpora; prepare training.", DATA_COMMANDS)
+data = command_group("data", "Count, and clean corpora; prepare training.", DATA_COMMANDS)
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,7 +14,7 @@ from messages import says
 from xopen import xopen
 
 from mt.cleaning.report import CleaningReport
-from mt.data.reading.corpus_record import CorpusRecord, files_in
+from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.files import sha256_of
 from mt.runs.origin import corpora_of_text
 
@@ -72,7 +72,7 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
         Path("got", name).write_text(Path(name).read_text())
     record = CorpusRecord(
         source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
-        licence="CC0-1.0", citation="A, 2012", files=files_in(Path("got")),
+        licence="CC0-1.0", citation="A, 2012", files=described(Path("got").iterdir()),
     )  # fmt: skip
     Path("got", "corpus.yaml").write_text(record.model_dump_json())
     before = Path("got/corpus.yaml").read_bytes()

@@ -12,7 +12,7 @@ import torch
 from conftest import BLIND, QuickConfig, log_of
 
 from mt import __version__
-from mt.data.reading.corpus_record import CorpusRecord, files_in
+from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.runs.manifest import is_of_this_job, read_manifest, write_manifest
 from mt.runs.origin import recorded_history
 from mt.training.launch import train
@@ -80,7 +80,7 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
         record = CorpusRecord(
             source=f"opus:{folder}/v1", name=folder, version="v1", languages=["de", "en"],
             url=["http://a"], fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
-            files=files_in(tmp_path / folder),
+            files=described((tmp_path / folder).iterdir()),
         )  # fmt: skip
         (tmp_path / folder / "corpus.yaml").write_text(record.model_dump_json())
     with (tmp_path / "changed" / "train.src").open("a") as src:

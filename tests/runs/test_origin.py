@@ -16,7 +16,7 @@ from marian_models import SAVED
 from messages import says
 
 from mt.api import export
-from mt.data.reading.corpus_record import CorpusRecord, TrainedCorpus, files_in
+from mt.data.reading.corpus_record import CorpusRecord, TrainedCorpus, described
 from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import average_models, average_run, load_model
@@ -50,7 +50,7 @@ def corpus(tiny_corpus: Path, tmp_path: Path) -> Callable[[str, str], Sides]:
         record = CorpusRecord(
             source=f"opus:{name}", name=name, version="v1", languages=["de", "en"], url=["http://a"],
             fetched="2026-11-23", licence=licence, citation=f"{name} et al.",
-            files=files_in(folder),
+            files=described(folder.iterdir()),
         )  # fmt: skip
         (folder / "corpus.yaml").write_text(record.model_dump_json())
         return {side: str(folder / f"{name}.{side}") for side in ("src", "tgt")}

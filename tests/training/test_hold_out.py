@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, refused, write_lines
+from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, write_lines
 from messages import says
 
 from mt.config.plan import HELD_OUT, plan_data
 from mt.data.reading.check import check_data
-from mt.data.reading.corpus_record import CorpusRecord, files_in, read_cleaned_record, record_path
+from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.errors import CheckpointError, DataError
+from mt.runs.manifest import read_manifest
 from mt.training.launch import train
 
 SETS = {"valid": [{"split": 30}], "test": [{"split": 20}, {"split": 10}]}
@@ -67,6 +68,24 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     assert len(lines_of(moved / HELD_OUT / "valid-0.src")) == 30
 
 
+def test_the_corpus_behind_held_out_sets_is_recorded(
+    quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """A `corpus.yaml` beside the whole text names its licence."""
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    for side in ("src", "tgt"):
+        write_lines(folder / f"a.{side}", lines_of(tiny_corpus / f"train.{side}")[:300])
+    about = {"source": "X", "name": "X", "version": "1", "languages": [], "url": []}
+    about |= {"licence": "CC0", "citation": "us", "files": described([*folder.iterdir()])}
+    (folder / "corpus.yaml").write_text(CorpusRecord.model_validate(about).model_dump_json())
+    corpus = {side: str(folder / f"a.{side}") for side in ("src", "tgt")}
+    held_out = {"train": corpus, "valid": [{"split": 10}], "test": []}
+    train(quick_config({"data": held_out}, train={"max_steps": 1}), tmp_path / "run", "cpu")
+    (corpus_of_run,) = read_manifest(tmp_path / "run")["corpora"]
+    assert (corpus_of_run["licence"], corpus_of_run["changed"]) == ("CC0", [])
+
+
 def test_sets_that_are_too_large_are_a_fault_of_the_config(
     quick_config: QuickConfig, tmp_path: Path
 ) -> None:
@@ -76,45 +95,3 @@ def test_sets_that_are_too_large_are_a_fault_of_the_config(
     with pytest.raises(DataError):
         train(config, tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
-
-
-def test_mt_data_split_writes_the_sets_to_files(mt: Mt, tiny_corpus: Path, tmp_path: Path) -> None:
-    files = tiny_corpus / "train.src", tiny_corpus / "train.tgt"
-    command = ("data", "split", *files, "--langs", "de-en", "--valid", 40)
-    ended = mt(*command, "--test", 0, "-o", tmp_path / "parts")
-    assert (ended.code, says(ended.out.decode(), "1,960 train", "40 valid")) == (0, True)
-    sizes = {path.name: len(lines_of(path)) for path in (tmp_path / "parts").iterdir()}
-    assert sizes == {"train.de": 1960, "train.en": 1960, "valid.de": 40, "valid.en": 40}
-    # Only groups of two pairs: a set of one stays empty.
-    twice = [tmp_path / "twice.de", tmp_path / "twice.en"]
-    for path in twice:
-        write_lines(path, [f"line {n // 2}" for n in range(20)])
-    ended = mt("data", "split", *twice, "--valid", 1, "--test", 0, "-o", tmp_path / "empty")
-    assert (ended.code, says(ended.out.decode(), "20 train, 0 valid")) == (0, True)
-    for arguments, parts in (
-        (["-o", tmp_path / "parts"], ("--output", "already exists")),
-        (["--langs", "de-de", "-o", tmp_path / "new"], ("--langs", "two languages")),
-        (["--test", 2000, "-o", tmp_path / "new"], ("hold out 2,040 of 2,000", "at most half")),
-        (["--test", 0, "-o", "/proc/none/new"], ("--output", "cannot be written", "elsewhere")),
-        ([*files, "-o", tmp_path / "new"], ("one corpus", "found 2")),
-    ):
-        assert says(refused(mt(*command, *arguments)), *parts)
-    assert not (tmp_path / "new").exists()
-
-
-def test_the_licence_of_a_split_corpus_is_recorded(mt: Mt, tmp_path: Path) -> None:
-    """`corpus.yaml` beside the text: the record of the parts names it for each of their files."""
-    folder = tmp_path / "fetched"
-    folder.mkdir()
-    write_lines(folder / "a.de", [f"Zeile {n}" for n in range(50)])
-    write_lines(folder / "a.en", [f"line {n}" for n in range(50)])
-    about: dict[str, object] = {"source": "mtdata:X", "name": "X", "version": "1"}
-    about |= {"languages": [], "url": []}
-    about |= {"licence": "CC0", "citation": "us", "files": files_in(folder)}
-    (folder / "corpus.yaml").write_text(CorpusRecord.model_validate(about).model_dump_json())
-    command = ("data", "split", folder / "a.de", folder / "a.en", "--valid", 10, "--test", 10)
-    assert mt(*command, "-o", tmp_path / "parts").code == 0
-    record = read_cleaned_record(record_path(tmp_path / "parts" / "parts"))
-    assert record is not None
-    assert len(record.files) == 6
-    assert [(corpus.licence, corpus.changed) for corpus in record.corpora] == [("CC0", [])]

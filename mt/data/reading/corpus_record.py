@@ -81,11 +81,6 @@ class CleanedRecord(BaseModel, extra="forbid"):
         write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
 
 
-def files_in(folder: Path) -> dict[str, CorpusFile]:
-    """Size and SHA-256 of the files in `folder`, by name."""
-    return described(sorted(filter(Path.is_file, folder.iterdir())))
-
-
 def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
     """Size and SHA-256 of files, by name."""
     return {

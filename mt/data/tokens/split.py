@@ -110,18 +110,14 @@ def groups_of(src: Hashes, tgt: Hashes) -> npt.NDArray[np.int64]:
 
 
 def write_parts(
-    pairs: Iterator[tuple[str, str]],
-    parts: Parts,
-    folder: Path,
-    names: list[str],
-    endings: tuple[str, str] = ("src", "tgt"),
+    pairs: Iterator[tuple[str, str]], parts: Parts, folder: Path, names: list[str]
 ) -> None:
     """Append each pair to the files of its part, which have these names, in their order."""
     with ExitStack() as files:
         sides = [
             [
                 files.enter_context((folder / f"{name}.{ending}").open("a", encoding="utf-8"))
-                for ending in endings
+                for ending in ("src", "tgt")
             ]
             for name in names
         ]
