@@ -23,8 +23,8 @@ class _Changed(NamedTuple):
 class AsTrained(Step):
     """Changes case, final stop and symbols of lines, and changes outputs back.
 
-    Invisible characters are dropped, and lines without a letter are not translated, see
-    `Writing.changes`. A line with a prefix keeps all but invisible characters.
+    Invisible characters are dropped, and lines without a letter are not translated. A line with a
+    prefix keeps all but invisible characters.
     """
 
     def __init__(self, writing: Writing | None, unknown_cases: Set[Case] = frozenset()) -> None:
@@ -48,7 +48,7 @@ class AsTrained(Step):
                 line.text = text
             if line.prefix:
                 continue
-            if self._is_letterless(line.text):
+            if not has_letter(line.text) and has_visible(line.text):
                 self._letterless[line], line.text = line.text, ""
                 continue
             text = line.text
@@ -63,11 +63,6 @@ class AsTrained(Step):
             if symbols.symbols or written is not None:
                 self._changed[line] = _Changed(symbols, written)
                 line.text = text if written else symbols.plain
-
-    def _is_letterless(self, text: str) -> bool:
-        if has_letter(text) or not has_visible(text):
-            return False
-        return self.writing is None or not self.writing.changes(text)
 
     def after(self, lines: Sequence[Line]) -> None:
         """Write translations as their lines were written."""

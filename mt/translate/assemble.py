@@ -7,7 +7,6 @@ from functools import partial
 
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
-from mt.data.tokens.writing import Writing
 from mt.translate.as_trained import AsTrained
 from mt.translate.confidence import AddConfidence
 from mt.translate.language_token import LanguageToken
@@ -43,7 +42,8 @@ def make_translator(
     # A vocabulary that was taken from another model may be that of other languages.
     styles = None if loaded.as_written else loaded.styles
     writing = styles.between(*direction) if styles and direction else None
-    cut = partial(_cut, base_code(source), writing) if loaded.cuts_sentences else None
+    language = base_code(source)
+    cut = partial(split_sentences, language=language) if loaded.cuts_sentences else None
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
     if search.confidence:  # of what all others have left
@@ -82,11 +82,3 @@ def make_translator(
         steps.append(LanguageToken(first_ids))
     settings = {"--from": source} if source != data.usual.src else {}
     return Translator(loaded, steps, settings, on_progress, number_of)
-
-
-def _cut(language: str, writing: Writing | None, at_stops: bool, text: str) -> list[str]:
-    """Cut a text into its sentences: `at_stops` only, or also where one is missing."""
-    sentences = split_sentences(text, language)
-    if writing is None or at_stops:
-        return sentences
-    return [part for each in sentences for part in writing.src.cut_before_openers(each)]

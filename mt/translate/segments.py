@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from mt.data.reading.sentences import join_sentences
@@ -41,8 +40,8 @@ class Segments(Step):
     tokenizer: Tokenizer
     max_tokens: int  # of a segment
     length_penalty: float
-    # Into sentences, at stops only or not; None: they are translated together.
-    cut: Callable[[bool, str], list[str]] | None = None
+    # Into sentences; None: they are translated together.
+    cut: Callable[[str], list[str]] | None = None
     tags: Set[str] = frozenset()  # what lines may begin with, and then each of their segments
     keeps_letterless: bool = False  # long stretches of a source, which words are not counted in
     averages: bool = False  # segments' scores, which are no log-probabilities, into a line's
@@ -61,18 +60,15 @@ class Segments(Step):
             # The tokens of what cannot be seen are bytes, of which a model makes anything.
             if not source or not has_visible(line.text):
                 continue
-            cut = None
             if self.cut is not None and not (line.prefix and self._has_end(line.prefix)):
-                # A prefix may already hold the sentence after a missing stop.
-                cut = partial(self.cut, bool(line.prefix))
-                line.sentences = len(cut(line.text))
+                line.sentences = len(self.cut(line.text))
             parts = [SourcePart(source, False)]
             if len(source) > self.max_tokens or line.sentences > 1:
                 parts = split_source(
                     line.text,
                     self.tokenizer,
                     self.max_tokens,
-                    cut if line.sentences > 1 else None,
+                    self.cut if line.sentences > 1 else None,
                     self.tags,
                     self.keeps_letterless,
                 )

@@ -59,17 +59,6 @@ def test_what_only_displays_and_lines_without_letters_do_not_enter_the_model(
     assert "letter" not in done.err
 
 
-def test_numbers_that_the_training_text_changes_are_translated(copied_run: Path, mt: Mt) -> None:
-    path = copied_run / "writing.json"
-    values = json.loads(path.read_text(encoding="utf-8"))
-    values[0]["changed_numbers"] = {"en": ["0.000"]}
-    path.write_text(json.dumps(values), encoding="utf-8")
-    done = mt("translate", "--model", copied_run, stdin=b"1.000\n1.5\n")
-    assert done.lines[0] != "1.000"
-    assert done.lines[1] == "1.5"
-    assert says(done.err, "1 without a letter")
-
-
 def test_a_line_with_a_prefix_stays(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("one\n\n", encoding="utf-8")
     text = f"{PLAIN.upper()}\n{PLAIN.upper()}\n".encode()

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,14 +36,6 @@ STOPS = 0.9
 # Words of so many letters begin with a capital in any Title Case, and how many there must be.
 TITLE_LETTERS = 4
 TITLE_WORDS = 3
-# A capitalised word opens a sentence, even without a stop before it, if it begins so many sentences
-# of the training text, and has a capital elsewhere at most so often for each: `Ein`, but no noun.
-OPENED = 20
-NOT_OPENED = 0.01
-# Words on both sides of a cut: `Der Roman heißt Der Prozess und ist von Kafka.` stays whole.
-OPENING_WORDS = 4
-# Pairs with a form of numbers from which a change of it is learnt.
-LEAST_NUMBERS = 5
 # Web and e-mail addresses.
 _NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
 ADDRESS = (
@@ -60,11 +51,7 @@ _KEPT = (
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
 _KEPT_ONLY = re.compile(f"({_KEPT})")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_WORD = re.compile(r"\S+")
 _SENTENCE_END = re.compile(r"[.!?…]\W{0,9}\s")
-# In any digits: its parts, also after a space of thousands.
-_NUMBER = re.compile(r"\d+(?:[^\w\s]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
-_SAME = re.compile(r"(\d)\1*")
 
 
 class Case(Enum):
@@ -144,30 +131,6 @@ def _lacks_stop(text: str) -> bool:
     return is_end and not _KEPT_ONLY.search(text.rsplit(maxsplit=1)[-1])
 
 
-def _value(number: str) -> str:
-    return "".join(str(int(char)) for char in number if char.isdecimal())
-
-
-def number_form(number: str) -> str:
-    """How a number is written: `1.234.500` as `0.000.000`, `12,5` as `0,0`, in its own digits."""
-    zeros = "".join(chr(ord(char) - int(char)) if char.isdecimal() else char for char in number)
-    return _SAME.sub(lambda run: run[1] * (3 if run.start() and len(run[0]) == 3 else 1), zeros)
-
-
-def _changed_numbers(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The forms of numbers that the second text of pairs mostly writes in another way."""
-    changed, kept = Counter[str](), Counter[str]()
-    for src, tgt in pairs:
-        numbers = set(_NUMBER.findall(src))
-        others = set(_NUMBER.findall(tgt)) if numbers else set()
-        values = {*map(_value, others)}
-        kept.update(map(number_form, numbers & others))
-        changed.update(
-            number_form(number) for number in numbers - others if _value(number) in values
-        )
-    return sorted(form for form, n in changed.items() if n >= max(LEAST_NUMBERS, kept[form] + 1))
-
-
 # --- of a language ----------------------------------------------------------------------------
 
 
@@ -181,43 +144,36 @@ class LanguageStyle:
     begins_with_capital: bool  # whether sentences do
     known_cases: Sequence[str]  # in which it writes whole lines, too
     final_stop: str  # that of nearly all lines, else ""
-    # Forms of numbers that change in a translation, by its language.
-    changed_numbers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Words with a capital that hardly ever stand within a sentence.
-    openers: Sequence[str] = field(default_factory=list)
 
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
         """Count the words of lines; unknown ones are expected to look as those seen once."""
         inside, cases, ends = Counter[str](), Counter[str](), Counter[str]()
-        first = Counter[str]()  # words of sentences
+        n_first = n_capitalised = 0  # words that begin sentences
         for line in (drawn := lines[:: max(1, len(lines) // LINES)]):
             ends[line[-1:]] += 1
             if (case := case_of(line)) is not None:
                 cases[case.name] += 1
                 continue
             for match, is_first in _words(line):
-                word = match[0]
-                (first if is_first else inside)[word] += 1
+                if is_first:
+                    n_first += 1
+                    n_capitalised += match[0][0].isupper()
+                else:
+                    inside[match[0]] += 1
         forms = defaultdict[str, Counter[str]](Counter)
         for word, count in inside.items():
             forms[noise.lower_case(word, language)][word] = count
         rare = [next(iter(seen)) for seen in forms.values() if seen.total() == 1]
         stops = {end: count for end, count in ends.items() if end and end in noise.FINAL_STOPS}
         has_stops = stops and sum(stops.values()) >= STOPS * len(drawn)
-        capitalised = {word: count for word, count in first.items() if word[0].isupper()}
         others = cls(
             language,
             [],
             is_capital=sum(word[0].isupper() for word in rare) > len(rare) / 2,
-            begins_with_capital=sum(capitalised.values()) > first.total() / 2,
+            begins_with_capital=n_capitalised > n_first / 2,
             known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
             final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
-            openers=[
-                word
-                for word, count in sorted(capitalised.items())
-                if count >= OPENED and inside[word] <= NOT_OPENED * count
-            ],
         )
         usual = {key: max(seen, key=lambda word: (seen[word], word)) for key, seen in forms.items()}
         # STRASSE has lost its ß, and capitals in Greek their accents.
@@ -264,27 +220,6 @@ class LanguageStyle:
             parts += [text[end : match.start()], word]
             end = match.end()
         return "".join([*parts, text[end:]]), n_lowered
-
-    def cut_before_openers(self, sentence: str) -> list[str]:
-        """Cut where another sentence begins without a stop before it; joined, all is as before.
-
-        `Ein Mann geht am Haus vorbei Eine Frau sitzt dort` has two. A line in one case stays whole.
-        """
-        words = [*_WORD.finditer(sentence)]
-        inside = range(OPENING_WORDS, len(words) - OPENING_WORDS + 1)
-        places = [i for i in inside if words[i][0] in self._openers]
-        if not places or case_of(sentence) is not None:
-            return [sentence]
-        starts = [0]  # words that begin a part
-        for i in places:
-            if words[i - 1][0][-1].isalnum() and i - starts[-1] >= OPENING_WORDS:
-                starts.append(i)
-        cuts = [words[i].start() for i in starts[1:]]
-        return [sentence[start:end] for start, end in pairwise([0, *cuts, len(sentence)])]
-
-    @cached_property
-    def _openers(self) -> frozenset[str]:
-        return frozenset(self.openers)
 
     def without_first_capitals(self, text: str) -> str:
         """A line whose sentences do not begin with a capital, unless their first word has one."""
@@ -334,23 +269,7 @@ class Styles(NamedTuple):
                 lines.setdefault((language, is_second), []).append(line)
         if each_once:
             lines = {key: list(dict.fromkeys(repeated)) for key, repeated in lines.items()}
-        pairs: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for pair, text in list(zip(zip(src, tgt, strict=True), texts, strict=True))[
-            :: max(1, len(src) // LINES)
-        ]:
-            pairs.setdefault(languages[text], []).append(pair)
-        changed = defaultdict[str, dict[str, list[str]]](dict)
-        for (source, target), some in pairs.items():
-            for language, other, both in (
-                (source, target, some),
-                (target, source, [pair[::-1] for pair in some]),
-            ):
-                if forms := _changed_numbers(both):
-                    changed[language][other] = forms
-        styles = [LanguageStyle.learn(some, language) for (language, _), some in lines.items()]
-        return cls(
-            [replace(style, changed_numbers=changed.get(style.language, {})) for style in styles]
-        )
+        return cls([LanguageStyle.learn(some, language) for (language, _), some in lines.items()])
 
     @classmethod
     def load(cls, folder: Path) -> Styles | None:
@@ -359,10 +278,13 @@ class Styles(NamedTuple):
             values = parse_json((folder / WRITING).read_bytes())
             # Earlier files name the two sides of the one direction.
             styles = values.values() if isinstance(values, dict) else values
+            for key in ("changed_numbers", "openers"):  # of 0.3.0
+                for style in styles:
+                    style.pop(key, None)
             return cls([LanguageStyle(**style) for style in styles])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{folder / WRITING}: cannot be read as what mt learns of writing ({error}); copy "
                 "it again from the run directory, or remove it to translate without"
@@ -370,12 +292,7 @@ class Styles(NamedTuple):
 
     def to_json(self) -> str:
         """As the text of the file `WRITING`."""
-        styles = [asdict(style) for style in self.styles]
-        for style in styles:
-            for key in ("changed_numbers", "openers"):
-                if not style[key]:  # as all were before there was the key
-                    del style[key]
-        return json.dumps(styles, ensure_ascii=False)
+        return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
 
     @property
     def unknown_cases(self) -> set[Case]:
@@ -398,15 +315,6 @@ class Writing(NamedTuple):
 
     src: LanguageStyle
     tgt: LanguageStyle
-
-    def changes(self, line: str) -> bool:
-        """Whether the training text writes a number of a line otherwise in the translation."""
-        forms = self.src.changed_numbers.get(self.tgt.language, ())
-        return (
-            any(number_form(number) in forms for number in _NUMBER.findall(line))
-            if forms
-            else False
-        )
 
     def usual(self, line: str) -> tuple[str, Written | None]:
         """A source line in NFC as the model knows it, and how it was written; None if it stays."""
