@@ -50,7 +50,7 @@ StrPath = str | Path
 class DecodingOptions(TypedDict, total=False):
     """Options of the search and of the engine: those of `mt translate`, by their names."""
 
-    beam_size: int  # 1 is greedy search; default: the model's config, or mt tune
+    beam_size: int  # 1 is greedy search; default: the model's config
     length_penalty: float
     to: str  # languages, for a model that knows several
     from_: str

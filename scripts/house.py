@@ -27,7 +27,7 @@ LONG_FUNCTION = 90
 # Parts that can be cut off; their commands belong to the command line.
 LEAVES = {
     *("cleaning", "documents", "inspect"),
-    *("interop", "report", "synthetic", "tuning"),
+    *("interop", "report", "synthetic"),
 }
 COMMAND_LINE = {"cli", "api.py", "__main__.py"}
 # Names that say nothing, and openings of docstrings that do not say what the thing is.

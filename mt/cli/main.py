@@ -28,7 +28,6 @@ COMMANDS = {
     "translate": "mt.cli.translate:translate",
     "score": "mt.cli.score:score",
     "evaluate": "mt.cli.evaluate:evaluate",
-    "tune": "mt.tuning.commands:tune",
     "average": "mt.cli.average:average",
     "backtranslate": "mt.synthetic.commands:backtranslate",
     "distill": "mt.synthetic.commands:distill",

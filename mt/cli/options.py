@@ -119,11 +119,11 @@ Overwrite = Annotated[bool, output_option("--overwrite", help=
 Picture = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
     "picture to write, .svg or .png")]
 BeamSize = Annotated[int | None, search_option("--beam-size", metavar="N", min=1, help=
-    "hypotheses kept per sentence; 1 is greedy search (default: the model's config, or mt tune)")]
+    "hypotheses kept per sentence; 1 is greedy search (default: the model's config)")]
 LengthPenalty = Annotated[float | None, search_option(
     "--length-penalty", metavar="A", min=0, max=100, help=
     "divide log-probabilities by length^A; higher favours longer outputs (default: the model's "
-    "config, or mt tune)")]
+    "config)")]
 BatchTokens = Annotated[int | None, execution_option("--batch-tokens", metavar="N", min=1, help=
     "batch size: source tokens, padding included, times beam size (default: chosen for the "
     "device)")]

@@ -104,8 +104,7 @@ def translate(
     engine: opt.EngineGroup,
     shortlist: Annotated[Path | None, opt.execution_option("--shortlist", metavar="FILE", help=
         "faster: only the likely target pieces in this vmap.txt, which mt export ctranslate2 "
-        "--shortlist writes; for --engine ctranslate2 (default: what mt tune has chosen; none: no "
-        "shortlist)")] = None,
+        "--shortlist writes; for --engine ctranslate2")] = None,
 ) -> None:  # fmt: skip
     """Translate text, line by line. Each input line gives one output line, in the same order.
 

@@ -60,13 +60,12 @@ def marian(
 def ctranslate2(
     model: opt.Model,
     new_folder: opt.NewFolder,
-    quantization: Annotated[opt.PrecisionOfWeights | None, opt.output_option(
+    quantization: Annotated[opt.PrecisionOfWeights, opt.output_option(
         "--quantization", metavar="NAME", help=
-        "precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune has chosen, "
-        "else fp32)")] = None,
+        "precision of the weights: fp32, fp16, bf16 or int8")] = "fp32",
     shortlist: Annotated[bool, opt.output_option("--shortlist", help=
         "also write vmap.txt: likely target pieces of each source piece, learned from the run's "
-        "training data, for mt translate --shortlist; that of mt tune is written anyway")] = False,
+        "training data, for mt translate --shortlist")] = False,
     to: Annotated[str | None, opt.output_option("--to", metavar="CODE", help=
         "the one language to translate into, such as fr, of a model that knows several (default: "
         "any; the first token of a source names it)")] = None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +29,9 @@ from mt.interop.exporter import (
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
-from mt.runs.model_folder import SHORTLIST, tuned_shortlist
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
 from mt.search.parity import TOLERANCE, Parity, prove
-from mt.translate.shortlist import store_of, write_shortlist
+from mt.translate.shortlist import SHORTLIST, store_of, write_shortlist
 
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
@@ -64,17 +62,15 @@ def export(
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
     `say` is told what was proved and how translations compare; without it, they are not compared.
-    `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: what `mt tune` has
-    chosen, or fp32. The shortlist that it has chosen is written, too. `shortlist`: one is learned
-    from the run's token store instead. `language`: the one that the exported model translates into,
-    of a model that knows several.
+    `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: fp32. `shortlist`: one
+    is learned from the run's token store. `language`: the one that the exported model translates
+    into, of a model that knows several.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
+    quantization = quantization or "fp32"
     store = store_of(loaded.folder) if shortlist else None
     data = plan_data(loaded.config.data)
-    tuned = loaded.tuned
-    quantization = quantization or (tuned.precision if tuned else "fp32")
     first_ids = loaded.tokenizer.before_source(language, data) if language else []
     with new_folder(output, loaded.model) as partial:
         parity = write_model(loaded, partial, quantization, first_ids)
@@ -92,9 +88,6 @@ def export(
         if store is not None:
             pieces = write_shortlist(store, loaded.tokenizer, partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: candidates of {pieces:,} source pieces")
-        elif tuned is not None and tuned.shortlist:
-            shutil.copyfile(tuned_shortlist(loaded.folder), partial / SHORTLIST)
-            notes.append(f"{output / SHORTLIST}: the shortlist that mt tune has chosen")
         if say is not None:
             into = None if first_ids else validation_text(data)[1]
             translate = translate_with(partial, loaded, quantization, into)

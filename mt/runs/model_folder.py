@@ -1,9 +1,8 @@
 """Model folders, read without torch: where one is, its config, tokenizer and checksums.
 
 A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
-checkpoint of a training run also holds `state.pt`, from which training resumes. `mt tune` adds
-decoding defaults to `meta.json`, and a shortlist; a fit of confidence is added there, too. Nothing
-else changes a folder once it is written.
+checkpoint of a training run also holds `state.pt`, from which training resumes. A fit of confidence
+is added to `meta.json`. Nothing else changes a folder once it is written.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,10 +32,6 @@ FORMAT = 2
 WEIGHTS = "model.safetensors"
 STATE = "state.pt"
 META = "meta.json"
-# A lexical shortlist, by the name that CTranslate2 gives it.
-SHORTLIST = "vmap.txt"
-# The key of `meta.json` for the decoding defaults that `mt tune` has chosen.
-TUNED = "tuned"
 # The key of `meta.json` for the share of training lines that hold several sentences.
 SEVERAL_SENTENCES = "several_sentences"
 SCORED = "scored"  # the validation of a checkpoint, see `mt.runs.metrics.Scored`
@@ -55,17 +50,6 @@ class DamagedError(CheckpointError):
 
 
 @dataclass(frozen=True)
-class TunedDecoding:
-    """Decoding defaults of a model, as `mt tune` has chosen them."""
-
-    beam_size: int
-    length_penalty: float
-    precision: str  # on a CPU, with CTranslate2, as the shortlist
-    shortlist: bool  # whether the folder's shortlist is used
-    to: str | None = None  # of several languages, the one that they were chosen on
-
-
-@dataclass(frozen=True)
 class ModelFolder:
     """A model folder with everything but its weights."""
 
@@ -78,11 +62,6 @@ class ModelFolder:
     def weights_hash(self) -> str:
         """SHA-256 of the weights, as `meta.json` has it."""
         return str(self.meta["sha256"][WEIGHTS])
-
-    @property
-    def tuned(self) -> TunedDecoding | None:
-        """The decoding defaults that `mt tune` has chosen, if it has."""
-        return tuned_of(self.meta)
 
     @property
     def styles(self) -> Styles | None:
@@ -163,21 +142,6 @@ def _require(meta: Any, **kinds: type) -> None:
         raise ValueError(f"{', '.join(missing)} missing")
 
 
-def tuned_of(meta: dict[str, Any]) -> TunedDecoding | None:
-    """Return the decoding defaults in `meta.json`. Raises DamagedError for what is none."""
-    if TUNED not in meta:
-        return None
-    try:
-        values = meta[TUNED]
-        _require(values, beam_size=int, length_penalty=float, precision=str, shortlist=bool)
-    except ValueError as error:
-        raise DamagedError(
-            f"{META}, key {TUNED}: must be what mt tune writes, but {error}; mt tune --reset "
-            "removes it"
-        ) from error
-    return TunedDecoding(**{field.name: values.get(field.name) for field in fields(TunedDecoding)})
-
-
 def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
     """Sort checkpoints with a score, the best first; `metas` has those of a run, oldest first.
 
@@ -200,18 +164,6 @@ def _scored(meta: Mapping[str, Any]) -> Scored | None:
         case None, int() | float() as score:  # of an earlier mt
             return score, 0.0, True
     return None
-
-
-def tuned_shortlist(folder: Path) -> Path:
-    """Return the shortlist that `mt tune` has chosen. Raises DamagedError."""
-    try:
-        read_meta(folder, [SHORTLIST])
-    except DamagedError as error:
-        raise DamagedError(
-            f"{folder / SHORTLIST}: the shortlist that mt tune has chosen is missing, or damaged: "
-            "its checksum differs; copy it again, or remove the choice with mt tune --reset"
-        ) from error
-    return folder / SHORTLIST
 
 
 def find_model(path: Path, option: str = "--model") -> Path:
@@ -266,17 +218,10 @@ def read_config(path: Path) -> Config:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read the model at a run directory, or in a model folder; verify its weights.
-
-    The `decode` section of its config has what `mt tune` has chosen.
-    """
+    """Read the model at a run directory, or in a model folder; verify its weights."""
     folder = find_model(path)
     meta = read_meta(folder, [WEIGHTS])
-    values = meta["config"]
-    if tuned := tuned_of(meta):
-        chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
-        values = values | {"decode": values.get("decode", {}) | chosen}
-    config = _with_texts(config_of_model(values, str(folder / META)), folder)
+    config = _with_texts(config_of_model(meta["config"], str(folder / META)), folder)
     tokenizer = Tokenizer.load(tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(

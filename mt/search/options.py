@@ -26,8 +26,6 @@ PrecisionName = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 WhenToSplit = Literal["auto", "always", "never"]
 # More processes for each core are a mistake: each has its own batches in memory.
 WORKERS_PER_CORE = 16
-# What --shortlist takes instead of a file: none, also where `mt tune` has chosen one.
-NO_SHORTLIST = Path("none")
 # Beyond these, logits divided by the temperature may leave the range of floats.
 TEMPERATURES = (1e-3, 1e3)
 
@@ -194,8 +192,7 @@ class EngineOptions:
     # Processes or threads on a CPU, None: one per core; GPUs, None: one, or all for a large text.
     workers: int | None = None
     batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the device
-    # A vocabulary map: the only target pieces to choose from; `NO_SHORTLIST`: all pieces.
-    shortlist: Path | None = None
+    shortlist: Path | None = None  # a vocabulary map: the only target pieces to choose from
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range, and for values that do not go together."""
@@ -212,13 +209,8 @@ class EngineOptions:
             raise ConfigError(
                 "--ensemble: takes several models, found one; give --model again, or leave it out"
             )
-        if self.engine == "torch" and self.shortlist_file is not None:
+        if self.engine == "torch" and self.shortlist is not None:
             raise ConfigError("--shortlist: only with --engine ctranslate2, which can use one")
-
-    @property
-    def shortlist_file(self) -> Path | None:
-        """The shortlist that is given."""
-        return None if self.shortlist == NO_SHORTLIST else self.shortlist
 
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:

@@ -49,7 +49,7 @@ def distill(
     """
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
-    config = read_config(engine.models[0])  # without what `mt tune` chose
+    config = read_config(engine.models[0])
     data = plan_data(config.data)
     if data.has_tokens:
         raise ConfigError(

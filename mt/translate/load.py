@@ -29,7 +29,6 @@ from mt.runs.model_folder import (
     read_folder,
     read_meta,
     tokenizer_folder,
-    tuned_of,
 )
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
@@ -72,8 +71,6 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
         for name, value in values.items()
         if name not in NOT_IN_SETTINGS
     }
-    if note := _tuned_note(loaded, search, engine):
-        say(note)
     meta = read_meta(find_model(engine.models[0]), [])
     cuts_sentences = cuts_into_sentences(search.split_sentences, meta)
     settings = {**loaded.settings, **settings}
@@ -117,26 +114,6 @@ def check_source_language(code: str | None, data: DataPlan) -> None:
         )
 
 
-def _tuned_note(loaded: LoadedEngine, search: SearchOptions, engine: EngineOptions) -> str:
-    """Say which settings are used because `mt tune` has chosen them; empty if none is."""
-    tuned = tuned_of(read_meta(find_model(engine.models[0]), []))
-    if tuned is None:
-        return ""
-    used = loaded.settings
-    on_ctranslate2 = used["--engine"] == "ctranslate2"
-    settings = {
-        f"beam {tuned.beam_size}": search.beam_size is None and search.sample is None,
-        f"length penalty {tuned.length_penalty:g}": search.length_penalty is None,
-        tuned.precision: on_ctranslate2
-        and engine.precision == "auto"
-        and used["--precision"] == tuned.precision,
-        "shortlist": engine.shortlist is None and "--shortlist" in used,
-    }
-    chosen = [name for name, is_used in settings.items() if is_used]
-    on = f" on text into {tuned.to}" if tuned.to not in (None, search.to) else ""
-    return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen{on}" if chosen else ""
-
-
 def cuts_into_sentences(choice: str, meta: Mapping[str, Any]) -> bool:
     """Whether the sentences of a line are translated one by one, by the model with this `meta`.
 
@@ -175,13 +152,13 @@ def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> LoadedEn
                 except DamagedError:
                     raise
                 except (MtError, RuntimeError) as error:
-                    if engine.shortlist_file is not None:  # which torch does not take
+                    if engine.shortlist is not None:  # which torch does not take
                         raise
                     reasons = [str(error)]
         case unknown:
             assert_never(unknown)
     needed = {
-        "--shortlist": engine.shortlist_file is not None,
+        "--shortlist": engine.shortlist is not None,
         "--precision int8": engine.precision == "int8",
     }
     if options := " and ".join(name for name, given in needed.items() if given):

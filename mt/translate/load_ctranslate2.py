@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mt.artefacts import make, user_cache
-from mt.data.tokens.tokenizer import Tokenizer
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import CheckpointError
 from mt.files import sha256_of
-from mt.runs.model_folder import SHORTLIST, ModelFolder, tuned_shortlist
+from mt.runs.model_folder import ModelFolder
 from mt.runtime.machine import usable_cores
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
@@ -58,18 +57,19 @@ def load_ctranslate2(
 
     config = described.config
     threads = options.workers or available_cores()
-    precision, shortlist = precision_and_shortlist(described, options)
+    precision = "fp32" if options.precision == "auto" else options.precision
     decode = search.decode_config(config)
-    vmap = None if shortlist is None else read_shortlist(shortlist, described.tokenizer)
+    vmap: dict[str, bytes] = {}
+    if options.shortlist is not None:
+        from mt.translate.shortlist import SHORTLIST, read_shortlist
+
+        vmap[SHORTLIST] = read_shortlist(options.shortlist, described.tokenizer)
 
     def load(folder: Path) -> Any:
-        files = None
-        if vmap is not None:
-            files = {path.name: path.read_bytes() for path in folder.iterdir()}
-            files[SHORTLIST] = vmap
+        files = {path.name: path.read_bytes() for path in folder.iterdir()} if vmap else {}
         return ctranslate2.Translator(
             str(folder),
-            files=files,
+            files=files | vmap or None,
             device="cpu",
             compute_type=COMPUTE_TYPES[precision],
             inter_threads=threads,
@@ -85,15 +85,15 @@ def load_ctranslate2(
         precision,
         threads,
         search,
-        shortlist=vmap is not None,
+        shortlist=bool(vmap),
     )
     settings = {
         "--engine": "ctranslate2",
         "--precision": precision,
         "--model": described.weights_hash,
     }
-    if vmap is not None:
-        settings["--shortlist"] = hashlib.sha256(vmap).hexdigest()
+    for content in vmap.values():
+        settings["--shortlist"] = hashlib.sha256(content).hexdigest()
     name = (
         f"CTranslate2 {ctranslate2.__version__} on CPU in {precision}, "
         f"{threads} thread{'s' * (threads != 1)}"
@@ -101,21 +101,6 @@ def load_ctranslate2(
     return LoadedEngine.of_model(
         described, engine, batch_tokens=options.batch_tokens, settings=settings, name=name
     )
-
-
-def precision_and_shortlist(
-    described: ModelFolder, options: EngineOptions
-) -> tuple[str, Path | None]:
-    """Return both as given, else as `mt tune` has chosen them, else fp32 and none."""
-    precision = "fp32" if options.precision == "auto" else options.precision
-    shortlist = options.shortlist_file
-    tuned = described.tuned
-    if tuned is not None:
-        if options.precision == "auto" and not why_not_in_precision(tuned.precision):
-            precision = tuned.precision
-        if options.shortlist is None and tuned.shortlist:
-            shortlist = tuned_shortlist(described.folder)
-    return precision, shortlist
 
 
 def why_not_in_precision(precision: str) -> list[str]:
@@ -139,34 +124,6 @@ def available_cores() -> int:
     if given.isdecimal() and int(given):
         return int(given)
     return usable_cores()
-
-
-def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
-    """Read a vocabulary map; ConfigError if it has pieces that this vocabulary lacks.
-
-    CTranslate2 ignores pieces that it does not know: with a wrong file every output would be empty.
-    """
-    remedy = "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
-    try:
-        content = path.read_bytes()
-        lines = content.decode("utf-8").split("\n")
-    except OSError as error:
-        raise ConfigError(
-            f"--shortlist {path}: cannot be read ({error.strerror}); {remedy}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
-    known = set(tokenizer.tgt.all_pieces())
-    for number, line in enumerate(lines, 1):
-        _, tab, candidates = line.partition("\t")
-        unknown = [piece for piece in candidates.split(" ") if piece and piece not in known]
-        if unknown or (line and not tab):
-            problem = repr(unknown[0]) if unknown else "no tab"
-            raise ConfigError(
-                f"--shortlist {path}, line {number:,}: must be a source piece, a tab, and target "
-                f"pieces of this model, found {problem}; {remedy}"
-            )
-    return content
 
 
 # --- the converted model ------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from mt.config.plan import plan_data
 from mt.data.tokens.directions import DirectedPairs, tokens_before
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
-from mt.errors import DataError
+from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.runs.model_folder import read_config, run_dir_of
 from mt.runs.run_dir import STORE
 
+SHORTLIST = "vmap.txt"  # by the name that CTranslate2 gives it
 CANDIDATES = 30  # of each source piece, in each target language
 ALWAYS = 150  # most frequent target pieces of a language, candidates of every source
 ITERATIONS = 5
@@ -60,6 +61,34 @@ def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
     lines = [f"{line}\n" for line in shortlist(pairs, tokenizer, n_languages)]
     write_whole(path, "".join(lines))
     return len(lines) - 1
+
+
+def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
+    """Read a vocabulary map; ConfigError if it has pieces that this vocabulary lacks.
+
+    CTranslate2 ignores pieces that it does not know: with a wrong file every output would be empty.
+    """
+    remedy = "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
+    try:
+        content = path.read_bytes()
+        lines = content.decode("utf-8").split("\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--shortlist {path}: cannot be read ({error.strerror}); {remedy}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
+    known = set(tokenizer.tgt.all_pieces())
+    for number, line in enumerate(lines, 1):
+        _, tab, candidates = line.partition("\t")
+        unknown = [piece for piece in candidates.split(" ") if piece and piece not in known]
+        if unknown or (line and not tab):
+            problem = repr(unknown[0]) if unknown else "no tab"
+            raise ConfigError(
+                f"--shortlist {path}, line {number:,}: must be a source piece, a tab, and target "
+                f"pieces of this model, found {problem}; {remedy}"
+            )
+    return content
 
 
 def shortlist(pairs: DirectedPairs, tokenizer: Tokenizer, n_languages: int) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_options_of_python_reach_the_search(tiny_run: Path) -> None:
     with package.load(tiny_run, alignments=True, workers=1, n_best=2) as translator:
         lines = list(translator.translate(sources))
         assert all(len(line.hypotheses) == 2 and "-" in line.alignment for line in lines)
-    with package.load(tiny_run, shortlist="none", precision="auto") as translator:
+    with package.load(tiny_run, precision="auto") as translator:
         assert translator.score(sources, sources) == translator.score(list(sources), list(sources))
     assert as_settings({"train.max_steps": numpy.int64(3)}) == ["train.max_steps=3"]
     assert package.evaluate(sources, sources, language=None)["bleu"].value >= 0

@@ -195,7 +195,7 @@ def test_a_file_may_have_any_name(tiny_config: Path, tmp_path: Path, mt: Mt) -> 
 
 def test_a_second_file_for_one_option_is_refused(mt: Mt) -> None:
     for command, option in [
-        ("tune", "--model"), ("train", "--run-dir"), ("score", "--model"), ("train", "--config"),
+        ("report", "--output"), ("train", "--run-dir"), ("score", "--model"), ("train", "--config"),
         ("data clean", "--output"),
     ]:  # fmt: skip
         message = refused(mt(*command.split(), option, "a", option, "b"))

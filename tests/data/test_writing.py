@@ -332,7 +332,6 @@ def test_all_commands_that_translate_refuse_an_unknown_source_language(
         ["backtranslate", source, "-o", tmp_path / "a.tsv"],
         ["distill", "--src", source, "-o", tmp_path / "b.tsv"],
         ["evaluate", "--src", source, "--ref", ref],
-        ["tune", "--src", source, "--ref", ref],
     ):
         message = refused(mt(*command, "--model", both, "--from", "it"))
         assert says(message, "--from", "(de, en)", "found it")

@@ -12,28 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 40_030,
-    "core": 25_399,
-    "tests": 37_282,
-    "pages": 138_044,
-    "api and single files": 1_000,
+    "all of mt": 39_475,
+    "core": 25_301,
+    "tests": 36_984,
+    "pages": 137_028,
+    "api and single files": 1_002,
     "data": 6_482,
     "training": 4_166,
-    "translate": 3_913,
+    "translate": 3_876,
     "inspect": 2_779,
-    "search": 2_716,
+    "search": 2_708,
     "cleaning": 2_633,
     "config": 2_483,
-    "cli": 2_353,
-    "interop": 2_238,
+    "cli": 2_351,
+    "interop": 2_230,
     "evaluation": 1_682,
     "documents": 1_593,
     "report": 1_573,
-    "runs": 1_202,
+    "runs": 1_147,
     "runtime": 1_132,
     "model": 1_059,
     "synthetic": 579,
-    "tuning": 447,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

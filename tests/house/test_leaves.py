@@ -20,7 +20,6 @@ COMMANDS = {
     "interop": ["export", "ctranslate2", "--model", "run", "-o", "folder"],
     "report": ["report", "run"],
     "synthetic": ["backtranslate", "-m", "run", "text.en", "-o", "corpus.tsv"],
-    "tuning": ["tune", "-m", "run"],
 }
 
 
@@ -64,8 +63,8 @@ def test_all_leaves_can_be_cut_off(
 def test_shells_complete_commands_beside_a_missing_leaf(
     mt: Mt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mt.tuning.commands", cast("ModuleType", None))
+    monkeypatch.setitem(sys.modules, "mt.report.commands", cast("ModuleType", None))
     monkeypatch.setenv("_MT_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "mt t")
+    monkeypatch.setenv("COMP_WORDS", "mt r")
     monkeypatch.setenv("COMP_CWORD", "1")
-    assert mt().out.decode().split() == ["train", "translate", "tune", "tokenizer"]
+    assert mt().out.decode().split() == ["report"]

@@ -27,7 +27,7 @@ CORE = (
 )
 # Each can be cut off. The core imports one inside `with leaf_for(...)` only.
 LEAVES = (
-    {"cleaning", "synthetic", "tuning"},
+    {"cleaning", "synthetic"},
     {"inspect", "interop", "documents"},
     {"report"},
 )

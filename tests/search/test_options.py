@@ -11,7 +11,7 @@ from conftest import Mt, lines_of, refused, write_lines
 from messages import raises_saying, says
 
 from mt.errors import ConfigError
-from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
 from mt.translate.load import load_engine
 
@@ -171,11 +171,9 @@ def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
         assert says(said, *parts.split("|"))
 
 
-def test_the_engine_without_shortlists_takes_the_word_none() -> None:
-    models = [Path("model")]
-    assert EngineOptions(models=models, engine="torch", shortlist=NO_SHORTLIST).engine == "torch"
+def test_a_shortlist_is_for_ctranslate2() -> None:
     with raises_saying(ConfigError, "--shortlist", "only", "--engine ctranslate2"):
-        EngineOptions(models=models, engine="torch", shortlist=Path("vmap.txt"))
+        EngineOptions(models=[Path("model")], engine="torch", shortlist=Path("vmap.txt"))
 
 
 def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:

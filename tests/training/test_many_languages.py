@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
 import zipfile
 from dataclasses import replace
@@ -38,7 +37,6 @@ from mt.translate.assemble import make_translator
 from mt.translate.load import load_engine
 from mt.translate.score_lines import load_scorer
 from mt.translate.shortlist import write_shortlist
-from mt.tuning import tune
 
 # Each language has its own words for the same things: nothing but the token says which to write.
 PREFIXES = {"cs": "č", "de": "sch", "en": "th", "fr": "qu"}
@@ -375,20 +373,6 @@ def test_evaluation_is_by_direction(run: Path, corpus: Path, mt: Mt) -> None:
     message = refused(mt("evaluate", "--model", run, "--from", "cs", "--to", "fr"))
     assert says(message, "--from cs and --to fr", "data.test", "--src")
     assert b'<table class="map">' in mt("report", run, "-o", "-").out  # of attention
-
-
-def test_settings_chosen_on_one_language_are_used_for_others_with_a_word(
-    run: Path, corpus: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tune, "STEPS", ())
-    monkeypatch.setattr(tune, "RESAMPLES", 10)
-    copied = shutil.copytree(run, tmp_path / "run", symlinks=True)
-    files = ["--src", corpus / "test.cs", "--ref", corpus / "test.fr", "--device", "cpu"]
-    err = mt("tune", "--model", copied, "--to", "fr", *files).err
-    assert says(err, "warning", "into fr only", "every language", "--reset")
-    for to, is_other in (("fr", False), ("de", True)):
-        err = mt("translate", "--model", copied, "--to", to, stdin="čba\n".encode()).err
-        assert ("mt tune has chosen" in err, "into fr" in err) == (True, is_other)
 
 
 # --- exports ----------------------------------------------------------------------------------

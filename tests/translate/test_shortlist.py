@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from messages import says
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
+from mt.runs.model_folder import find_model, read_config
 from mt.translate import shortlist
 from mt.translate.shortlist import ALWAYS, CANDIDATES, store_of, translation_table
 
@@ -105,3 +107,22 @@ def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Pa
     # An average is looked for in the run that it lies in, not in the folder above that.
     within = tiny_run / "averaged"
     assert store_of(within) == tiny_run / "store" / "train"
+
+
+def test_what_an_earlier_mt_tuned_is_ignored(
+    mt: Mt, copied_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """`mt tune` of 0.3.0 left its choice in `meta.json`, with a checksum, and a shortlist."""
+    arguments = ["translate", "-m", copied_run, tiny_corpus / "test.src"]
+    before = mt(*arguments)
+    folder = find_model(copied_run)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta["tuned"] = {"beam_size": 1, "length_penalty": 0.2, "precision": "int8", "shortlist": True}
+    meta["sha256"]["vmap.txt"] = "0"
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    (folder / "vmap.txt").write_text("\t▁\n", encoding="utf-8")
+    now = mt(*arguments)
+    assert (now.code, now.out) == (0, before.out)
+    assert read_config(copied_run).decode.beam_size > 1
+    assert mt("export", "ctranslate2", "-m", copied_run, "-o", tmp_path / "out").code == 0
+    assert not (tmp_path / "out" / "vmap.txt").exists()
