@@ -57,8 +57,7 @@ class DecodingOptions(TypedDict, total=False):
     split_sentences: WhenToSplit
     as_written: bool
     exact: bool
-    n_best: int  # hypotheses of each line, also those that `mbr` and `sample` choose among
-    mbr: str
+    n_best: int  # hypotheses of each line
     rerank_with: StrPath
     rerank_weight: float
     min_length: int
@@ -147,10 +146,8 @@ class Translator:
         """
         from mt.translate.assemble import make_translator
 
-        if n_best is not None and (n_best < 1 or self._search.mbr is not None):
-            raise ConfigError(
-                f"n_best: must be at least 1, and goes to `load` with mbr, found {n_best}"
-            )
+        if n_best is not None and n_best < 1:
+            raise ConfigError(f"n_best: must be at least 1, found {n_best}")
         search = self._search
         loaded = self._loaded.with_n_best(n_best or search.n_best)
         translator = make_translator(loaded, search.to, search.from_)

@@ -59,9 +59,6 @@ class TranslateGroup(opt.SearchGroup):
     # fmt: off
     exact: Annotated[bool, opt.search_option("--exact", help=
         "stop a sentence only when no open hypothesis can still win")] = False
-    mbr: Annotated[Literal["chrf", "bleu"] | None, opt.search_option(
-        "--mbr", metavar="METRIC", help=
-        "minimum Bayes risk: choose among the --n-best by chrf or bleu")] = None
     rerank_with: Annotated[Path | None, opt.search_option("--rerank-with", metavar="FOLDER", help=
         "reverse model, or one of both directions: sort the hypotheses also by how probable it "
         "finds the source, given each")] = None
@@ -117,7 +114,6 @@ def translate(
     mt translate --model runs/base page.de.html -o page.en.html
     mt translate --model runs/base --format xliff in.xlf -o out.xlf
     mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
-    mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.translate.formats import LineFormat, format_of
     from mt.translate.streaming import TextFiles
@@ -134,7 +130,6 @@ def translate(
         sample=sampling.value(),
         alignments=output.alignment_heads or ("auto" if output.alignments else None),
     )
-    form, n_best = text.form or format_of(text.source), 1 if search.mbr else output.n_best
-    line_format = opt.make(LineFormat, text, output, name=form, n_best=n_best)
+    line_format = opt.make(LineFormat, text, output, name=text.form or format_of(text.source))
     chosen = opt.make(EngineOptions, engine, search, models=models, shortlist=shortlist)
     translate_file(files, line_format, options, chosen, search.protect or (), search.glossary)

@@ -76,8 +76,6 @@ class SearchOptions:
     with_scores: bool = True
     # Continue a search until nothing in the beam can improve; see `beam_search`.
     exact: bool = False
-    # The utility that chooses one of the n-best outputs, of `mbr.UTILITIES`; None: the score does.
-    mbr: str | None = None
     # The reverse model that sorts the hypotheses, and how much its log-probability counts.
     rerank_with: Path | None = None
     rerank_weight: float | None = None
@@ -130,16 +128,6 @@ class SearchOptions:
             raise ConfigError(
                 "--confidence: is about the best output of a search; leave out --n-best and "
                 "--sample, or --confidence"
-            )
-        if self.mbr is not None and self.n_best == 1:
-            raise ConfigError(
-                "--mbr: chooses among several outputs of a line; "
-                "give --n-best 16, say, with --sample"
-            )
-
-        if self.rerank_with is not None and self.mbr is not None:
-            raise ConfigError(
-                "--rerank-with: chooses among the outputs, as --mbr does; leave out one of the two"
             )
         if (weight := self.rerank_weight) is not None:
             if self.rerank_with is None:

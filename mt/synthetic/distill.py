@@ -24,7 +24,6 @@ from mt.files import write_whole
 from mt.runs.model_folder import read_config
 from mt.search.options import EngineOptions, SearchOptions
 from mt.synthetic.make_corpus import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
-from mt.translate import mbr
 from mt.translate.streaming import TextFiles, are_large, opened, read_file
 from mt.translate.translate_file import number_of_lines
 
@@ -87,7 +86,7 @@ def distill(
             for text in local_files(source, root) or [Path(source.path or source.src)]
         ],
         "mt distill",
-        None if metric is None else mbr.metric(metric, "--metric"),
+        metric,
     )
     make_corpus(spec, files, search, engine)
     write_whole(path, student)

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ class CorpusSpec:
     sources: Sequence[str]  # files that the lines are from, or names of other text
     command: str
     # Chooses that of the n-best translations that is most like the reference; None: the best.
-    utility: BLEU | CHRF | None = None
+    metric: str | None = None  # chrf or bleu
 
 
 def check_output(
@@ -213,7 +214,7 @@ def _pairs(
     """Return the pairs of a window that are kept, as (source, target)."""
     texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
     outputs = [
-        most_similar(translation.texts, reference, spec.utility)
+        most_similar(translation.texts, reference, spec.metric)
         for reference, translation in zip(references, translations, strict=True)
     ]
     # Whether the search stopped at the length limit is known of the best output only.
@@ -226,11 +227,21 @@ def _pairs(
     return [spec.row(*row) for row in itertools.compress(rows, kept)]
 
 
-def most_similar(outputs: Sequence[str], reference: str, utility: BLEU | CHRF | None) -> str:
+def most_similar(outputs: Sequence[str], reference: str, metric: str | None) -> str:
     """Return the output with the highest sentence score against the reference; of ties the first.
 
-    The first output without a utility, or without a reference.
+    The first output without a metric, or without a reference.
     """
-    if utility is None or not reference:
+    if metric is None or not reference:
         return outputs[0]
-    return max(outputs, key=lambda text: utility.sentence_score(text, [reference]).score)
+    score = sentence_metric(metric).sentence_score
+    return max(outputs, key=lambda text: score(text, [reference]).score)
+
+
+@cache
+def sentence_metric(name: str) -> BLEU | CHRF:
+    """Return chrf or bleu, which averages the orders that a short line has."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF() if name == "chrf" else BLEU(effective_order=True)

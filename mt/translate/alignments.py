@@ -40,13 +40,13 @@ class Alignments(Step):
         pairs = [
             (segment.source, segment.outputs[rank].tokens)
             for line in lines
-            for rank in self._ranks(line)
+            for rank in range(len(line.translation.texts))
             for segment in line.segments
         ]
         scored = zip(pairs, self.forced_decoder.score(pairs, log_probs=False), strict=True)
         for line in lines:
             alignments = []
-            for text, _ in zip(line.translation.texts, self._ranks(line), strict=True):
+            for text in line.translation.texts:
                 parts = [
                     (
                         forced.attention[:, self.n_first :],
@@ -63,8 +63,3 @@ class Alignments(Step):
                         begin_no_word(pieces, self.tags)
                 alignments.append(joined_word_links(parts, line.text, text) if parts else "")
             line.translation = line.translation._replace(alignments=tuple(alignments))
-
-    @staticmethod
-    def _ranks(line: Line) -> range:
-        """The hypotheses that are the outputs of a line."""
-        return range(line.rank, line.rank + len(line.translation.texts))

@@ -12,7 +12,6 @@ from mt.translate.confidence import AddConfidence
 from mt.translate.language_token import LanguageToken
 from mt.translate.lines import MergeEqual, Step
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.mbr import ChooseByMbr
 from mt.translate.prefixes import Prefixes
 from mt.translate.quality_flags import FlagOutputs
 from mt.translate.segments import Segments
@@ -62,8 +61,6 @@ def make_translator(
 
         steps.append(Alignments(engine, search.alignments, tokenizer, data.tags, len(first_ids)))
     steps.append(FlagOutputs(loaded.max_ratio))  # of the output that was chosen, also as written
-    if search.mbr is not None:  # among outputs of whole lines
-        steps.append(ChooseByMbr(search.mbr))
     steps.append(
         Segments(
             tokenizer,

@@ -53,7 +53,6 @@ class Line:
     segments: Sequence[Segment] = ()  # none for a blank line
     sentences: int = 1  # 1 also where sentences are not told apart
     translation: Translation = UNTRANSLATED
-    rank: int = 0  # of the hypotheses of which its best output is made
 
 
 class Step:

@@ -45,7 +45,7 @@ class FlagOutputs(Step):
     def found(self, lines: Sequence[Line]) -> None:
         """Look at the best output of each line."""
         for line in lines:
-            best = [segment.outputs[line.rank] for segment in line.segments]
+            best = [segment.outputs[0] for segment in line.segments]
             raised = flags(
                 line.text,
                 line.translation.texts[0],

@@ -115,7 +115,7 @@ def test_options_are_listed_in_panels(mt: Mt) -> None:
     assert says(panels["Input"], "--model", " IN ", "--format")
     assert says(panels["Output"], "--output", "--n-best", "--scores")
     assert says(panels["Execution"], "--workers", "--precision", "--device")
-    assert says(panels["Search"], "--beam-size", "--length-penalty", "--mbr")
+    assert says(panels["Search"], "--beam-size", "--length-penalty")
     assert says(panels["Sampling"], "--sample", "--top-p", "--seed")
     assert says(panels["Options"], "--help")
 

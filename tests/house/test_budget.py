@@ -12,19 +12,19 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 39_475,
-    "core": 25_301,
-    "tests": 36_984,
-    "pages": 137_028,
-    "api and single files": 1_002,
+    "all of mt": 39_388,
+    "core": 25_212,
+    "tests": 36_915,
+    "pages": 136_960,
+    "api and single files": 1_000,
     "data": 6_482,
     "training": 4_166,
-    "translate": 3_876,
+    "translate": 3_798,
     "inspect": 2_779,
-    "search": 2_708,
+    "search": 2_696,
     "cleaning": 2_633,
     "config": 2_483,
-    "cli": 2_351,
+    "cli": 2_346,
     "interop": 2_230,
     "evaluation": 1_682,
     "documents": 1_593,
@@ -32,7 +32,7 @@ BUDGET = {
     "runs": 1_147,
     "runtime": 1_132,
     "model": 1_059,
-    "synthetic": 579,
+    "synthetic": 589,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -123,7 +123,7 @@ def test_translation_refuses_what_cannot_be_sharded(tmp_path: Path) -> None:
         ),
         (
             ["in", "out", "--n-best", "5"], "0",
-            "--n-best: one output line per line of IN is required; leave it out, or add --mbr",
+            "--n-best: one output line per line of IN is required; leave it out",
         ),
         (["in", "."], "0", ".: is a folder; name a file"),
         (

@@ -1,4 +1,4 @@
-"""Options of `mt translate` besides its config: constraints, prefixes, samples, MBR."""
+"""Options of `mt translate` besides its config: constraints, prefixes, samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from messages import raises_saying, says
 
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.translate import mbr
 from mt.translate.load import load_engine
 
 LINES = 40
@@ -128,21 +127,6 @@ def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None
     assert sum(len(set(outputs)) == 3 for outputs in listed.values()) > LINES / 2
 
 
-def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) -> None:
-    drawn = ["--sample", "--n-best", 6, "--precision", "fp32", "--temperature", 0.5]
-    samples: list[list[str]] = [[] for _ in range(LINES)]
-    for line in translated(*drawn, lines=1 + 6 * (LINES - 1)):
-        number, text, _ = line.split(" ||| ")
-        samples[int(number)].append(text)
-    for name in ("chrf", "bleu"):
-        utility = mbr.metric(name)
-        chosen = translated(*drawn, "--mbr", name, "--alignments")
-        for line, texts in zip(chosen, samples, strict=True):
-            text, aligned = line.split("\t")
-            assert text == texts[mbr.choose(texts, utility)]
-            assert len(aligned.split()) == len(text.split())
-
-
 def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
     for options, parts in [
         ("--min-length -1", "--min-length|at least 0|-1|0 switches it off"),
@@ -161,8 +145,6 @@ def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
         ("--column 2", "--column|--format tsv|found text|leave out"),
         ("--format tsv --field x", "--field|--format jsonl|found tsv|leave out"),
         ("--ensemble log", "--ensemble|several models|found one|--model"),
-        ("--mbr chrf", "--mbr|several outputs|--n-best 16"),
-        ("--mbr ter --n-best 2", "--mbr|chrf or bleu|'ter'"),
         ("--forbid </s>", "--forbid|target vocabulary|'</s>'|splits this text into"),
         ("--forbid ''", "--forbid|target vocabulary|''|splits this text into nothing"),
         ("--forbid Donaudampfschiff", "--forbid|'Donaudampfschiff'|splits this text into ▁"),
