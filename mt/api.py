@@ -58,8 +58,6 @@ class DecodingOptions(TypedDict, total=False):
     as_written: bool
     exact: bool
     n_best: int  # hypotheses of each line
-    rerank_with: StrPath
-    rerank_weight: float
     min_length: int
     no_repeat_ngram: int
     repetition_penalty: float
@@ -118,11 +116,12 @@ class Translator:
 
     def __init__(self, search: SearchOptions, engine: EngineOptions) -> None:
         """Load the models. Raises Error for what the user must correct."""
-        from mt.translate.load import load_models
+        from mt.translate.load import check_language, load_engine
 
         self._search = search
         self._engine = engine
-        self._loaded = load_models(search, engine)
+        check_language(engine.models[0], search.to)
+        self._loaded = load_engine(search, engine)
 
     def __enter__(self) -> Translator:
         return self
@@ -200,8 +199,7 @@ def load(model: StrPath | Sequence[StrPath], **options: Unpack[DecodingOptions])
     for name in ("workers", "batch_tokens", "beam_size", "n_best"):
         if name in given and not (isinstance(given[name], int) and given[name] >= 1):
             raise ConfigError(f"{name}: must be a whole number from 1 on, found {given[name]!r}")
-    for name in ("rerank_with", "shortlist"):
-        given |= {name: Path(given[name])} if name in given else {}
+    given |= {"shortlist": Path(given["shortlist"])} if "shortlist" in given else {}
     given |= {"forbid": tuple(_texts("forbid", given["forbid"]))} if "forbid" in given else {}
     if given.get("alignments") is True:
         given["alignments"] = "auto"

@@ -27,6 +27,8 @@ REMOVED = {
     "mt score --contrastive": "0.3.0: score both and compare: see mt/evaluation/README.md",
     "mt score --phenomena": "0.3.0: score both and compare: see mt/evaluation/README.md",
     "mt translate --mbr": "0.4.0: 43.19 BLEU where the beam has 44.07; leave it out",
+    "mt translate --rerank-weight": "0.4.0, with --rerank-with",
+    "mt translate --rerank-with": "0.4.0: --n-best and mt score do it: mt/translate/README.md",
     "mt translate --shortlist none": "0.4.0: no model has a shortlist of its own; leave it out",
     "mt tune": "0.4.0: it lost 0.2 BLEU; mt/translate/speed.md has what each faster setting loses",
     "optim.cycles": "0.3.0: cosine has one cycle; train an ensemble of seeds",

@@ -59,11 +59,6 @@ class TranslateGroup(opt.SearchGroup):
     # fmt: off
     exact: Annotated[bool, opt.search_option("--exact", help=
         "stop a sentence only when no open hypothesis can still win")] = False
-    rerank_with: Annotated[Path | None, opt.search_option("--rerank-with", metavar="FOLDER", help=
-        "reverse model, or one of both directions: sort the hypotheses also by how probable it "
-        "finds the source, given each")] = None
-    rerank_weight: Annotated[float | None, opt.search_option("--rerank-weight", metavar="W", help=
-        "how much that counts: weight of its log-probability per token; 0.2 if not given")] = None
     ensemble: Annotated[Literal["probability", "log"] | None, opt.search_option(
         "--ensemble", metavar="MEAN", help=
         "average probabilities (probability, if not given) or log-probabilities (log)")] = None
@@ -109,7 +104,6 @@ def translate(
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
-    mt translate -m de-en --rerank-with en-de --beam-size 10 in.de -o out.en
     mt translate --model runs/europe --to fr input.de -o output.fr
     mt translate --model runs/base page.de.html -o page.en.html
     mt translate --model runs/base --format xliff in.xlf -o out.xlf

@@ -76,9 +76,6 @@ class SearchOptions:
     with_scores: bool = True
     # Continue a search until nothing in the beam can improve; see `beam_search`.
     exact: bool = False
-    # The reverse model that sorts the hypotheses, and how much its log-probability counts.
-    rerank_with: Path | None = None
-    rerank_weight: float | None = None
     prefixes: bool = False  # each output begins with a text of its own
     min_length: int = 0  # least tokens of an output, if its limit allows
     no_repeat_ngram: int = 0  # 0: any n-gram may repeat
@@ -129,14 +126,6 @@ class SearchOptions:
                 "--confidence: is about the best output of a search; leave out --n-best and "
                 "--sample, or --confidence"
             )
-        if (weight := self.rerank_weight) is not None:
-            if self.rerank_with is None:
-                raise ConfigError("--rerank-weight: only with --rerank-with; give a reverse model")
-            if not 0 < weight < math.inf:
-                raise ConfigError(
-                    f"--rerank-weight: must be above 0 and finite, found {weight:g}; without "
-                    "--rerank-with the model's own scores decide"
-                )
 
     def decode_config(self, config: Config) -> DecodeConfig:
         """Return the model's decoding settings with the beam size and length penalty given here."""

@@ -69,12 +69,9 @@ def make_translator(
             cut=cut,
             tags=data.tags,
             keeps_letterless=not loaded.as_written and search.alignments is None,
-            averages=loaded.reranker is not None,
             threads=loaded.n_parallel,
         )
     )
-    if loaded.reranker is not None:  # outputs of segments, before they are joined
-        steps.append(loaded.reranker)
     if first_ids:  # innermost: each segment needs it, and nothing else counts it
         steps.append(LanguageToken(first_ids))
     settings = {"--from": source} if source != data.usual.src else {}

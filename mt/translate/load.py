@@ -43,7 +43,7 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 LARGE_BEAM = 1_000
 # Options of the search that no output depends on by themselves.
 NOT_IN_SETTINGS = {
-    *("with_scores", "prefixes", "split_sentences", "as_written", "rerank_with", "rerank_weight"),
+    *("with_scores", "prefixes", "split_sentences", "as_written"),
     *("to", "from_"),  # what they stand for
 }
 # Share of training lines with several sentences below which `auto` translates them one by one.
@@ -77,24 +77,12 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
 
 
-def load_models(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
-    """Load an engine, and the reverse model that `search` reranks with."""
-    check_language(engine.models[0], search.to)
-    if search.rerank_with is None:
-        return load_engine(search, engine, large)
-    from mt.translate.rerank import load_reranker, with_all_hypotheses
-
-    every = with_all_hypotheses(search, engine.models[0])
-    loaded = load_engine(every, engine, large)
-    reranker = load_reranker(every, engine, loaded.tokenizer, search.n_best)
-    return replace(loaded, reranker=reranker)
-
-
 def load_translator(
     search: SearchOptions, engine: EngineOptions, large: bool = False, **wants: Any
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
-    return make_translator(load_models(search, engine, large), search.to, search.from_, **wants)
+    check_language(engine.models[0], search.to)
+    return make_translator(load_engine(search, engine, large), search.to, search.from_, **wants)
 
 
 def check_language(model: Path, to: str | None) -> None:

@@ -196,7 +196,7 @@ def searches_on_gpus(
         )
     if wanted == 1 and (options.workers or not large):
         return ()
-    n_own = int(search.alignments is not None or search.rerank_with is not None)
+    n_own = int(search.alignments is not None)
     # One worker: the model in the process that loads it.
     return tuple(
         SearchOnDevice(search, replace(options, workers=1, device=device), large, number == 0)

@@ -19,7 +19,7 @@ from mt.runs.model_folder import ModelFolder
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import SearchOptions
 from mt.translate.confidence import Confidence, confidence_of
-from mt.translate.lines import Line, SegmentOutput, Step
+from mt.translate.lines import Line, SegmentOutput
 from mt.translate.progress import Tally
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class LoadedEngine:
     cuts_sentences: bool = False  # each sentence of a line is translated by itself
     escapes_loops: bool = False  # an output that repeats itself up to its limit is searched again
     batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the engine
-    reranker: Step | None = None  # sorts the hypotheses by a reverse model
     pool: Pool | None = None  # processes that search in the place of the engine
     # Encode the next window while one is translated; reading must not wait for ever for lines.
     reads_ahead: bool = False
@@ -76,8 +75,6 @@ class LoadedEngine:
 
     def with_n_best(self, n: int) -> LoadedEngine:
         """Return this engine for `n` outputs of each line; both share the models and processes."""
-        if self.reranker is not None:  # which needs all hypotheses
-            return replace(self, reranker=replace(self.reranker, n_best=n))  # type: ignore[type-var]
         engine = self.engine.with_n_best(n)
         return replace(self, engine=engine, escapes_loops=escapes_loops(engine.options))
 

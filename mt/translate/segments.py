@@ -44,7 +44,6 @@ class Segments(Step):
     cut: Callable[[str], list[str]] | None = None
     tags: Set[str] = frozenset()  # what lines may begin with, and then each of their segments
     keeps_letterless: bool = False  # long stretches of a source, which words are not counted in
-    averages: bool = False  # segments' scores, which are no log-probabilities, into a line's
     threads: int = 1
     n_several: int = 0  # lines of several sentences, each translated by itself
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
@@ -94,8 +93,6 @@ class Segments(Step):
     def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
         """Return the text of all segments, and their log-probability / length^penalty."""
         text = join_sentences([part.text for part in parts])
-        if self.averages:
-            return text, sum(part.score for part in parts) / len(parts)
         length = sum(part.length + 1 for part in parts)
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty
 

@@ -11,7 +11,6 @@ from types import ModuleType
 from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError, leaf_for
 from mt.files import sha256_of
-from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
 from mt.translate.formats import DOCUMENTS, TIMING, LineFormat
@@ -45,10 +44,7 @@ def translate_file(
     prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
     inputs["--glossary"] = glossary
-    reverse = [] if search.rerank_with is None else [search.rerank_with]
-    for model in reverse:
-        find_model(model, "--rerank-with")
-    refuse_overwrite(files.output, inputs.items(), [*engine.models, *reverse])
+    refuse_overwrite(files.output, inputs.items(), engine.models)
     if is_document:
         documents.translate_document(files, line_format.name, search, engine, protection)
         return

@@ -29,7 +29,7 @@ PAGES = sorted(
 PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN2?|OUT2?|HOST|RUN|wmt\d+)\b")
 # First words of lines that are for other programs than mt.
 OTHERS = {
-    "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf", "libretranslate",
+    "awk", "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf", "libretranslate",
     "mtdata", "paste", "pip", "python", "sbatch", "shuf", "source", "squeue", "tail", "torchrun",
 }  # fmt: skip
 DOCUMENTS = {

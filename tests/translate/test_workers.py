@@ -294,9 +294,9 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     assert count(workers=1, large=True) == 0
     assert count(workers=3) == 3
     # The process that reads and writes needs a GPU of its own.
-    for search in (SearchOptions(alignments="auto"), SearchOptions(rerank_with=tiny_run)):
-        assert count(large=True, search=search) == 3
-        assert count(device="cuda:2", large=True, search=search) == 0
+    aligned = SearchOptions(alignments="auto")
+    assert count(large=True, search=aligned) == 3
+    assert count(device="cuda:2", large=True, search=aligned) == 0
     (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
     assert alone.options.device == "cuda:2"  # lest encoding and decoding text wait for each other
     # It loads the model itself.
