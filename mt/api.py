@@ -64,7 +64,6 @@ class DecodingOptions(TypedDict, total=False):
     forbid: Sequence[str]
     sample: Sampling
     alignments: str | bool  # True: of the usual heads
-    confidence: bool
     ensemble: str
     engine: EngineName
     precision: PrecisionName
@@ -88,8 +87,6 @@ class Translated:
 
     hypotheses: tuple[Hypothesis, ...]
     flags: tuple[str, ...]  # why the best is suspect, such as `copied` or `looping`
-    # The chance that the chrF of the best is at least 50; None unless asked for in `load`.
-    confidence: float | None = None
 
     @property
     def text(self) -> str:
@@ -233,7 +230,7 @@ def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
 def _translated(line: Translation) -> Translated:
     alignments = line.alignments or ("",) * len(line.texts)
     rows = zip(line.texts, line.scores, alignments, strict=True)
-    return Translated(tuple(Hypothesis(*row) for row in rows), line.flags, line.confidence)
+    return Translated(tuple(Hypothesis(*row) for row in rows), line.flags)
 
 
 # --- train and judge --------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -68,20 +66,12 @@ def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.Engine
     check_options(given, systems, search, engine)
     tests = paired_tests(2 if given.perturb else len(systems), given)
     languages = languages_of(given.langs, []) if given.langs else (search.from_, search.to)
-    section = "valid" if given.fit_confidence else "test"
-    wanted = opt.make(TextOptions, given, section=section, from_=languages[0], to=languages[1])
+    wanted = opt.make(TextOptions, given, from_=languages[0], to=languages[1])
     texts = read_texts(systems, wanted)
     models = [system.model for system in systems if system.model is not None]
-    is_about_confidence = given.fit_confidence or given.reliability
     # The texts tell the language that each is translated into.
-    confidence = {"with_scores": is_about_confidence, "confidence": given.reliability}
-    options = opt.make(SearchOptions, search, to=None, **confidence)
+    options = opt.make(SearchOptions, search, to=None, with_scores=False)
     translate = partial(translate_sets, search=options, engine=engine)
-    if is_about_confidence:
-        name = Path(given.src or "").name  # of a set that has none
-        sets = [replace(text.data, name=text.data.name or name) for text in texts]
-        print_result(_confidence(models[0], sets, translate, options, given.as_json))
-        return
     # Of several languages each has its own rare words, unless the files to count in are given.
     codes = [None if given.train_src else text.data.direction.source for text in texts]
     slicers = {code: _slicers(given, models, code) for code in dict.fromkeys(codes)}
@@ -101,40 +91,6 @@ def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.Engine
         ]
     style = Style(given.width, use_colour(), bool(given.perturb))
     _print(evaluations, style, given.as_json, given.as_tsv)
-
-
-def _confidence(
-    model: Path,
-    sets: Sequence[EvaluationSet],
-    translate: TranslateSets,
-    search: SearchOptions,
-    as_json: bool,
-) -> str:
-    """Fit the model's confidence, or with `search.confidence` measure it; return what to print."""
-    from mt.cli.evaluate_inputs import best_texts
-    from mt.runs.model_folder import read_folder
-    from mt.runs.outputs import Sentence
-    from mt.training.calibration import fit_model, good_lines, reliability
-
-    translated = translate(model, sets)
-    good = [
-        good_lines(outputs, test_set.refs)
-        for test_set, outputs in zip(sets, best_texts(translated), strict=True)
-    ]
-    if not search.confidence:
-        lines = [line for lines in translated for line in lines]
-        sentences = [Sentence("", "", line.texts[0], line.scores[0], line.flags) for line in lines]
-        described = read_folder(model)
-        penalty = search.decode_config(described.config).length_penalty
-        return fit_model(described.folder, sentences, [*chain.from_iterable(good)], penalty)
-    measured = {
-        test_set.name: reliability([line.confidence or 0.0 for line in lines], is_good)
-        for test_set, lines, is_good in zip(sets, translated, good, strict=True)
-    }
-    if as_json:
-        return json.dumps({name: each.values() for name, each in measured.items()}, indent=1)
-    tables = [[name, each.table()] for name, each in measured.items()]
-    return "\n\n".join("\n".join(filter(None, table)) for table in tables)
 
 
 def _perturbed(

@@ -76,12 +76,6 @@ class EvaluationGroup:
         "trials of --paired-ar (default: 10000)")] = None
     seed: Annotated[int | None, confidence_option("--seed", metavar="N", min=1, help=
         "seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)")] = None
-    fit_confidence: Annotated[bool, confidence_option("--fit-confidence", help=
-        "instead of scores: fit how sure the outputs of a --model are on this text (default: its "
-        "data.valid), and keep it in the model, for mt translate --confidence")] = False
-    reliability: Annotated[bool, confidence_option("--reliability", help=
-        "instead of scores: for each interval of confidence, the share of lines with a chrF of at "
-        "least 50, and the AUC")] = False
     slices: Annotated[str, slices_option("--slices", metavar="NAMES", help=
         "scores by source length (length), by how rare its rarest word is in the training data "
         "(rare), by unknown pieces (unknown); separated by commas")] = ""
@@ -114,7 +108,6 @@ def check_options(
         *_input_faults(systems, given, search, engine),
         *(_perturb_faults(systems, given) if given.perturb else ()),
         *_output_faults(systems, given),
-        *_confidence_faults(systems, given),
     ):
         raise DataError(fault)
 
@@ -196,22 +189,6 @@ def _output_faults(systems: Sequence[System], given: EvaluationGroup) -> Iterato
             "--differences: is the key `differences` in --json, which is also the name of a "
             "system; rename the system: NAME=differences"
         )
-
-
-def _confidence_faults(systems: Sequence[System], given: EvaluationGroup) -> Iterator[str]:
-    options = {"--fit-confidence": given.fit_confidence, "--reliability": given.reliability}
-    asked = [option for option, value in options.items() if value]
-    if len(asked) > 1:
-        yield "--fit-confidence, --reliability: a fit looks reliable on its own data; give one"
-    if asked and (len(systems) != 1 or systems[0].model is None):
-        yield f"{asked[0]}: takes one --model; leave out --hyp and other models"
-    read = {"model", "src", "ref", "test_set", "langs", "fit_confidence", "reliability"}
-    read |= {"as_json"} if given.reliability else set()
-    usual, values = vars(EvaluationGroup()), vars(given)
-    unread = [name for name in usual if name not in read and values[name] != usual[name]]
-    if asked and unread:
-        named = ", ".join(f"--{name.removeprefix('as_').replace('_', '-')}" for name in unread)
-        yield f"{asked[0]}: reads no {named}; leave that out"
 
 
 def paired_tests(n_systems: int, given: EvaluationGroup) -> dict[str, int]:

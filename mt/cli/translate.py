@@ -44,9 +44,6 @@ class OutputGroup:
     scores: Annotated[bool, opt.output_option("--scores", help=
         "put the score and a tab before each output, of the tokens that the search found: mt score "
         "cuts the text into tokens anew, and may find others")] = False
-    confidence: Annotated[bool, opt.output_option("--confidence", help=
-        "put before each output the chance that its chrF would be at least 50, as fitted on the "
-        "validation set")] = False
     alignments: opt.Alignments = False
     alignment_heads: opt.AlignmentHeads = None
     resume: opt.Resume = False
@@ -118,7 +115,7 @@ def translate(
         SearchOptions,
         output,
         search,
-        with_scores=output.scores or output.confidence,
+        with_scores=output.scores,
         prefixes=search.prefix is not None,
         forbid=tuple(search.forbid or ()),
         sample=sampling.value(),

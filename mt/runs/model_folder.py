@@ -1,13 +1,12 @@
 """Model folders, read without torch: where one is, its config, tokenizer and checksums.
 
 A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
-checkpoint of a training run also holds `state.pt`, from which training resumes. A fit of confidence
-is added to `meta.json`. Nothing else changes a folder once it is written.
+checkpoint of a training run also holds `state.pt`, from which training resumes. Nothing changes a
+folder once it is written.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
-from mt.files import read_json, sha256_of, write_whole
+from mt.files import read_json, sha256_of
 from mt.runs.metrics import Scored, rank
 
 FORMAT = 2
@@ -127,11 +126,6 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             f"{folder}: not a complete model folder ({META}: {error}); {REMEDY}"
         ) from error
     return cast("dict[str, Any]", meta)
-
-
-def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    """Replace `meta.json` of a model folder. Raises OSError."""
-    write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))
 
 
 def _require(meta: Any, **kinds: type) -> None:

@@ -84,7 +84,6 @@ class SearchOptions:
     sample: Sampling | None = None
     # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
     alignments: str | None = None
-    confidence: bool = False  # say how sure the best output of each line is
     # The language to translate into, for a model that knows several.
     to: str | None = None
     # The language of the source, for a model that knows several; None: as the target tells.
@@ -117,14 +116,6 @@ class SearchOptions:
         if self.sample is not None and self.exact:
             raise ConfigError(
                 "--exact: concerns beam search, and --sample does none; leave out one of the two"
-            )
-        self._check_choice()
-
-    def _check_choice(self) -> None:
-        if self.confidence and (self.n_best > 1 or self.sample is not None):
-            raise ConfigError(
-                "--confidence: is about the best output of a search; leave out --n-best and "
-                "--sample, or --confidence"
             )
 
     def decode_config(self, config: Config) -> DecodeConfig:

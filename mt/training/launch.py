@@ -46,7 +46,6 @@ from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.failures import explain_failures
 from mt.terminal import say
 from mt.training.advice import baseline_note, recipe_note, standstill_note
-from mt.training.calibration import fit_best
 from mt.training.checkpoints import tidy
 from mt.training.finetune import kept_size, resolve_init_from
 from mt.training.hold_out import hold_out
@@ -179,8 +178,6 @@ def _train(
                 if step and (note := baseline_note(metrics_lines(run_dir), step)):
                     log.say(note)
             _score_tests(prepared, outcome.best, trainer.state.step, log)
-            if outcome.best and world.is_main and (said := fit_best(run_dir, outcome.best)):
-                log.say(said)
         log.say(outcome.reason)
         return outcome
 

@@ -8,7 +8,6 @@ from functools import partial
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.translate.as_trained import AsTrained
-from mt.translate.confidence import AddConfidence
 from mt.translate.language_token import LanguageToken
 from mt.translate.lines import MergeEqual, Step
 from mt.translate.loaded_engine import LoadedEngine
@@ -45,8 +44,6 @@ def make_translator(
     cut = partial(split_sentences, language=language) if loaded.cuts_sentences else None
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
-    if search.confidence:  # of what all others have left
-        steps.append(AddConfidence(loaded.confidence, engine.decode.length_penalty))
     if search.n_best > 1 and search.sample is None:  # samples repeat what is probable
         steps.append(MergeEqual())
     if protection is not None:  # outermost: the user's own texts go in and come out unchanged

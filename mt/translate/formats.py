@@ -56,7 +56,6 @@ class LineFormat:
     n_best: int = 1
     scores: bool = False
     quoting: str | None = None  # of TSV or CSV; None: only of CSV
-    confidence: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown format, and for an option of another format."""
@@ -75,10 +74,10 @@ class LineFormat:
                     f"{option}: works only with --format {' or '.join(names)}, found {self.name}; "
                     f"add --format {names[0]}, or leave out {option}"
                 )
-        if self.name in DOCUMENTS and (self.scores or self.confidence or self.n_best > 1):
+        if self.name in DOCUMENTS and (self.scores or self.n_best > 1):
             raise ConfigError(
                 f"--format {self.name}: a document has room for one translation of each text, "
-                "without a score; leave out --scores, --confidence and --n-best"
+                "without a score; leave out --scores and --n-best"
             )
         if self.quoting not in (None, "csv", "none"):
             raise ConfigError(f"--quoting: must be csv or none, found {self.quoting!r}")
@@ -111,7 +110,6 @@ class LineFormat:
         field = self.field or "text"
         row = _json_object(line, where)
         fields = ("translation", "alignment", *["score"] * self.scores)
-        fields += ("confidence",) * self.confidence
         added = ("flags", *(fields if self.n_best == 1 else ("translations",)))
         if taken := [key for key in added if key in row]:
             raise DataError(
@@ -138,8 +136,8 @@ class LineFormat:
 
         Text: the translation, or `n ||| text ||| score` with n from 0, as in other toolkits.
         TSV, CSV: the input line with more columns. JSON: the object with more fields; an n-best
-        list is one of them. With text, score and confidence precede the translation and an
-        alignment follows it, separated by tabs.
+        list is one of them. With text, the score precedes the translation and an alignment
+        follows it, separated by tabs.
         """
         if self.name == "jsonl":
             yield self._json(line, translation) if line.strip() else line
@@ -151,8 +149,6 @@ class LineFormat:
                 yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
                 continue
             scored = [f"{score:.4f}"] if self.scores or self.n_best > 1 else []
-            if translation.confidence is not None:
-                scored.append(f"{translation.confidence:.4f}")
             added = [*scored, text, *last]
             if self.name in DELIMITERS:
                 yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
@@ -203,8 +199,6 @@ class LineFormat:
         fields: dict[str, Any] = (
             {"translations": rows[: self.n_best]} if self.n_best > 1 else rows[0]
         )
-        if translation.confidence is not None:
-            fields["confidence"] = round(translation.confidence, 4)
         if translation.flags:
             fields["flags"] = list(translation.flags)
         more = json.dumps(fields, ensure_ascii=False)

@@ -15,7 +15,6 @@ class Translation(NamedTuple):
     segments: int = 1  # 0 for a blank line
     alignments: tuple[str, ...] = ()  # of each output, if asked for; see `word_links`
     flags: tuple[str, ...] = ()  # why the best output is suspect; see `quality_flags.FLAGS`
-    confidence: float | None = None  # of the best output, if asked for; see `confidence`
 
 
 UNTRANSLATED = Translation(("",), (0.0,), 0)

@@ -82,7 +82,6 @@ def load_torch(
         max_source=min(each.config.data.max_tokens for each in models),
         batch_tokens=options.batch_tokens or loaded.batch_tokens,
         pool=pool,
-        **({"confidence": None} if len(models) > 1 else {}),
         # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
         reads_ahead=large and bool(searches),
         settings={

@@ -18,7 +18,6 @@ from mt.data.tokens.writing import Styles
 from mt.runs.model_folder import ModelFolder
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import SearchOptions
-from mt.translate.confidence import Confidence, confidence_of
 from mt.translate.lines import Line, SegmentOutput
 from mt.translate.progress import Tally
 
@@ -42,7 +41,6 @@ class LoadedEngine:
     data: DataPlan = NO_DATA  # languages and tags of the training text
     as_written: bool = True  # the model sees lines as they are, else as that is written
     styles: Styles | None = None  # how that is written, if it is known
-    confidence: Confidence | None = None  # fitted for the model
     cuts_sentences: bool = False  # each sentence of a line is translated by itself
     escapes_loops: bool = False  # an output that repeats itself up to its limit is searched again
     batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the engine
@@ -66,11 +64,7 @@ class LoadedEngine:
             as_written=search.as_written,
             styles=model.styles,
             escapes_loops=escapes_loops(search),
-            **{
-                "max_source": data.limits.max_tokens,
-                "confidence": confidence_of(model.meta),
-                **values,
-            },
+            **{"max_source": data.limits.max_tokens, **values},
         )
 
     def with_n_best(self, n: int) -> LoadedEngine:

@@ -112,13 +112,14 @@ def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Pa
 def test_what_an_earlier_mt_tuned_is_ignored(
     mt: Mt, copied_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    """`mt tune` of 0.3.0 left its choice in `meta.json`, with a checksum, and a shortlist."""
+    """`mt tune` of 0.3.0 left a choice in `meta.json`, and a shortlist; training a fit."""
     arguments = ["translate", "-m", copied_run, tiny_corpus / "test.src"]
     before = mt(*arguments)
     folder = find_model(copied_run)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     meta["tuned"] = {"beam_size": 1, "length_penalty": 0.2, "precision": "int8", "shortlist": True}
     meta["sha256"]["vmap.txt"] = "0"
+    meta["confidence"] = {"weights": {"intercept": 1.0}}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     (folder / "vmap.txt").write_text("\t▁\n", encoding="utf-8")
     now = mt(*arguments)
