@@ -56,12 +56,8 @@ class DecodingOptions(TypedDict, total=False):
     from_: str
     split_sentences: WhenToSplit
     as_written: bool
-    exact: bool
     n_best: int  # hypotheses of each line
-    min_length: int
     no_repeat_ngram: int
-    repetition_penalty: float
-    forbid: Sequence[str]
     sample: Sampling
     alignments: str | bool  # True: of the usual heads
     ensemble: str
@@ -197,7 +193,6 @@ def load(model: StrPath | Sequence[StrPath], **options: Unpack[DecodingOptions])
         if name in given and not (isinstance(given[name], int) and given[name] >= 1):
             raise ConfigError(f"{name}: must be a whole number from 1 on, found {given[name]!r}")
     given |= {"shortlist": Path(given["shortlist"])} if "shortlist" in given else {}
-    given |= {"forbid": tuple(_texts("forbid", given["forbid"]))} if "forbid" in given else {}
     if given.get("alignments") is True:
         given["alignments"] = "auto"
     if not isinstance(given.get("sample", Sampling()), Sampling):

@@ -54,8 +54,6 @@ class TranslateGroup(opt.SearchGroup):
     """The options of the search: which hypothesis of a line is its translation, and its tokens."""
 
     # fmt: off
-    exact: Annotated[bool, opt.search_option("--exact", help=
-        "stop a sentence only when no open hypothesis can still win")] = False
     ensemble: Annotated[Literal["probability", "log"] | None, opt.search_option(
         "--ensemble", metavar="MEAN", help=
         "average probabilities (probability, if not given) or log-probabilities (log)")] = None
@@ -67,16 +65,8 @@ class TranslateGroup(opt.SearchGroup):
     glossary: Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
         "terms, a tab and a translation in each line; whole words, the longest match counts; a "
         "term in lower case stands for any case")] = None
-    min_length: Annotated[int, constraint_option("--min-length", metavar="N", help=
-        "shortest output, in tokens")] = 0
     no_repeat_ngram: Annotated[int, constraint_option("--no-repeat-ngram", metavar="N", help=
         "never repeat N tokens in a row; 0 is off")] = 0
-    repetition_penalty: Annotated[float, constraint_option(
-        "--repetition-penalty", metavar="P", help=
-        "multiply log-probabilities of tokens already in the output by P")] = 1.0
-    forbid: Annotated[list[str] | None, constraint_option("--forbid", metavar="TOKEN", help=
-        "a token of the vocabulary never to output, though others may spell its text; "
-        "repeatable")] = None
 
 
 def translate(
@@ -117,7 +107,6 @@ def translate(
         search,
         with_scores=output.scores,
         prefixes=search.prefix is not None,
-        forbid=tuple(search.forbid or ()),
         sample=sampling.value(),
         alignments=output.alignment_heads or ("auto" if output.alignments else None),
     )

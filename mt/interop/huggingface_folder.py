@@ -89,9 +89,9 @@ class Search(NamedTuple):
 
 SEARCHES = {
     "no_repeat_ngram_size": Search(0, "--no-repeat-ngram"),
-    "repetition_penalty": Search(1, "--repetition-penalty"),
-    "min_length": Search(0, "--min-length"),
-    "min_new_tokens": Search(1, "--min-length"),
+    "repetition_penalty": Search(1),
+    "min_length": Search(0),
+    "min_new_tokens": Search(1),
     "forced_bos_token_id": Search(None),
     "begin_suppress_tokens": Search([]),
     "encoder_no_repeat_ngram_size": Search(0),
@@ -265,7 +265,7 @@ def left_out(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Iter
     if sequences:
         yield (
             f"{GENERATION_CONFIG}: bad_words_ids of several tokens are left out: "
-            f"{reprlib.repr(sequences)}; give --forbid WORDS to mt translate"
+            f"{reprlib.repr(sequences)}"
         )
     longest = settings["generation"].get("max_length")
     if type(longest) is int and longest < settings["max_position_embeddings"]:

@@ -3,8 +3,7 @@
 A constraint changes, in place, the log-probabilities (B, N, V) of the tokens that may follow each
 hypothesis. Forbidden tokens get -inf; the others keep the model's probability, so nothing is
 renormalised. The search applies constraints before it ends a sentence at its length limit, so no
-constraint can prevent that end. The functions take what they forbid first: `partial` makes
-constraints of them, which can be pickled for another process; those of `force_prefixes` cannot.
+constraint can prevent that end. `partial` makes one of `no_repeat_ngram`.
 
 Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, t tokens so far.
 """
@@ -28,28 +27,6 @@ class Past(NamedTuple):
 
 
 Constraint = Callable[[Tensor, Past], None]
-
-
-def forbid(tokens: list[int], log_probs: Tensor, past: Past) -> None:
-    """Forbid these tokens everywhere."""
-    log_probs[..., tokens] = -torch.inf
-
-
-def min_length(least: int, log_probs: Tensor, past: Past) -> None:
-    """Forbid eos before `least` tokens."""
-    if past.tokens.shape[2] < least:
-        log_probs[..., EOS] = -torch.inf
-
-
-def repetition_penalty(penalty: float, log_probs: Tensor, past: Past) -> None:
-    """Multiply the log-probability of tokens that the hypothesis already contains.
-
-    A `penalty` above 1 makes them less likely. Keskar et al., 2019 (CTRL), section 4.1, applied to
-    log-probabilities, which are never positive.
-    """
-    if past.tokens.shape[2]:
-        used = log_probs.gather(2, past.tokens)  # (B, N, t)
-        log_probs.scatter_(2, past.tokens, used * penalty)  # a token used twice is penalised once
 
 
 def no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:

@@ -48,7 +48,6 @@ class TorchEngine(Engine):
     model: Inference | Ensemble
     decode: DecodeConfig
     options: SearchOptions = DEFAULT_SEARCH
-    constraints: Sequence[Constraint] = ()  # those of `options`
     fused: FusedCandidates | None = field(default=None, compare=False)  # see `next_candidates`
 
     @property
@@ -99,10 +98,9 @@ class TorchEngine(Engine):
 
     def without_loops(self) -> TorchEngine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
-        no_loop: Constraint = partial(no_repeat_ngram, LOOP)
-        constraints = [*self.constraints, no_loop]
         greedy = self.decode.model_copy(update={"beam_size": 1})
-        return replace(self, decode=greedy, constraints=constraints, fused=None)
+        n = min(LOOP, self.options.no_repeat_ngram or LOOP)
+        return replace(self, decode=greedy, options=replace(self.options, no_repeat_ngram=n))
 
     def _memory_error(self) -> ConfigError:
         used = peak_memory_mb(self.device)
@@ -129,7 +127,6 @@ class TorchEngine(Engine):
             beam_size=beam_size,
             length_penalty=self.decode.length_penalty,
             n_best=self.options.n_best,
-            exact=self.options.exact,
             constraints=constraints,
             fused=self.fused,
         )
@@ -161,7 +158,8 @@ class TorchEngine(Engine):
         """Encode the sources; return the stepper, the length limits (B,) and the constraints."""
         src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
         limits = torch.from_numpy(self.limits(sources, prefixes)).to(self.device)
-        constraints = self.constraints
+        n = self.options.no_repeat_ngram
+        constraints: list[Constraint] = [partial(no_repeat_ngram, n)] if n else []
         if any(prefixes):
             constraints = [force_prefixes(prefixes, constraints)]
         return self.model.start(src, src != PAD, n_hypotheses), limits, constraints

@@ -6,11 +6,9 @@ Needs no torch.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -18,8 +16,6 @@ from mt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, DecodeConfig
-    from mt.data.tokens.tokenizer import Tokenizer
-    from mt.search.constraints import Constraint
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16", "int8"]
@@ -74,13 +70,8 @@ class SearchOptions:
     n_best: int = 1
     # Whether the scores of hypotheses are needed; without them a greedy search may be faster.
     with_scores: bool = True
-    # Continue a search until nothing in the beam can improve; see `beam_search`.
-    exact: bool = False
     prefixes: bool = False  # each output begins with a text of its own
-    min_length: int = 0  # least tokens of an output, if its limit allows
     no_repeat_ngram: int = 0  # 0: any n-gram may repeat
-    repetition_penalty: float = 1.0
-    forbid: tuple[str, ...] = ()  # tokens of the target vocabulary, `▁` for a space
     sample: Sampling | None = None
     # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
     alignments: str | None = None
@@ -99,23 +90,15 @@ class SearchOptions:
             raise ConfigError(
                 f"--split-sentences: must be auto, always or never, found {self.split_sentences!r}"
             )
-        counts = {"--min-length": self.min_length, "--no-repeat-ngram": self.no_repeat_ngram}
-        for option, value in counts.items():
-            if value < 0:
-                raise ConfigError(f"{option}: must be at least 0, found {value}; 0 switches it off")
-        if not 0 < self.repetition_penalty < math.inf:
+        if self.no_repeat_ngram < 0:
             raise ConfigError(
-                "--repetition-penalty: must be above 0 and finite, found "
-                f"{self.repetition_penalty:g}; 1 switches it off"
+                f"--no-repeat-ngram: must be at least 0, found {self.no_repeat_ngram}; 0 switches "
+                "it off"
             )
         if self.sample is not None and self.beam_size is not None:
             raise ConfigError(
                 "--sample: draws one output at a time, without a beam; "
                 "leave out --sample or --beam-size"
-            )
-        if self.sample is not None and self.exact:
-            raise ConfigError(
-                "--exact: concerns beam search, and --sample does none; leave out one of the two"
             )
 
     def decode_config(self, config: Config) -> DecodeConfig:
@@ -126,23 +109,6 @@ class SearchOptions:
         given = {key: value for key, value in values.items() if value is not None}
         decode = config.decode.model_dump() | given
         return config_from_mapping({"decode": decode}, "command line").decode
-
-    def constraints(self, tokenizer: Tokenizer) -> list[Constraint]:
-        """Return the constraints. Raises ConfigError for a token that the vocabulary lacks."""
-        from mt.search.constraints import forbid, min_length, no_repeat_ngram, repetition_penalty
-
-        constraints: list[Constraint] = []
-        if self.repetition_penalty != 1:
-            constraints.append(partial(repetition_penalty, self.repetition_penalty))
-        if self.no_repeat_ngram:
-            constraints.append(partial(no_repeat_ngram, self.no_repeat_ngram))
-        if self.forbid:
-            constraints.append(
-                partial(forbid, [_token_id(token, tokenizer) for token in self.forbid])
-            )
-        if self.min_length:
-            constraints.append(partial(min_length, self.min_length))
-        return constraints
 
 
 DEFAULT_SEARCH = SearchOptions()
@@ -179,16 +145,3 @@ class EngineOptions:
             )
         if self.engine == "torch" and self.shortlist is not None:
             raise ConfigError("--shortlist: only with --engine ctranslate2, which can use one")
-
-
-def _token_id(token: str, tokenizer: Tokenizer) -> int:
-    from mt.data.tokens.tokenizer import EOS
-
-    number = tokenizer.tgt.piece_id(token)
-    if number <= EOS:  # unk: not in the vocabulary; pad, bos and eos are not part of a text
-        tokens = " ".join(tokenizer.tgt.pieces(token)) or "nothing"
-        raise ConfigError(
-            f"--forbid: must name a token of the target vocabulary, found {token!r}; "
-            f"the tokenizer splits this text into {tokens}"
-        )
-    return number

@@ -157,7 +157,6 @@ def beam_search(
     beam_size: int,
     length_penalty: float,
     n_best: int = 1,
-    exact: bool = False,
     constraints: Sequence[Constraint] = (),
     fused: FusedCandidates | None = None,
 ) -> Hypotheses:
@@ -167,7 +166,7 @@ def beam_search(
     `beam_size` most probable hypotheses. A hypothesis that ends is finished, and its place goes to
     the next best one that does not end. A sentence is done when `beam_size` hypotheses have
     finished, or when `cannot_improve` holds. The first rule may miss a hypothesis that would have
-    finished later with a higher score; the second never does, and with `exact` it is the only rule.
+    finished later with a higher score; the second never does.
     Ties go to the hypothesis that finished first, then by rank of the parent, then by token id.
     Fewer than `n_best` are returned if vocabulary and limit allow no more.
 
@@ -178,8 +177,7 @@ def beam_search(
         # The best 2N continuations: at most N of them end, so N are left to continue.
         best = next_candidates(logits, state, at_limit, constraints, 2 * beam_size, fused)
         extend_beam(state, best, length_penalty)
-        if not exact:
-            state.done |= state.n_finished >= beam_size
+        state.done |= state.n_finished >= beam_size
         state.done |= cannot_improve(state, length_penalty, n_best)
 
     return _search(stepper, start_beams(limits, beam_size), advance, length_penalty, n_best)

@@ -166,12 +166,8 @@ def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]
         "several models": len(engine.models) > 1,
         "--sample": search.sample is not None,
         "--prefix": search.prefixes,
-        "--exact": search.exact,
         "--alignments": search.alignments is not None,
-        "--min-length": search.min_length > 0,
         "--no-repeat-ngram": search.no_repeat_ngram > 0,
-        "--repetition-penalty": search.repetition_penalty != 1,
-        "--forbid": bool(search.forbid),
     }
     missing = [name for name, given in asked.items() if given]
     reasons = [f"CTranslate2 has no {', '.join(missing)} with the same meaning"] if missing else []

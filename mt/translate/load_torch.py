@@ -58,7 +58,6 @@ def load_torch(
         members[0] if len(members) == 1 else Ensemble(members, options.ensemble or "probability"),
         search.decode_config(first.config),
         search,
-        search.constraints(first.tokenizer),
     )
     if large and not searches and can_compile(device):
         engine = with_fused_candidates(engine, first.tokenizer.tgt.size, report)
@@ -102,7 +101,7 @@ def with_fused_candidates(
     engine: TorchEngine, vocab_size: int, report: Callable[[str], None]
 ) -> TorchEngine:
     """Return an engine that chooses tokens by compiled code, if its search and the device can."""
-    if engine.options.sample is not None or engine.constraints:
+    if engine.options.sample is not None or engine.options.no_repeat_ngram:
         return engine
     fused = compile_for(engine.device, engine.decode.beam_size, vocab_size, report)
     return replace(engine, fused=fused)

@@ -213,7 +213,6 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
         (lambda run: package.load([]), "no model"),
         (lambda run: package.load(run, workers=0), "workers|1|0"),
         (lambda run: package.load(run, with_scores=False), "with_scores"),
-        (lambda run: package.load(run, forbid="a"), "forbid|list"),
         (lambda run: package.load(run, sample=True), "sample|mt.Sampling"),
         (lambda run: list(package.load(run).translate("drei")), "lines|list"),
         (lambda run: list(package.load(run).translate(["a", None])), "line 2|None"),

@@ -165,7 +165,6 @@ def test_text_and_folders_are_utf8(
     monkeypatch.chdir(tmp_path)
     for arguments, name in [
         (("train", "-c", "tiny", "--run-dir", "BAD"), "--run-dir"),
-        (("translate", "-m", "RUN", "--forbid", "BAD"), "--forbid"),
         (("translate", "-m", "RUN", "-m", "BAD"), "--model"),
         (("inspect", "tokens", "-m", "RUN", "BAD"), "SENTENCE"),
         (("inspect", "attention", "-m", "RUN", "BAD"), "SENTENCE"),

@@ -29,8 +29,9 @@ PAGES = sorted(
 PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN2?|OUT2?|HOST|RUN|wmt\d+)\b")
 # First words of lines that are for other programs than mt.
 OTHERS = {
-    "awk", "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf", "libretranslate",
-    "mtdata", "paste", "pip", "python", "sbatch", "shuf", "source", "squeue", "tail", "torchrun",
+    "awk", "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf",
+    "libretranslate", "mtdata", "paste", "pip", "python", "sbatch", "shuf", "source",
+    "squeue", "tail", "torchrun",
 }  # fmt: skip
 DOCUMENTS = {
     "film.srt": "1\n00:00:01,000 --> 00:00:02,000\neins zwei\n",

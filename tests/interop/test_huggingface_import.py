@@ -225,7 +225,7 @@ def test_a_search_that_generation_config_asks_for_is_kept_or_named(
         ("tokens that are never chosen, as generation_config.json says: 1",),
         ("no_repeat_ngram_size 3 is left out; give --no-repeat-ngram 3 to mt translate",),
         ("forced_bos_token_id 7 is left out",),
-        ("bad_words_ids of several tokens are left out: [[31, 32]]", "--forbid"),
+        ("bad_words_ids of several tokens are left out: [[31, 32]]",),
         ("max_length 40 is left out", "decode.max_len_factor"),
     ):
         assert says(report, *parts)

@@ -11,8 +11,7 @@ from conftest import Mt, lines_of, refused, write_lines
 from messages import raises_saying, says
 
 from mt.errors import ConfigError
-from mt.search.options import EngineOptions, SearchOptions
-from mt.translate.load import load_engine
+from mt.search.options import EngineOptions
 
 LINES = 40
 
@@ -38,46 +37,11 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
     return translate
 
 
-def test_forbidden_tokens_are_in_no_output_of_the_n_best(
-    tiny_run: Path, text: Path, mt: Mt
-) -> None:
-    def tokens(*forbidden: str) -> list[str]:
-        loaded = load_engine(
-            SearchOptions(beam_size=5, n_best=5, forbid=forbidden),
-            EngineOptions(models=[tiny_run], precision="fp32", engine="torch"),
-        )
-        tokenizer = loaded.tokenizer
-        sources = tokenizer.src.encode(lines_of(text))
-        hypotheses = loaded.engine.search([ids for ids in sources if ids])
-        assert max(map(len, hypotheses)) == 5
-        rows = [row.tokens for n_best in hypotheses for row in n_best]
-        return [token for row in rows for token in tokenizer.tgt.pieces_of(list(row))]
-
-    free = tokens()
-    first, second = sorted(set(free), key=free.count)[-2:]
-    assert free.count(first) > 5
-    assert not {first, second} & set(tokens(first, second))
-    options = ["-m", tiny_run, text, "--forbid", first, "--forbid", second]
-    assert mt("translate", *options).out != mt("translate", "-m", tiny_run, text).out
-
-
 def test_no_ngram_repeats(translated: Callable[..., list[str]]) -> None:
     free = [line.split() for line in translated("--beam-size", 1)]
     assert any(len(words) != len(set(words)) for words in free)
     for words in (line.split() for line in translated("--beam-size", 1, "--no-repeat-ngram", 1)):
         assert len(words) == len(set(words))
-    assert translated("--beam-size", 1, "--repetition-penalty", 50) != [
-        " ".join(words) for words in free
-    ]
-
-
-def test_outputs_have_the_minimum_length(translated: Callable[..., list[str]]) -> None:
-    ended = translated("--beam-size", 2, "--min-length", 9, "--scores")
-    assert [line.split("\t")[1] == "" for line in ended] == [number == 7 for number in range(LINES)]
-    short, long = (
-        sum(map(len, translated("--beam-size", 2, *more))) for more in ((), ("--min-length", 12))
-    )
-    assert long >= short
 
 
 def test_outputs_begin_with_their_prefix(
@@ -129,10 +93,7 @@ def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None
 
 def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
     for options, parts in [
-        ("--min-length -1", "--min-length|at least 0|-1|0 switches it off"),
         ("--no-repeat-ngram -2", "--no-repeat-ngram|at least 0|-2|0 switches it off"),
-        ("--repetition-penalty 0", "--repetition-penalty|above 0|found 0|1 switches it off"),
-        ("--repetition-penalty nan", "--repetition-penalty|finite|nan|1 switches it off"),
         ("--sample --temperature 0", "--temperature|0.001 to 1000|found 0|--top-k 1"),
         ("--sample --temperature inf", "--temperature|0.001 to 1000|found inf"),
         ("--workers 1000000", "--workers|at most|1,000,000|fastest"),
@@ -141,13 +102,9 @@ def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
         ("--sample --top-p 1.5", "--top-p|at most 1|found 1.5|1 allows all"),
         ("--top-k 5 --seed 3", "--top-k, --seed|only with --sample|add --sample"),
         ("--sample --beam-size 2", "--sample|without a beam|leave out"),
-        ("--sample --exact", "--exact|--sample|leave out one"),
         ("--column 2", "--column|--format tsv|found text|leave out"),
         ("--format tsv --field x", "--field|--format jsonl|found tsv|leave out"),
         ("--ensemble log", "--ensemble|several models|found one|--model"),
-        ("--forbid </s>", "--forbid|target vocabulary|'</s>'|splits this text into"),
-        ("--forbid ''", "--forbid|target vocabulary|''|splits this text into nothing"),
-        ("--forbid Donaudampfschiff", "--forbid|'Donaudampfschiff'|splits this text into ▁"),
     ]:
         said = refused(mt("translate", "-m", tiny_run, text, *shlex.split(options)))
         assert says(said, *parts.split("|"))

@@ -93,7 +93,6 @@ def run_beams(
         "beam_size": size,
         "length_penalty": alpha,
         "n_best": n_best,
-        "exact": more.get("exact", False),
     }
     found = beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options)
     return list(found), stepper
@@ -110,9 +109,8 @@ def beams(
     alpha: float = 0.0,
     n_best: int = 1,
     vocab: int = 7,
-    exact: bool = False,
 ) -> list[Hypothesis]:
-    return run_beams([model], [limit], size, alpha, n_best, vocab=vocab, exact=exact)[0][0]
+    return run_beams([model], [limit], size, alpha, n_best, vocab=vocab)[0][0]
 
 
 def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:

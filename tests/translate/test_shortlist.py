@@ -94,8 +94,8 @@ def test_a_file_that_is_no_shortlist_of_the_model(
             message = refused(mt(*arguments, "--engine", engine, "--shortlist", path))
             assert says(message, "--shortlist", path, *parts, "mt export")
     path.write_text(f"\t{piece}\n", encoding="utf-8")
-    message = refused(mt(*arguments, "--shortlist", path, "--min-length", 2))
-    assert says(message, "--shortlist", "only CTranslate2", "no --min-length", "leave it out")
+    message = refused(mt(*arguments, "--shortlist", path, "--no-repeat-ngram", 2))
+    assert says(message, "--shortlist", "only CTranslate2", "no --no-repeat-ngram", "leave it out")
 
 
 def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

@@ -130,10 +130,7 @@ def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
     """Workers that are not forked receive it as bytes."""
-    constraints: dict[str, Any] = {"min_length": 2, "no_repeat_ngram": 3, "forbid": ("▁t",)}
-    search = SearchOptions(
-        n_best=2, repetition_penalty=1.5, sample=Sampling(top_k=5), **constraints
-    )
+    search = SearchOptions(n_best=2, no_repeat_ngram=3, sample=Sampling(top_k=5))
     options = EngineOptions(models=[tiny_run], engine="torch", precision=precision, workers=1)
     loaded = load_engine(search, options)
     engine = pickle.loads(pickle.dumps(loaded.engine))
@@ -282,7 +279,7 @@ def test_a_large_text_is_translated_by_compiled_code(
     assert outputs(compiled=True) == expected
     assert graphs.frame_count == 1  # for the trial and for all steps
     torch._dynamo.reset()
-    outputs(compiled=False, min_length=2)
+    outputs(compiled=False, no_repeat_ngram=2)
 
 
 def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
