@@ -16,6 +16,8 @@ REMOVED = {
     "mt config import": "0.3.0: write data.stages by hand: data/README.md has an example",
     "mt data get": "0.4.0: run mtdata get, as data/README.md says",
     "mt data split": "0.4.0: data.valid: {split: N} in a config holds a set out",
+    "mt data stats --cleaning": "0.4.0: mt data clean prints its report",
+    "mt data stats --html": "0.4.0: the table and --json have what the page had",
     "mt data view": "0.3.0: mt data stats and mt data clean --rejected show pairs",
     "mt distill --student same": "0.3.0: mt/training/README.md says how to train a model further",
     "mt diversify": "0.3.0: mt distill and mt backtranslate write a corpus each",

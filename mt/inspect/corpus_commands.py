@@ -7,7 +7,6 @@ from typing import Annotated
 
 from mt.cli import options as opt
 from mt.cli.console import print_result
-from mt.errors import ConfigError
 
 
 def stats(
@@ -20,11 +19,6 @@ def stats(
         "identify the language of all lines, not of 1,000 in 10,000")] = False,
     as_json: Annotated[bool, opt.output_option(
         "--json", help="print the statistics as JSON")] = False,
-    html: Annotated[Path | None, opt.output_option("--html", metavar="FILE", help=
-        "also write them as a page, with histograms; completely or not at all")] = None,
-    cleaning: Annotated[Path | None, opt.output_option("--cleaning", metavar="REPORT", help=
-        "what mt data clean --json printed: the page shows what each rule rejected, with "
-        "examples")] = None,
     workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
         "processes (default: one per core)")] = None,
 ) -> None:  # fmt: skip
@@ -37,9 +31,7 @@ def stats(
     \b
     mt data stats web.de web.en news.tmx
     mt data stats corpus/train --langs de-en --tokenizer runs/base
-    mt data stats --config base.yaml --html corpora.html
-    mt data clean web.de web.en -o clean --json > report.json
-    mt data stats web.de web.en --html web.html --cleaning report.json
+    mt data stats --config base.yaml --json
     """
     import json
 
@@ -47,23 +39,14 @@ def stats(
     from mt.cleaning.plan import plan_of
     from mt.inspect.corpus_statistics import count_corpora, meter_of
     from mt.inspect.corpus_table import statistics_of, statistics_text
-    from mt.inspect.pictures import check_replaceable, save_file
-    from mt.report.corpus_page import GENERATOR, make_corpus_page, read_cleaning_report
     from mt.runs.model_folder import open_tokenizer
     from mt.runtime.machine import usable_cores
 
     data = data_to_clean(corpora.value(), against or [], [])
-    if cleaning is not None and html is None:
-        raise ConfigError(f"--cleaning {cleaning}: is shown on a page only; give --html FILE")
-    if html is not None:
-        check_replaceable(html, GENERATOR, "--html")
-    report = read_cleaning_report(cleaning) if cleaning is not None else None
     plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
     opened = open_tokenizer(tokenizer, "--tokenizer") if tokenizer is not None else None
     meter, notes = meter_of(plan, opened, every_line)
     with stage_progress() as progress:
         counts, damage = count_corpora(plan, meter, workers or usable_cores(), progress)
     values = statistics_of(plan, meter, counts, [*notes, *damage])
-    if html is not None:
-        save_file(html, make_corpus_page(values, report), "--html")
     print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))

@@ -23,9 +23,8 @@ def report(
 ) -> None:  # fmt: skip
     """Make one HTML page about a run, also one in progress.
 
-    It shows curves, scores with confidence intervals, sentences with their attention, data and
-    leaks, settings, machine, and the command that reproduces the run. Of several runs, curves lie
-    over each other and scores are compared with the first run's.
+    It shows curves, scores with confidence intervals, sentences with their attention, and settings.
+    Of several runs, curves lie over each other and scores are compared with the first run's.
 
     \b
     mt report runs/base

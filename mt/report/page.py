@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,17 @@ from markupsafe import Markup
 
 from mt.config.schema import Config
 from mt.inspect.pictures import N_SERIES
-from mt.report.corpora import read_corpora
 from mt.report.curves import draw_curves
-from mt.report.provenance import commands_of, differing_keys, duration, notable_lines, status_of
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
 from mt.report.scores import compare, read_perturbed, score_run, translate_again
 from mt.report.sentences import choose_sentences, most_changed
-from mt.terminal import printable, say
+from mt.terminal import printable
 
 TEMPLATE = "page.html.jinja"
 STYLE = "page.css"
 GENERATOR = "mt report"  # stands in the head of every page
-# Pairs from which on reading the training data takes so long that it is said.
-LARGE = 500_000
+# Keys that say which data is used; between runs, not as a difference from the defaults.
+DATA_KEYS = ("data.root", "data.train", "data.valid", "data.test")
 
 
 def make_page(
@@ -47,13 +45,20 @@ def make_page(
     if translate:
         for run in runs:
             translate_again(run)
-    now = datetime.now()  # without a zone, as in the log
-    chapters = [_chapter(run, n_sentences, now) for run in runs]
+    chapters = [_chapter(run, n_sentences) for run in runs]
     pictures, thinned = draw_curves(runs)
     configs = [run.config for run in runs if run.config is not None]
-    return render_page(
-        TEMPLATE,
-        generator=GENERATOR,
+    folder = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Everything is escaped, but what the template says is an SVG of ours.
+    environment.filters |= {"safe_svg": Markup, "duration": duration, "large_number": large_number}
+    page = environment.get_template(TEMPLATE).render(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
@@ -62,53 +67,28 @@ def make_page(
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),
         n_series=N_SERIES,
-    )
-
-
-def render_page(template: str, **values: Any) -> str:
-    """Fill in a template: everything is escaped, but what the template says is an SVG of ours.
-
-    The template also gets the style, and the time as `made`.
-    """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"safe_svg": Markup, "duration": duration, "large_number": large_number}
-    style = Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8"))
-    page = environment.get_template(template).render(
-        **values, style=style, made=f"{datetime.now():%Y-%m-%d %H:%M}"
+        style=Markup((folder / STYLE).read_text(encoding="utf-8")),
+        made=f"{datetime.now():%Y-%m-%d %H:%M}",
     )
     # Half of a surrogate pair cannot be written as UTF-8.
     return printable(page).encode("utf-8", "replace").decode("utf-8")
 
 
-def _chapter(run: RunSummary, n_sentences: int, now: datetime) -> dict[str, Any]:
+def _chapter(run: RunSummary, n_sentences: int) -> dict[str, Any]:
     """The values of the page about one run, by the names that the template uses."""
     sentences = choose_sentences(run, n_sentences)
     scores = score_run(run)
     speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]
     speed = round(statistics.median(speeds)) if speeds else None
-    pairs: Any = run.manifest.get("pairs")
-    if isinstance(pairs, int) and pairs > LARGE:
-        say(f"{run.label}: reading the training data, to compare it and count leaks")
-    typed, again = commands_of(run)
     tests = [score for score in scores if score.name != VALIDATION]
     return {
         "run": run,
-        "status": status_of(run, now),
+        "most": run.manifest.get("max_steps") or (run.config and run.config.train.max_steps),
         "headline": [*tests[:2], *(score for score in scores if score.name == VALIDATION)],
         "scores": scores,
         "history": most_changed(run),
         "sentences": sentences,
-        "corpora": read_corpora(run),
         "differences": differing_keys([Config(), run.config]) if run.config else {},
-        "typed": typed,
-        "again": again,
-        "notable": notable_lines(run),
         "speed": speed,
     }
 
@@ -119,3 +99,51 @@ def large_number(count: int) -> str:
         if count >= 0.9995 * size:  # 999,999 is 1 M, not 1e+03 k
             return f"{count / size:.3g} {letter}"
     return str(count)
+
+
+def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[str, list[str]]:
+    """The keys whose values differ, with the value of each config."""
+    trees: list[Mapping[str, Mapping[str, Any]]] = [
+        config.model_dump(mode="json") for config in configs
+    ]
+    differing = {}
+    for section, keys in trees[0].items() if trees else ():
+        for name in keys:
+            key = f"{section}.{name}"
+            values = [tree[section][name] for tree in trees]
+            is_shown = with_data or key not in DATA_KEYS
+            if key != "run.dir" and is_shown and any(value != values[0] for value in values):
+                shown = [_shown(key, value) for value in values]
+                whole = list(map(str, values))
+                differing[key] = shown if len(set(shown)) == len(set(whole)) else whole
+    return differing
+
+
+def _shown(key: str, value: Any) -> str:
+    if key in DATA_KEYS and key != "data.root":
+        sources = value if isinstance(value, list) else [value] if value else []
+        return ", ".join(str(source["path"] or source["src"]) for source in sources) or "none"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown("", entry) for entry in value) + "]"
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def duration(seconds: float) -> str:
+    """`1 h 52 min`, `48 s`."""
+    if not math.isfinite(seconds):  # of a damaged line
+        return "–"
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02} min"
+    return f"{hours / 24:.1f} days"

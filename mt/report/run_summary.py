@@ -1,4 +1,4 @@
-"""Read a run directory: config, manifest, metrics, log, samples and outputs, whatever is there.
+"""Read a run directory: config, manifest, metrics, samples and outputs, whatever is there.
 
 A run may be in progress, interrupted or damaged. What is missing or cannot
 be read becomes a remark on the page, never an error.
@@ -38,15 +38,13 @@ FIGURES = (
     "step", "seconds", "nll", "grad_norm", "lr", "tokens_per_second", "waiting", "skipped",
     "memory_mb",
 )  # fmt: skip
-# Of a log that has grown for weeks, the part that is read: its end.
-LOG_BYTES = 4_000_000
 # Sentences read of a file of outputs.
 MAX_SENTENCES = 50_000
 # The name of the validation set among the sets that are scored.
 VALIDATION = "validation"
 NOT_KEPT = (
     "The outputs behind the scores were not kept: there are no confidence "
-    " intervals, scores by length or sentences. --translate makes them again with the "
+    "intervals or sentences. --translate makes them again with the "
     "best checkpoint."
 )
 
@@ -103,7 +101,6 @@ class RunSummary:
     config: Config | None
     manifest: dict[str, Any]
     metrics: Metrics
-    log: list[str]
     samples: dict[int, list[Sentence]]  # by update
     tests: list[RecordedScore]
     valid: RecordedScore | None  # the best validation
@@ -140,8 +137,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     if not all(test.sentences for test in tests or ([valid] if valid else [])):
         remarks.append(NOT_KEPT)
     samples = read_samples(folder)
-    log = _read_log(folder / LOG)
-    return RunSummary(folder, label, config, manifest, metrics, log, samples, tests, valid, remarks)
+    return RunSummary(folder, label, config, manifest, metrics, samples, tests, valid, remarks)
 
 
 def scored_texts(data: DataPlan) -> dict[str, Corpus]:
@@ -178,13 +174,13 @@ def require_run(folder: Path) -> None:
 def _read_config(folder: Path, remarks: list[str]) -> Config | None:
     path = folder / CONFIG
     if not path.is_file():
-        remarks.append(f"There is no {CONFIG}: settings and data are not shown.")
+        remarks.append(f"There is no {CONFIG}: settings are not shown.")
         return None
     try:
         return load_config(str(path)).config
     except (MtError, OSError, ValueError) as error:
         reason = first_line(error)
-        remarks.append(f"{CONFIG} cannot be read, so settings and data are not shown: {reason}")
+        remarks.append(f"{CONFIG} cannot be read, so settings are not shown: {reason}")
         return None
 
 
@@ -195,7 +191,7 @@ def _read_manifest(folder: Path, remarks: list[str]) -> dict[str, Any]:
         reason = "the file is missing"
     except (OSError, ValueError) as error:
         reason = str(error)
-    remarks.append(f"{MANIFEST}: command, hardware and versions are not known, {reason}.")
+    remarks.append(f"{MANIFEST}: parameters, pairs and device are not known, {reason}.")
     return {}
 
 
@@ -221,18 +217,6 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
         count = f"{unreadable - last_is_bad:,}"
         remarks.append(f"{count} lines of {METRICS} cannot be read, and are left out.")
     return metrics
-
-
-def _read_log(path: Path) -> list[str]:
-    """The lines of `train.log`; of a very long one, those at the end."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - LOG_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [line for line in text.split("\n") if line]
 
 
 def _recorded(name: str, line: Mapping[str, Any], sentences: list[Sentence]) -> RecordedScore:

@@ -1,25 +1,24 @@
-"""Final scores with confidence intervals, by source length, and runs against each other."""
+"""Final scores with confidence intervals, and runs against each other."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mt.config.data_schema import DataConfig
-from mt.config.plan import plan_data
+from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import Config
 from mt.data.reading.corpus import local_files
 from mt.errors import DataError, MtError, first_line
 from mt.evaluation.bleu_tokenizer import fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import Score
 from mt.evaluation.perturb import CHANGES, PLAIN
 from mt.evaluation.significance import RESAMPLES, SEED
-from mt.evaluation.slices import by_length
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
-from mt.report.corpora import located
 from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_texts
 from mt.runs.outputs import Sentence
 from mt.terminal import say
@@ -28,8 +27,6 @@ from mt.training.validation import as_sentences, read_text, valid_language
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
 MAX_RESAMPLED = 10_000
-# A set with fewer lines is not cut into slices.
-LEAST_SLICED = 20
 
 
 @dataclass
@@ -41,7 +38,6 @@ class ScoredSet:
     sentences: list[Sentence]  # empty if they are not known
     bleu: SystemScore
     chrf: SystemScore | None = None
-    slices: list[tuple[str, int, float, float]] = field(default_factory=list)
     note: str = ""
 
     @property
@@ -91,6 +87,18 @@ def translate_again(run: RunSummary) -> None:
         run.remarks = [remark for remark in run.remarks if remark != NOT_KEPT]
 
 
+def located(config: Config, manifest: Mapping[str, Any]) -> DataPlan:
+    """The plan of a run's data with paths that start where they did when it was trained."""
+    data = plan_data(config.data)
+    cwd = manifest.get("cwd")
+    if data.root.is_absolute() or not isinstance(cwd, str) or Path.cwd() == Path(cwd):
+        return data
+    here = [path for text in data.named for path in local_files(text.source, data.root)[:1]]
+    if here and all(path.exists() for path in here):
+        return data
+    return replace(data, root=Path(cwd) / data.root)
+
+
 def score_run(run: RunSummary) -> list[ScoredSet]:
     """The scores of the test sets and of the best validation.
 
@@ -114,10 +122,9 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
     if not scored.sentences:
         return scored
     n_lines = len(scored.sentences)
-    slicings = [by_length([src for src, _ in scored.texts])] if n_lines >= LEAST_SLICED else []
     n_resamples = RESAMPLES if n_lines <= MAX_RESAMPLED else None
     settings = Settings(METRICS, tokenize, n_resamples)
-    data = EvaluationSet("", [[ref for _, ref in scored.texts]], slicings=slicings)
+    data = EvaluationSet("", [[ref for _, ref in scored.texts]])
     try:
         bleu, chrf = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
@@ -131,12 +138,6 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
         scored.note = f"the training recorded BLEU {recorded.bleu:.2f}"
     elif n_resamples is None:
         scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
-    for slicing in slicings:
-        values = zip(bleu.slices[slicing.by], chrf.slices[slicing.by], strict=True)
-        scored.slices = [
-            (part.label, len(part.lines), *pair)
-            for part, pair in zip(slicing.slices, values, strict=True)
-        ]
     return scored
 
 

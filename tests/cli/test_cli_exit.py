@@ -229,7 +229,6 @@ def test_a_name_that_is_too_long_is_one_message(
         "data clean --config CONFIG -o {}.tsv",
         "data clean --config CONFIG -o out --rejected {}.tsv",
         "data clean --config CONFIG -o out --work {}",
-        "data stats --config CONFIG --html {}.html",
         "data prepare --config CONFIG --run-dir {}",
         "train --config CONFIG --run-dir {}",
         "train --config {}.yaml",

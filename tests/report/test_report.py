@@ -15,10 +15,8 @@ from conftest import Mt, lines_of, metrics_of, refused
 from messages import says
 from run_folders import HOSTILE, SCRIPT, hostile_run, train_line, write_run
 
-from mt.report.corpora import read_corpora
 from mt.report.curves import INTERVALS, thin
 from mt.report.page import make_page
-from mt.report.run_summary import read_run
 
 
 class Page(HTMLParser):
@@ -91,57 +89,13 @@ def test_the_page_has_the_scores_with_intervals(page: Page, tiny_run: Path) -> N
     for bleu in (test["bleu"], best):
         assert re.search(rf"{bleu:.2f} ± \d+\.\d\d", page.text)
     assert test["signature"] in page.text
-    assert "finished" in page.text
     assert "200 of 200 updates" in page.text
 
 
-def test_the_page_says_what_was_trained(page: Page, tiny_run: Path) -> None:
-    manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
-    for name, record in manifest["data"].items():
-        assert name in page.text
-        assert f"{record['lines']:,} unchanged {record['sha256'][:16]}" in page.text
+def test_the_page_says_what_was_trained(page: Page) -> None:
     assert "model.d_model 512 32" in page.text
     assert "optim.schedule" not in page.text, "as in base.yaml"
-    assert manifest["processor"] in page.text
-    assert manifest["packages"]["torch"] in page.text
-    assert f"mt train --config {tiny_run / 'config.yaml'}" in page.text
     assert "No update was skipped." in page.text
-
-
-def test_fetched_corpora_have_their_licence_and_citation(copied_run: Path) -> None:
-    path = copied_run / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    del manifest["history"]  # as mt 0.3.0 wrote it
-    corpus = {"name": "Digits", "version": "v2", "languages": ["de", "en"], "url": ["https://a"]}
-    corpus |= {"source": "opus:Digits/v2"}
-    corpus |= {"licence": "CC-BY & <b>", "fetched": "2026-11-23", "citation": "A. Author"}
-    corpora = [{**corpus, "changed": []}, 5, {**corpus, "changed": ["corpus.de"]}]  # 5: damaged
-    path.write_text(json.dumps(manifest | {"corpora": corpora}))
-    text = Page(make_page([copied_run])).text
-    row = "Digits v2, de-en CC-BY & <b> 2026-11-23"
-    assert says(text, "Corpora behind the model", f"{row} as fetched A. Author")
-    assert says(text, f"{row} changed since it was fetched: corpus.de A. Author")
-    assert says(text, "History", f"{copied_run.name} 1–200 new weights Digits; Digits")
-
-
-def test_leaks_are_counted(copied_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
-    run, corpus = copied_run, tmp_path / "corpus"
-    shutil.copytree(tiny_corpus, corpus)
-    assert [leak["sources"] for leak in read_corpora(read_run(run, ""))["leaks"]] == [0, 0]
-    for name in ("config.yaml", "manifest.json"):
-        text = (run / name).read_text(encoding="utf-8")
-        (run / name).write_text(text.replace(str(tiny_corpus), str(corpus)), encoding="utf-8")
-    src = lines_of(corpus / "test.src")
-    tgt = lines_of(corpus / "test.tgt")
-    with (corpus / "train.src").open("a") as sources, (corpus / "train.tgt").open("a") as targets:
-        sources.write(f"{src[0]}\n  {src[1]} \n{src[2]}\n")
-        targets.write(f"{tgt[0]}\nanother\n\n")
-    corpora = read_corpora(read_run(run, ""))
-    valid, test = corpora["leaks"]
-    expected = {"sentences": 40, "sources": 3, "pairs": 1, "examples": src[:3]}
-    assert (valid["sources"], test) == (0, {"name": test["name"], **expected})
-    states = {Path(file["name"]).name: file["state"] for file in corpora["files"]}
-    assert (states["test.src"], states["train.src"]) == ("unchanged", "changed since")
 
 
 def test_sentences_with_attention(page: Page, html: str) -> None:
@@ -174,7 +128,6 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "nan" not in page.text.split()
     stage = "data.stages[1] began after update 20, at a dotted line; an epoch has 60 + < sentences"
     assert stage in page.text
-    assert "Leaks were not counted: there is no validation or test set" in page.text
     assert "Attention is not shown" in page.text
     assert len(html) < 400_000
 
@@ -184,14 +137,14 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     run = write_run(tmp_path / "new")
     page = Page(make_page([run]))
     assert "Nothing has been scored yet." in page.text
-    assert page.text.count("not recorded") == 8
+    assert page.text.count("not recorded") == 6
     (run / "metrics.jsonl").unlink()
     (run / "manifest.json").write_text("[1", encoding="utf-8")
     (run / "config.yaml").write_text("model: {d_modle: 3}", encoding="utf-8")
     page = Page(make_page([run]))
     assert "no update has been logged" in page.text
     assert "d_modle" in page.text
-    assert "manifest.json: command, hardware and versions are not known" in page.text
+    assert "manifest.json: parameters, pairs and device are not known" in page.text
 
 
 def test_sets_whose_outputs_are_gone_are_translated_again(tiny_run: Path, tmp_path: Path) -> None:

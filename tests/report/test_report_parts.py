@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +13,14 @@ from run_folders import train_line, write_run
 from mt.config.plan import plan_data
 from mt.files import sha256_of
 from mt.report import scores
-from mt.report.corpora import located, read_corpora
-from mt.report.page import large_number
-from mt.report.provenance import commands_of, differing_keys, duration, notable_lines, status_of
+from mt.report.page import differing_keys, duration, large_number
 from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run
-from mt.report.scores import compare, score_run, tokenizer_of
+from mt.report.scores import compare, located, score_run, tokenizer_of
 from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
-
-NOW = datetime(2026, 11, 22, 12, 0, 0)
 
 
 def run_of(folder: Path, **content: Any) -> RunSummary:
     return read_run(write_run(folder, **content), folder.name)
-
-
-def test_the_status_is_read_from_the_end_of_the_log(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run", train=[train_line(20)], config={"train": {"max_steps": 40}})
-    for lines, word, detail in [
-        (["11:00:00 all 40 updates are done; model: x"], "finished", "20 of 40 updates"),
-        (["11:00:00 no better validation in the last 3, at"], "finished early", "20 of 40"),
-        (["11:00:00 stopped by SIGINT after update 20; run"], "interrupted", "by SIGINT after 20"),
-        (["11:00:00 training gave up at update 20: x"], "diverged", "20 of 40 updates"),
-        (["11:59:30 step 20 | epoch 0"], "running", "10 s left, last log line 30 seconds ago"),
-        (["09:00:00 step 20 | epoch 0"], "not finished", "last log line 3 hours ago"),
-        # Resumed after it was stopped.
-        (["10:00:00 stopped by SIGINT", "11:59:00 run directory r on CPU"], "running", "20 of 40"),
-        ([], "unknown", "20 of 40 updates"),
-    ]:
-        run.log = [f"2026-11-22 {line}" for line in lines]
-        status, details = status_of(run, NOW)
-        assert status.startswith(word)
-        assert detail in details
-
-
-def test_the_length_of_a_run_in_epochs_is_that_of_its_manifest(tmp_path: Path) -> None:
-    epochs = {"train": {"max_steps": 40, "max_epochs": 1.0}}
-    for name, manifest, told in (("a", {"max_steps": 25}, "of 25"), ("b", {}, "of 40")):
-        run = run_of(tmp_path / name, train=[train_line(20)], config=epochs, manifest=manifest)
-        run.log = ["2026-11-22 11:00:00 stopped by SIGINT"]
-        assert told in status_of(run, NOW)[1]
-
-
-def test_the_command_can_be_typed_again(tmp_path: Path) -> None:
-    module = ["/x/mt/__main__.py", "train"]
-    settings = [word for i in range(8) for word in ("--set", f"model.d_ff={i}")]
-    wrapped = " \\\n".join(["mt train", *(f"    --set model.d_ff={i}" for i in range(8))])
-    for number, (manifest, typed) in enumerate([
-        ({"command": ["/v/bin/mt", "train", "-c", "a b.yaml"]}, "mt train -c 'a b.yaml'"),
-        ({"command": module, "cwd": "/d"}, "cd /d\npython -m mt train"),
-        ({"command": module, "processes": 4}, "torchrun --nproc-per-node=4 -m mt train"),
-        ({"command": ["mt", "train", *settings]}, wrapped),
-        ({"command": "mt train"}, ""),
-        ({}, ""),
-    ]):  # fmt: skip
-        run = run_of(tmp_path / f"{number}", manifest=manifest)
-        assert commands_of(run)[0] == typed
-        assert commands_of(run)[1].startswith("mt train --config ")
 
 
 def outputs_of(*triples: tuple[str, str, str]) -> list[dict[str, Any]]:
@@ -189,8 +140,6 @@ def test_relative_data_is_found_where_the_run_was_trained(
     assert run.config is not None
     monkeypatch.chdir(tmp_path / "now")
     assert located(run.config, run.manifest).root == tmp_path / "then"
-    files = {file["name"]: file["state"] for file in read_corpora(run)["files"]}
-    assert files == {"a.de": "unchanged", "a.en": "unchanged"}
     for name in ("a.de", "a.en"):
         (tmp_path / "now" / name).write_text("x\n")
     assert located(run.config, run.manifest).root == Path()
@@ -205,10 +154,7 @@ def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:
     assert run.metrics.last_step == 20
 
 
-def test_small_things(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run")
-    run.log = ["x 10:00:00 step 5", "x 10:00:01 warning: odd", "x resuming after 3"]
-    assert notable_lines(run) == run.log[1:]
+def test_small_things() -> None:
     assert tokenizer_of("nrefs:1|tok:13a|smooth:exp") == "13a"
     assert tokenizer_of("nrefs:1|tok:ja-mecab-0.996-IPA|smooth:exp") == "ja-mecab"
     assert tokenizer_of("") == "13a"
