@@ -46,11 +46,14 @@ REMOVED = {
     "optim.simcut": "0.3.0: it gained nothing; model.dropout regularises",
     "optim.simcut_p": "0.3.0, with optim.simcut",
     "tokenizer.sampling_alpha": "0.3.0: it lost BLEU; data.augment varies the text",
+    "train.comet_model": "0.4.0, with train.metric: comet",
     "train.freeze": "0.4.0: general text in data.train keeps what a model knew",
+    "train.metric: comet": "0.4.0: mt evaluate --metrics comet compares checkpoints",
 }
 OFF: dict[str, Any] = {
     "optim.optimizer": "adamw",
     "optim.rdrop": 0.0,
+    "train.comet_model": None,
     "train.freeze": [],
 }
 # fmt: on

@@ -417,15 +417,6 @@ def _peak(optim: OptimConfig) -> Iterator[Fault]:
         )
 
 
-def _comet(train: TrainConfig) -> Iterator[Fault]:
-    if train.metric == "comet" and train.comet_model is None:
-        yield Fault(
-            ["train.comet_model", "train.metric"],
-            "must name the folder of a COMET model, because train.metric is comet, found null; "
-            "nothing is downloaded",
-        )
-
-
 def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
     if train.new_vocabulary and train.init_from is None:
         yield Fault(
@@ -438,5 +429,5 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
 _CHECKS: tuple[Callable[..., Iterator[Fault]], ...] = (
     _heads, _positions, _longest_pair, _cases, _names, _shares, _stages, _languages, _tags,
     _sides, _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _new_vocabulary,
-    _comet, _kept_vocabulary,
+    _kept_vocabulary,
 )  # fmt: skip

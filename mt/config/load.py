@@ -117,12 +117,13 @@ def config_from_mapping(mapping: Mapping[str, Any], where: str) -> Config:
 
 def config_of_model(mapping: Mapping[str, Any], where: str) -> Config:
     """Validate the config that a model was trained with, without removed keys of its training."""
-    kept = {
-        section: {key: value for key, value in values.items() if f"{section}.{key}" not in REMOVED}
-        if section in ("optim", "train")
-        else values
-        for section, values in mapping.items()
-    }
+    kept = dict(mapping)
+    for section in kept.keys() & {"optim", "train"}:
+        kept[section] = {
+            key: value
+            for key, value in kept[section].items()
+            if REMOVED.keys().isdisjoint([f"{section}.{key}", f"{section}.{key}: {value}"])
+        }
     return config_from_mapping(kept, where)
 
 

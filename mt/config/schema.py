@@ -42,7 +42,7 @@ from mt.config.values import (
 
 RECIPE = "shipped config, such as small.yaml, that sets the keys a file leaves out"
 _CHOSEN = "mt.config.auto chooses a number"
-Metric = Literal["bleu", "chrf", "nll", "comet"]
+Metric = Literal["bleu", "chrf", "nll"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 
 
@@ -235,9 +235,6 @@ class TrainConfig(_Strict):
         10, "stop after so many validations without a new best; null: never"
     )
     metric: Metric = key("bleu", "metric that selects the best checkpoint; nll breaks ties")
-    comet_model: Text | None = key(
-        None, "folder of the COMET model, for metric comet; needs extra comet"
-    )
     bleu_tokenize: BleuTokenizer = key("auto", "sacreBLEU's tokenizer; auto: by data.tgt_lang")
     keep_last: Count = key(5, "newest checkpoints to keep")
     keep_best: Natural = key(1, "best checkpoints to keep as well")

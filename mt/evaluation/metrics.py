@@ -290,7 +290,6 @@ class CometMetric(Metric):
 
     name = "comet"
     title = "COMET"
-    in_training = True
     needs_sources = True
     needs_model = True
 

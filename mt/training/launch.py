@@ -16,7 +16,7 @@ from mt.data.tokens.store import build_shard, corpus_records, known_records
 from mt.data.tokens.store_parts import ALONE, Shard
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
-from mt.evaluation.bleu_tokenizer import tokenizer_of
+from mt.evaluation.bleu_tokenizer import check_tokenizer, tokenizer_of
 from mt.files import write_whole
 from mt.model.checkpoint import load_model
 from mt.runs.manifest import MANIFEST, is_of_this_job, write_manifest
@@ -62,7 +62,7 @@ from mt.training.prepare import (
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Trainer
-from mt.training.validation import check_metric, metric_names, names_of, score_tests, store_of_set
+from mt.training.validation import metric_names, names_of, score_tests, store_of_set
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -140,7 +140,7 @@ def _train(
     config, base = world.all_or_raise(
         lambda: resolve_init_from(config) if is_new else (config, None)
     )
-    world.on_main(lambda: check_metric(config, world))
+    world.on_main(lambda: check_tokenizer(config.train.bleu_tokenize, "train.bleu_tokenize"))
     path = run_dir / CONFIG
     before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
     lock, config, read = world.main_first(

@@ -147,7 +147,7 @@ def prepare(
         for line in describe_mixture(data, data.stages[0], kept, drawn):
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
-    scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say, device.is_cuda))
+    scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say))
     about = (config, tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
     made = (config, given, data, tokenizer, store, updater, plans, scoring, validations)

@@ -26,12 +26,10 @@ from mt.data.tokens.store import Store, corpus_records, known_records, open_buil
 from mt.data.tokens.store_parts import StoreTexts
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import (
-    check_tokenizer,
     choose_tokenizer,
     fitting_tokenizer,
     tokenizer_of,
 )
-from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.evaluation.significance import signature_on
 from mt.runs.metrics import metrics_lines
@@ -101,16 +99,13 @@ def translate(
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the translations of a run are scored: metrics, BLEU's tokenizer, COMET's model."""
+    """How the translations of a run are scored: metrics and BLEU's tokenizer."""
 
     config: Config
     tokenize: str  # for BLEU of validations
-    on_gpu: bool = False  # whether COMET may use the GPU
 
     @classmethod
-    def of_run(
-        cls, config: Config, run_dir: Path, say: Callable[[str], None], on_gpu: bool = False
-    ) -> Scoring:
+    def of_run(cls, config: Config, run_dir: Path, say: Callable[[str], None]) -> Scoring:
         """With the tokenizer of the validations that `run_dir` has, as far as possible."""
         lines = [line for line in metrics_lines(run_dir) if line and line["kind"] == "valid"]
         recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
@@ -126,7 +121,7 @@ class Scoring:
                     f"joins, found auto: {chosen}; set it, or leave only one of them in data.valid"
                 )
         tokenize = choose_tokenizer(valid_language(data), choice, say, recorded=recorded)
-        return cls(config, tokenize, on_gpu)
+        return cls(config, tokenize)
 
     def tokenizer_into(self, language: str) -> str:
         """BLEU's tokenizer for texts in a language: that of validations, if it fits as well."""
@@ -139,16 +134,9 @@ class Scoring:
         """The metrics of a text into a language by name; only rank 0 can make them."""
         tokenize = self.tokenizer_into(language)
         return {
-            name: METRICS[name]([ref], src, tokenize, self.comet, language)
+            name: METRICS[name]([ref], src, tokenize, tgt_lang=language)
             for name in metric_names(self.config)
         }
-
-    @cached_property
-    def comet(self) -> Comet | None:
-        """The COMET model of `train.comet_model`; None if no metric needs it."""
-        if not any(METRICS[name].needs_model for name in metric_names(self.config)):
-            return None
-        return Comet(self.config.train.comet_model, "train.comet_model", self.on_gpu)
 
     def scores(
         self, outputs: list[str], src: list[str], ref: list[str], language: str
@@ -167,19 +155,6 @@ def metric_names(config: Config) -> list[str]:
     """The metrics of validations and tests: BLEU, and `train.metric` if it is another one."""
     chosen = config.train.metric if config.data.valid else None
     return [name for name in METRICS if name in ("bleu", chosen)]
-
-
-def check_metric(config: Config, world: World) -> None:
-    """Raise ConfigError if `train.metric` or `train.bleu_tokenize` lacks what it needs."""
-    check_tokenizer(config.train.bleu_tokenize, "train.bleu_tokenize")
-    if not any(METRICS[name].needs_model for name in metric_names(config)):
-        return
-    check_comet(config.train.comet_model, "train.comet_model")
-    if world.size > 1:
-        raise ConfigError(
-            f"train.metric: comet works with one process, found {world.size}; use bleu, chrf or "
-            "nll, or train with one process"
-        )
 
 
 def store_of_set(run_dir: Path, place: int) -> Path:
@@ -296,8 +271,6 @@ class Validation:
         """Changes with the text and the metric: their scores cannot be compared with others."""
         text = hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
         metric = self.config.train.metric
-        if (comet := self.scoring.comet) is not None:
-            return f"{text}/{metric}/{comet.name}"
         return f"{text}/{metric}" + f"/{self.scoring.tokenize}" * (metric == "bleu")
 
     @property

@@ -52,7 +52,6 @@ OTHER: dict[str, Any] = {
     "train.compile": False,
     "train.max_epochs": 3,
     "train.max_minutes": 60,
-    "train.comet_model": "comet",
     "train.ema": 0.99,
     "train.init_from": "model",
     "train.new_vocabulary": True,
@@ -121,7 +120,7 @@ def other_value(path: str, annotation: Any, value: Any) -> Any:
         for part in (annotation, *get_args(annotation))
         for choice in (get_args(part) if get_origin(part) is Literal else ())
     ]
-    if choices := [choice for choice in choices if choice not in (value, "auto", "comet")]:
+    if choices := [choice for choice in choices if choice not in (value, "auto")]:
         return choices[-1]
     match value:
         case bool():

@@ -81,7 +81,7 @@ def schedule(value: Any) -> float:
 
 
 def metric(value: Any) -> float:
-    values = {"bleu": 2.0, "chrf": 3.0, "comet": 4.0}
+    values = {"bleu": 2.0, "chrf": 3.0}
     scores = {name: Score("", score, "") for name, score in values.items()}
     return Criterion(value).scored(ValidationResult(1.0, scores, []).figures())[0]
 
@@ -218,7 +218,7 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         {"auto": "bf16", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"},
     ),
     "TrainConfig.compile": (compiles, {"auto": ""}),
-    "TrainConfig.metric": (metric, {"nll": -1.0, "bleu": 2.0, "chrf": 3.0, "comet": 4.0}),
+    "TrainConfig.metric": (metric, {"nll": -1.0, "bleu": 2.0, "chrf": 3.0}),
     "TrainConfig.bleu_tokenize": (
         lambda value: bleu_tokenizer.choose_tokenizer("th", value),
         {"auto": "char", **{name: name for name in bleu_tokenizer.TOKENIZERS}},

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
-from messages import raises_saying, says
+from conftest import Mt, refused, write_lines
+from messages import says
 
-from mt.errors import ConfigError
 from mt.evaluation import comet as metric
 from mt.evaluation.comet import Comet
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
-from mt.runtime.distributed import World
-from mt.training.launch import train
-from mt.training.validation import check_metric
 
 # The score of a sentence is the share of reference words in the translation, if there is a source.
 STAND_IN = """
@@ -150,39 +145,8 @@ def test_message_about_comet(
         assert says(refused(mt("evaluate", *given)), *parts.split(" … "))
 
 
-def test_without_the_package(
-    mt: Mt, texts: Path, tiny_mapping: Mapping[str, Any], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_without_the_package(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric, "find_spec", lambda _: None)
     parts = ("metric comet:", "unbabel-comet", "not installed", "pip install", "leave")
     given = ["--hyp", texts / "good", "--ref", texts / "ref", "--metrics", "comet"]
     assert says(refused(mt("evaluate", *given)), *parts)
-    config = config_of(tiny_mapping, train={"metric": "comet", "comet_model": "m"})
-    with raises_saying(ConfigError, *parts):
-        train(config, tmp_path / "run", "cpu")
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_config_needs_a_model_and_training_one_process(
-    comet_model: Models, tiny_mapping: Mapping[str, Any]
-) -> None:
-    with pytest.raises(ConfigError, match=r"train\.comet_model: must name the folder of a COMET"):
-        config_of(tiny_mapping, train={"metric": "comet"})
-    folder = str(comet_model())
-    config = config_of(tiny_mapping, train={"metric": "comet", "comet_model": folder})
-    check_metric(config, World())
-    with pytest.raises(ConfigError, match="comet works with one process, found 2; use bleu"):
-        check_metric(config, World(size=2))
-
-
-def test_training_chooses_its_best_by_comet(
-    comet_model: Models, tiny_mapping: Mapping[str, Any], tmp_path: Path
-) -> None:
-    changes = {"metric": "comet", "comet_model": str(comet_model()), "max_steps": 8}
-    config = config_of(tiny_mapping, train=changes, data={"test": []})
-    outcome = train(config, tmp_path / "run", "cpu")
-    lines = metrics_of(tmp_path / "run", "valid")
-    scores = {line["step"]: line["comet"] for line in lines}
-    assert f"(COMET {max(scores.values()):.2f} on the validation set)" in outcome.reason
-    assert f"| COMET {scores[8]:.2f} | " in log_of(tmp_path / "run")

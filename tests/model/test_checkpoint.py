@@ -122,8 +122,9 @@ def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: 
 def test_a_model_of_a_removed_key_of_training_is_read_as_ever(save: Save, config: Config) -> None:
     """Muon does not matter to the model that it trained; another key that is gone would."""
     values = config.model_dump(mode="json")
-    keys = {"optimizer": "muon", "rdrop": 5.0}
-    folder = save(1, config=values | {"optim": values["optim"] | keys})
+    optim = values["optim"] | {"optimizer": "muon", "rdrop": 5.0}
+    train = values["train"] | {"metric": "comet", "freeze": ["encoder"]}
+    folder = save(1, config=values | {"optim": optim, "train": train})
     assert load_model(folder).config == read_config(folder) == config
     folder = save(2, config=values | {"model": values["model"] | {"source_word_dropout": 0.1}})
     with raises_saying(ConfigError, "model.source_word_dropout", "removed"):
