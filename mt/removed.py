@@ -11,6 +11,8 @@ from typing import Any
 
 # fmt: off
 REMOVED = {
+    "data.augment.placeholders": "0.4.0: --protect places texts by the alignment",
+    "data.stages.augment.placeholders": "0.4.0: --protect places texts by the alignment",
     "iwslt14.yaml": "0.3.0: nobody had measured it; take recipe: medium.yaml",
     "model.source_word_dropout": "0.3.0: it gained nothing; raise model.dropout",
     "mt config import": "0.3.0: write data.stages by hand: data/README.md has an example",
@@ -51,6 +53,8 @@ REMOVED = {
     "train.metric: comet": "0.4.0: mt evaluate --metrics comet compares checkpoints",
 }
 OFF: dict[str, Any] = {
+    "data.augment.placeholders": 0.0,
+    "data.stages.augment.placeholders": 0.0,
     "optim.optimizer": "adamw",
     "optim.rdrop": 0.0,
     "train.comet_model": None,

@@ -253,9 +253,6 @@ class Augment(Section):
     noise: Share = key(0.02, "source with stray characters after 5 to 20 % of its words", "plan")
     emoji: Share = key(0.03, "both sides with one emoji or sign, mostly at the end", "plan")
     join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens", "plan")
-    placeholders: Share = key(
-        0.0, "words and their translations become <ph1> to <ph9>; for --protect", "plan"
-    )
 
 
 class Until(Section):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,14 +117,12 @@ def config_from_mapping(mapping: Mapping[str, Any], where: str) -> Config:
 
 def config_of_model(mapping: Mapping[str, Any], where: str) -> Config:
     """Validate the config that a model was trained with, without removed keys of its training."""
-    kept = dict(mapping)
-    for section in kept.keys() & {"optim", "train"}:
-        kept[section] = {
-            key: value
-            for key, value in kept[section].items()
-            if REMOVED.keys().isdisjoint([f"{section}.{key}", f"{section}.{key}: {value}"])
-        }
-    return config_from_mapping(kept, where)
+
+    def is_gone(path: str, value: object) -> bool:
+        is_of_training = path.startswith(("data.", "optim.", "train."))
+        return is_of_training and (path in REMOVED or f"{path}: {value}" in REMOVED)
+
+    return config_from_mapping(_without(is_gone, mapping), where)
 
 
 def require_training_data(config: Config) -> None:
@@ -155,7 +153,7 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     text that is only a path a mapping; leave out removed keys that are off.
     """
     tree = {key: {} if value is None else value for key, value in mapping.items()}
-    tree = _without_off(tree)
+    tree = _without(lambda path, value: path in OFF and value == OFF[path], tree)
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
         for key in {"train", "valid", "test"} & data.keys():
@@ -165,17 +163,17 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _without_off(value: Any, path: str = "") -> Any:
-    """The value at a path, which has no indices of lists, without the removed keys that are off."""
+def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") -> Any:
+    """The value at a path, which has no indices of lists, without the keys that are gone."""
     if isinstance(value, list):
-        return [_without_off(entry, path) for entry in value]
+        return [_without(is_gone, entry, path) for entry in value]
     if not isinstance(value, dict):
         return value
     below = {key: f"{path}.{key}".removeprefix(".") for key in value}
     return {
-        key: _without_off(inner, below[key])
+        key: _without(is_gone, inner, below[key])
         for key, inner in value.items()
-        if below[key] not in OFF or inner != OFF[below[key]]
+        if not is_gone(below[key], inner)
     }
 
 

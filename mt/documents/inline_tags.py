@@ -14,17 +14,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mt.data.reading.words import composed, has_letter, is_unspaced
-from mt.data.tokens.placeholders import PLACEHOLDERS
 
 # `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
 # the model sees its `content`; `break`: no part of any text.
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES = re.compile(r"[ \t\r\n\f]+")
 ENTITY = re.compile(r"&#?\w+;")
-# Placeholders that a model has written more often than it should, or invented.
-LEFT_OVER = re.compile(f" ?(?:{'|'.join(PLACEHOLDERS)})")
 # A word without the punctuation around it.
-CORE = re.compile(rf"{'|'.join(PLACEHOLDERS)}|\w(?:.*\w)?", re.DOTALL)
+CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
 # Pairs inside each other; deeper ones are placed as single tags.
 DEEPEST = 50
 
@@ -127,9 +124,6 @@ class TaggedText:
                 opened.append(tag)
         self.root.end = len(self.text)
         self._strip_end()
-        self._has_own_placeholders = "<ph" in self.text and not any(
-            token.content in PLACEHOLDERS for token in tokens
-        )
 
     def _add_text(self, raw: str) -> None:
         text = SPACES.sub(" ", html.unescape(raw) if self.escapes else raw)
@@ -173,9 +167,8 @@ class TaggedText:
         """Whether the place of some tag depends on how words have moved."""
         return any(
             tag.opening.kind != "newline" and not _is_fixed(parent, tag)
-            and tag.opening.content not in PLACEHOLDERS
             for parent, tag in _tags(self.root)
-        )  # fmt: skip
+        )
 
     @property
     def to_translate(self) -> str:
@@ -226,8 +219,6 @@ class TaggedText:
         return "".join(parts), at
 
     def _escaped(self, text: str) -> str:
-        if not self._has_own_placeholders:
-            text = LEFT_OVER.sub("", text)
         text = text.translate(self._spelled)
         return text.replace("&lt; ", "< ") if self._has_less else text
 

@@ -1,9 +1,7 @@
 """Texts that must come out as they are, and terms with a given translation.
 
-Each becomes a token of the kind `kept` (see `inline_tags`). For a protected text, a model that was
-trained with placeholders gets one of them, and copies it. Terms, and texts for any other model, are
-seen as they are, and the word alignment tells what part of the translation they replace. Terms as
-placeholders cost 1.2 BLEU, by the alignment nothing (see README.md).
+Each becomes a token of the kind `kept` (see `inline_tags`). The model sees it as it is, and the
+word alignment tells what part of the translation it replaces.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ import regex
 from mt.config.plan import plan_data
 from mt.data.reading.words import composed, is_unspaced, tokens
 from mt.data.tokens import noise
-from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
 from mt.data.tokens.writing import ADDRESS, Case, case_of
-from mt.documents.inline_tags import LEFT_OVER, MarkupToken, TaggedText
+from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
-from mt.runs.model_folder import read_folder
+from mt.runs.model_folder import read_config
 from mt.translate.lines import Line, Step, Translation
 from mt.translate.progress import SHOWN
 from mt.translate.streaming import read_file
@@ -45,7 +42,6 @@ AUTO = [re.compile(pattern) for pattern in (
 _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
 )
-_PLACEHOLDER = re.compile("|".join(PLACEHOLDERS))
 # Seconds in which a pattern of the user's must have been through a text.
 TIME_LIMIT = 5.0
 # Names of what was left out that are counted, so that memory is bounded.
@@ -58,7 +54,6 @@ class Protection(Step):
     def __init__(self, protect: Sequence[str] = (), glossary: Path | None = None) -> None:
         """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
         self.settings = {"--protect": repr(protect)} if protect else {}
-        self.symbols: Sequence[str] = ()  # placeholders of the model
         self.tags: set[str] = set()  # that the model knows at the start of a line
         if blank := [text for text in protect if not text.strip()]:
             raise ConfigError(
@@ -84,17 +79,12 @@ class Protection(Step):
         return bool(self._patterns or self._is_auto or self._terms)
 
     def why_aligned(self, model: Path) -> str:
-        """Why alignments are needed, or "". Placeholders, if the model knows them, are used."""
-        folder = read_folder(model)
-        self.tags = plan_data(folder.config.data).tags
-        if knows_placeholders(folder.tokenizer):
-            self.symbols = PLACEHOLDERS
-        elif self._patterns or self._is_auto:
-            return "--protect: the model was trained without data.augment.placeholders"
-        return "--glossary: has terms" if self._terms else ""
+        """Why alignments are needed, as a message says it."""
+        self.tags = plan_data(read_config(model).data).tags
+        return "--glossary: has terms" if self._terms else "--protect: keeps texts"
 
     def before(self, lines: Sequence[Line]) -> None:
-        """Show the model lines without what is kept, or with placeholders for it."""
+        """Show the model lines without markup, and remember what is kept."""
         for line in lines:
             tokens = self.keep([MarkupToken("text", line.text.strip())], is_document=False)
             if all(token.kind == "text" for token in tokens):
@@ -111,10 +101,7 @@ class Protection(Step):
     def _shown(self, line: Line) -> Translation:
         translation = line.translation
         if line not in self._hidden:
-            if not self.symbols:
-                return translation
-            texts = [LEFT_OVER.sub("", text).strip() for text in translation.texts]
-            return translation._replace(texts=tuple(texts))
+            return translation
         tagged, line.text = self._hidden.pop(line)
         pairs = zip_longest(translation.texts, translation.alignments, fillvalue="")
         rendered = [tagged.render(text, links) for text, links in pairs]
@@ -128,12 +115,9 @@ class Protection(Step):
     def keep(self, text: Sequence[MarkupToken], is_document: bool = True) -> list[MarkupToken]:
         """The tokens of a text, and what is kept as tokens of its own."""
         merged_tokens = []
-        symbols = iter(self.symbols)
         line = "".join(token.raw for token in text if token.kind == "text")
         case = case_of(html.unescape(line) if is_document else line)
         for token in text:
-            if token.kind == "kept":
-                token.content = next(symbols, token.content)
             if token.kind != "text":
                 merged_tokens.append(token)
                 continue
@@ -145,7 +129,7 @@ class Protection(Step):
                     continue
                 self._counts["terms" if target else "texts"] += 1
                 taken = MarkupToken("kept", target or written, term=content if target else "")
-                taken.content = content if target else next(symbols, content)
+                taken.content = content
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
             merged_tokens.append(MarkupToken("text", raw[at:]))
@@ -159,8 +143,6 @@ class Protection(Step):
         """
         kept = {span for pattern in self._patterns for span in _matches(pattern, text)}
         patterns = AUTO * self._is_auto
-        if self.symbols:  # of the user's own
-            patterns = [*patterns, _PLACEHOLDER]
         kept |= {match.span() for pattern in patterns for match in pattern.finditer(text)}
         at = 0
         for start, end in sorted(kept, key=lambda span: (span[0], -span[1])):

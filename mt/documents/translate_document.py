@@ -96,8 +96,8 @@ def protecting(
     given = {"--alignments": search.alignments, "--prefix": files.prefix}
     if protection and (named := " and ".join(name for name, value in given.items() if value)):
         raise ConfigError(
-            f"{named}: not with --protect or --glossary, as the model sees placeholders for some "
-            "words; leave out one of them"
+            f"{named}: not with --protect or --glossary, which need the alignments themselves; "
+            "leave out one of them"
         )
     reason = protection.why_aligned(engine.models[0]) if protection else ""
     return _aligning(search, engine, reason) if reason else search

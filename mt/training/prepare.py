@@ -24,12 +24,6 @@ from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.mixing import describe_mixture, require_counted_texts, sampling_weights
-from mt.data.tokens.placeholders import (
-    learn_translations,
-    require_placeholders,
-    uses_placeholders,
-    with_placeholders,
-)
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import corpus_records, known_records, meta_of, open_built, open_or_build
 from mt.data.tokens.store_parts import StoreTexts
@@ -164,15 +158,7 @@ def make_plans(
 ) -> tuple[list[Plan], Config]:
     """The plan of each stage, and the config with a number of tokens per batch."""
     pairs = DirectedPairs.of(store, data.flows, tokens_before(data.flows, tokenizer))
-    translations = None
-    if uses_placeholders(data):
-        translations = learn_translations(pairs, tokenizer)
-        if not translations:
-            log.say(
-                "warning: data.augment.placeholders: no word of the text is found with its "
-                "translation often enough; only numbers and names that both sides have are replaced"
-            )
-    about = (tokenizer, config.run.seed, data.limits.max_tokens, translations)
+    about = (tokenizer, config.run.seed, data.limits.max_tokens)
     resamples = [
         Augmentation(pairs, stage, *about) if stage.augment else None for stage in data.stages
     ]
@@ -379,8 +365,9 @@ def prepare_tokenizer(
             each_once = len(data.directions) > 1
             styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, languages, each_once)
             augment_sample(drawn, data)
-            settings = with_placeholders(config.tokenizer, data)
-            tokenizer = train_on_sample(settings, drawn, log.say, languages=data.token_languages)
+            tokenizer = train_on_sample(
+                config.tokenizer, drawn, log.say, languages=data.token_languages
+            )
             drawn.clear()
         if styles is None:
             (run_dir / WRITING).unlink(missing_ok=True)
@@ -389,9 +376,7 @@ def prepare_tokenizer(
         tokenizer.save(run_dir)
         return tokenizer
 
-    tokenizer = world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
-    require_placeholders(data, tokenizer)
-    return tokenizer
+    return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
 
 
 def training_texts(

@@ -14,7 +14,6 @@ from mt.config.plan import plan_data
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
-from mt.data.tokens.placeholders import with_placeholders
 from mt.data.tokens.tokenizer import UNK, PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
@@ -49,8 +48,7 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     correct; an existing file is never replaced, as models may depend on it.
     """
     data = plan_data(config.data)
-    cfg = with_placeholders(config.tokenizer, data)
-    config = config.model_copy(update={"tokenizer": cfg})
+    cfg = config.tokenizer
     if cfg.model is not None:
         raise ConfigError("tokenizer.model: names a finished model; set it to null to learn one")
     if not files and not config.data.train:

@@ -96,7 +96,6 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         text: str,
         answer: Callable[[str], list[str]],
         options: tuple[Any, ...],
-        known: bool = True,
         form: str = "text",
         **fields: Any,
     ) -> tuple[str, list[str], str]:
@@ -119,9 +118,7 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(module, "load_translator", load)
             monkeypatch.setattr(module, "say", said.append)
         data = DataConfig(train=[TextEntry(src="a", tgt="b", tag="<bt>")])
-        folder = SimpleNamespace(tokenizer=None, config=SimpleNamespace(data=data))
-        monkeypatch.setattr(protect, "read_folder", lambda _: folder)
-        monkeypatch.setattr(protect, "knows_placeholders", lambda _: known)
+        monkeypatch.setattr(protect, "read_config", lambda _: SimpleNamespace(data=data))
         (tmp_path / "in").write_text(text, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
         line_format = LineFormat(form, **fields)
@@ -138,49 +135,44 @@ def says_aligned(said: str) -> bool:
 
 
 def backwards(text: str) -> list[str]:
-    return [" ".join(text.upper().replace("<PH", "<ph").split()[::-1])]
+    return [" ".join(text.upper().split()[::-1])]
 
 
-def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
+def test_each_text_comes_once_whatever_the_model_makes_of_it(translated: Any) -> None:
     lines = [
-        "Ein %s sieht  https://x.org/a b",  # in another order
+        "Ein %s sieht  https://x.org/a b",  # as they are
         "Der %s mag {0}",  # left out
-        "Eine %s und {0}",  # written twice, and one that was not asked for
+        "Eine %s und {0}",  # changed
         "https://x.org %s 12",  # no words for the model
         "nichts",
         "  ",
-        "%s <ph1> da",  # a text that looks like a placeholder
-        "ja" + " {n}" * 11,  # more than there are placeholders
+        "ja" + " {n}" * 11,
     ]
     answers = {
-        "Der <ph1> mag <ph2>": ["THE MAG <ph2>"],
-        "Eine <ph1> und <ph2>": ["<ph1> AND <ph2> <ph1>, <ph7> <ph2>."],
+        "Der %s mag {0}": ["THE"],
+        "Eine %s und {0}": ["A %S AND {ZERO}"],
+        "ja" + " {n}" * 11: ["YES {n} {n}"],
     }
     out, seen, said = translated(
-        "\n".join(lines) + "\n", lambda text: answers.get(text) or backwards(text), (["auto"],)
+        "\n".join(lines) + "\n", lambda text: answers.get(text) or [text.strip()], (["auto"],)
     )
-    assert not says_aligned(said)
     assert seen[:6] == [
-        "Ein <ph1> sieht <ph2> b", "Der <ph1> mag <ph2>", "Eine <ph1> und <ph2>", "", "nichts", "  "
+        "Ein %s sieht https://x.org/a b", "Der %s mag {0}", "Eine %s und {0}", "", "nichts", "  "
     ]  # fmt: skip
     *found, last = out.splitlines()
     assert found == [
-        "B https://x.org/a SIEHT %s EIN",
-        "THE MAG {0} %s",
-        "%s AND {0},.",
+        "Ein %s sieht https://x.org/a b",
+        "THE %s {0}",
+        "A %s AND {0}",
         "https://x.org %s 12",
-        "NICHTS",
+        "nichts",
         "",
-        "DA <ph1> %s",
     ]
     assert last.count("{n}") == 11
-    assert says(said, "misplaced: 2", "line 2, 8", "21 texts and 0 terms")
-    assert says(said, "put at the end", "{n} (2)", "%s (1)")
-    # Placeholders that the model invents are none, texts that it drops stand apart.
-    out, _, _ = translated(
-        "ja\nja {0} {1}\n", lambda text: ["<ph3> a"] if text == "ja" else [""], (["auto"],)
-    )
-    assert out.splitlines() == ["a", "{0} {1}"]
+    assert says(said, "misplaced: 2", "line 2, 7", "19 texts and 0 terms")
+    assert says(said, "put at the end", "{n} (9)", "%s (1)")
+    out, _, _ = translated("ja {0} {1}\n", lambda text: [""], (["auto"],))
+    assert out.splitlines() == ["{0} {1}"]
 
 
 def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> None:
@@ -196,31 +188,22 @@ def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> 
     assert [line.split(" ||| ")[1] for line in out.splitlines()] == ["lost %s", "a %s c"]
 
 
-def test_without_placeholders_the_alignment_tells_the_place(
-    translated: Any, tmp_path: Path
-) -> None:
+def test_the_alignment_tells_the_place(translated: Any, tmp_path: Path) -> None:
     path = tmp_path / "terms.tsv"
     path.write_text("Hund\tdog\nKatze\tcat\n", encoding="utf-8")
     out, seen, said = translated(
         "Ein Hund, ja {name} a\nHund und Katze\n",
         lambda text: [text.replace("{name}", "{Nome}").replace("Hund", "Hound")],
         (["auto"], path),
-        known=False,
     )
     assert seen == ["Ein Hund, ja {name} a", "Hund und Katze"]
     assert out.splitlines() == ["Ein dog, ja {name} a", "Dog und cat"]
-    assert says(said, "data.augment.placeholders", "--alignments", "1 text and 3 terms")
-    # A model with placeholders sees terms as well, so that it can choose the words around them.
-    out, seen, said = translated("Ein Hund {0} a\n", lambda text: [text], (["auto"], path))
-    assert (seen, out) == (["Ein Hund <ph1> a"], "Ein dog {0} a\n")
-    assert says_aligned(said)
-    out, _, said = translated("Hund a b\n", lambda _: [""], ((), path), known=False)
+    assert says(said, "--glossary: has terms", "--alignments", "1 text and 3 terms")
+    out, _, said = translated("Hund a b\n", lambda _: [""], ((), path))
     assert says(said, "misplaced: 1", "line 1", "Hund → dog (1)")
     # The model has found the translation of a term by itself.
-    out, _, _ = translated("Hund ja\n", lambda _: ["Yes, Dog"], ((), path), known=False)
+    out, _, _ = translated("Hund ja\n", lambda _: ["Yes, Dog"], ((), path))
     assert out == "Yes, dog\n"
-    out, _, _ = translated("Hund ja\n", lambda _: ["<ph2> yes"], ((), path))
-    assert out == "Dog yes\n"
     for text, expected in (("Hund", "Dog"), ("Hund.", "Dog."), ("<b>Hund</b>", "<b>Dog</b>")):
         form = "html" if "<" in text else "text"
         out, _, _ = translated(text, backwards, ((), path), form=form)
@@ -255,7 +238,7 @@ def test_without_placeholders_the_alignment_tells_the_place(
         assert tagged.render(answer, links).text == expected
     # The tag of a training text at the start of a line is for the model.
     _, seen, _ = translated("<bt> ja <b>x\n", lambda text: [text], (["auto"],))
-    assert seen == ["<bt> ja <ph1>x"]
+    assert seen == ["<bt> ja <b>x"]
 
 
 def test_documents(translated: Any, tmp_path: Path) -> None:
@@ -265,41 +248,31 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
         "<p>Ein Hund &amp;: https://x.org/?a&amp;b c</p><td>Hund</td>"
         "<p>Nutze <code>ls -l</code> oft</p><img alt='Der %s'>"
     )
-    out, seen, said = translated(
-        text, lambda text: [text.upper().replace("PH", "ph")], (["auto"], path), form="html"
-    )
-    assert seen == ["Ein Hund &: <ph1> c", "", "Nutze <ph1> oft", "Der <ph1>"]
+    out, seen, said = translated(text, lambda text: [text.upper()], (["auto"], path), form="html")
+    assert seen == ["Ein Hund &: https://x.org/?a&b c", "", "Nutze ls -l oft", "Der %s"]
     assert out == (
         "<p>EIN A &amp; B &amp;: https://x.org/?a&amp;b C</p><td>A &amp; B</td>"
         '<p>NUTZE <code>ls -l</code> OFT</p><img alt="DER %s">'
     )
     assert says(said, "2 texts and 2 terms")
-    # A placeholder that the model repeats is not left in the page, whatever spaces were inside.
-    text = "<p>a <code>ls </code>b</p>"
-    out, _, said = translated(text, lambda text: [f"{text} <ph1>"], (["auto"],), form="html")
-    assert (out, says_aligned(said)) == (text, False)
     # The model does not see emoji, and each text counts once.
     for text in ("<p>a <b>%s c</b> b", "<p>a %s c b"):
         text += "</p><p>🎉 c 😀."
         out, seen, said = translated(text, lambda text: [text], (["auto"],), form="html")
-        assert (out, seen) == (text, ["a <ph1> c b", "c."])
+        assert (out, seen) == (text, ["a %s c b", "c."])
         assert says(said, "1 text and 0 terms")
 
 
 def test_entities_and_spaces_of_documents(translated: Any) -> None:
-    for text, options, seen, out, known in [
-        ("&#39;5&#39; a &euro; ", [r"\d+"], ["'<ph1>' a €"], "&#39;5&#39; A &euro; ", True),
-        ("R&amp;D amp", ["R&D", "a"], ["<ph1> <ph2>mp"], "R&amp;D aMP", True),
-        ("eins  zwei ", [".+"], [""], "eins  zwei ", False),
-        ("eins zwei ", ["zwei "], ["eins zwei"], "EINS zwei ", False),
-        ("a &lt;ph1&gt; %s", ["auto"], ["a <ph1> <ph2>"], "A &lt;ph1&gt; %s", True),
-        ('<a title="ja">%s</a>', ["auto"], ["ja", ""], '<a title="JA">%s</a>', True),
+    for text, options, seen, out in [
+        ("&#39;5&#39; a &euro; ", [r"\d+"], ["'5' a €"], "&#39;5&#39; A &euro; "),
+        ("R&amp;D amp", ["R&D"], ["R&D amp"], "R&amp;D AMP"),
+        ("eins  zwei ", [".+"], [""], "eins  zwei "),
+        ("eins zwei ", ["zwei "], ["eins zwei"], "EINS zwei "),
+        ("a &lt;b&gt; %s", ["auto"], ["a <b> %s"], "A &lt;b&gt; %s"),
+        ('<a title="ja">%s</a>', ["auto"], ["ja", ""], '<a title="JA">%s</a>'),
     ]:
-
-        def answer(text: str) -> list[str]:
-            return [text.upper().replace("PH", "ph")]
-
-        found = translated(f"<p>{text}</p>", answer, (options,), known, form="html")
+        found = translated(f"<p>{text}</p>", lambda text: [text.upper()], (options,), form="html")
         assert found[:2] == (f"<p>{out}</p>", seen)
 
 
@@ -332,10 +305,10 @@ def test_the_command(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     words = ("https://x.org", "THREE")
     assert [line.count(text) for line, text in zip(out[:2], words, strict=True)] == [1, 1]
     assert out[2:] == lines[2:]
-    assert says(ended.err, "data.augment.placeholders", "4 lines (1 blank", "2 texts and 1 term")
+    assert says(ended.err, "--glossary: has terms", "4 lines (1 blank", "2 texts and 1 term")
     for more, message in (
         (["--alignments"], ("--alignments", "--protect", "leave out")),
-        (["--model", tiny_run], ("data.augment.placeholders", "only one --model")),
+        (["--model", tiny_run], ("--glossary: has terms", "only one --model")),
         (["-o", tmp_path / "terms.tsv"], ("--glossary", "would be lost")),
     ):
         assert says(refused(mt("translate", *options, *more, tmp_path / "in")), *message)

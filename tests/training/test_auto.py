@@ -186,12 +186,11 @@ def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) ->
     command = ["tokenizer", "train", "-c", tiny_config, *sets, "--set", "data.clean={}"]
     ended = mt(*command, "-o", tmp_path / "a.model")
     assert says(ended.err, "data.clean: not applied", "auto is 310", "2,000 pairs", "310 tokens")
-    for value in ("data.language_tokens=true", "data.augment.placeholders=0.1"):
-        command += ["--set", value]
+    command += ["--set", "data.language_tokens=true"]
     given = mt(*command, "--set", "tokenizer.vocab_size=400", "-o", tmp_path / "c.model")
     assert "2,000 pairs" not in given.err
     pieces = Tokenizer((tmp_path / "c.model").read_bytes()).src.all_pieces()
-    assert {"<2en>", "<ph1>"} < {*pieces}
+    assert "<2en>" in pieces
     files = [tiny_config.parent / f"lines.{side}" for side in ("de", "en")]
     for file in files:
         file.write_text("eins zwei drei vier\n" * 1_500, encoding="utf-8")

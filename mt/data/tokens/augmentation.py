@@ -19,7 +19,6 @@ from typing_extensions import assert_never
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.placeholders import insert_placeholders
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS
 
@@ -35,9 +34,7 @@ TYPO_RATES = (0.05, 0.3)
 STRAY_RATES = (0.05, 0.2)
 
 # The keys of `data.augment` but `join`, in the order of their use. A pair gets one case at most.
-Kind: TypeAlias = Literal[
-    "caps", "title", "lower", "no_final_stop", "typos", "noise", "emoji", "placeholders"
-]
+Kind: TypeAlias = Literal["caps", "title", "lower", "no_final_stop", "typos", "noise", "emoji"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 CASES = {"caps": noise.upper_case, "title": noise.title_case, "lower": noise.lower_case}
 
@@ -48,20 +45,14 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class PairNoise:
     """Draws how pairs change, and changes them: all of `data.augment` but `join`."""
 
-    def __init__(
-        self,
-        augment: Augment,
-        direction: Direction,
-        translations: dict[str, str] | None = None,
-    ) -> None:
-        """`translations`: of words that get placeholders; None: no pair gets any."""
+    def __init__(self, augment: Augment, direction: Direction) -> None:
         self.shares = np.array([getattr(augment, kind) for kind in KINDS])
         self.direction = direction
-        self.translations = translations
 
     def draw(self, n_pairs: int, random: np.random.Generator) -> tuple[Flags, list[int]]:
         """Which kinds each pair gets, (n, kinds), and the seed of each, (n,)."""
-        drawn = random.random((n_pairs, len(KINDS)))
+        # A column more than there are kinds: the draws of earlier versions.
+        drawn = random.random((n_pairs, len(KINDS) + 1))[:, :-1]
         chosen = drawn < self.shares
         case = np.searchsorted(self.shares[: len(CASES)].cumsum(), drawn[:, 0], side="right")
         chosen[:, : len(CASES)] = case[:, None] == np.arange(len(CASES))
@@ -92,10 +83,6 @@ class PairNoise:
             case "emoji":
                 src, tgt = noise.add_mark((src, tgt), random)
                 return src, tgt
-            case "placeholders" if self.translations is None:  # symbols need no text to learn from
-                return src, tgt
-            case "placeholders":
-                return insert_placeholders(src, tgt, self.translations, random)
             case _:
                 assert_never(kind)
 
@@ -126,9 +113,8 @@ class Augmentation:
         tokenizer: Tokenizer,
         seed: int,
         max_tokens: int,
-        translations: dict[str, str] | None = None,
     ) -> None:
-        """`max_tokens`: of a side; `translations`: of words that get placeholders."""
+        """`max_tokens`: of a side."""
         assert stage.augment is not None
         self.pairs = pairs
         self.src = tokenizer.src
@@ -138,9 +124,7 @@ class Augmentation:
         self.max_tokens = max_tokens - pairs.before.shape[1]
         self.join_share = stage.augment.join
         self.flows = stage.flows
-        self.noises = [
-            PairNoise(stage.augment, flow.direction, translations) for flow in stage.flows
-        ]
+        self.noises = [PairNoise(stage.augment, flow.direction) for flow in stage.flows]
 
     def __call__(self, epoch: int, stop: Event | None = None) -> DirectedPairs:
         """The pairs of an epoch; InterruptedError once `stop` is set."""
