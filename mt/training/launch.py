@@ -45,7 +45,6 @@ from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.failures import explain_failures
 from mt.terminal import say
-from mt.training.advice import baseline_note, recipe_note, standstill_note
 from mt.training.checkpoints import tidy
 from mt.training.finetune import kept_size, resolve_init_from
 from mt.training.hold_out import hold_out
@@ -61,6 +60,7 @@ from mt.training.prepare import (
     with_cleaned_text,
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
+from mt.training.selection import standstill_note
 from mt.training.trainer import Trainer
 from mt.training.validation import metric_names, names_of, score_tests, store_of_set
 
@@ -158,7 +158,7 @@ def _train(
         try:
             prepared = world.all_or_raise(lambda: prepare(config, device, log, world, base, read))
             trainer = Trainer(prepared, log)
-            preflight = _resume(trainer, prepared, base, read.n_pairs or len(prepared.store))
+            preflight = _resume(trainer, prepared, base)
         except BaseException:
             if before:  # a config that cannot be trained does not replace the one that could
                 write_whole(path, before)
@@ -173,22 +173,13 @@ def _train(
         if outcome.exit_code == 0:
             if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
                 log.say(note)
-            if outcome.best is not None and prepared.validations:
-                step = step_of(world.on_main(outcome.best.resolve).name)
-                if step and (note := baseline_note(metrics_lines(run_dir), step)):
-                    log.say(note)
             _score_tests(prepared, outcome.best, trainer.state.step, log)
         log.say(outcome.reason)
         return outcome
 
 
-def _resume(
-    trainer: Trainer, prepared: Prepared, base: LoadedModel | None, n_pairs: int
-) -> Preflight:
-    """Go to the newest checkpoint or to `base`, record the run, and try the largest batches.
-
-    `n_pairs`: what `auto` has counted, so that the note on recipes does not contradict it.
-    """
+def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> Preflight:
+    """Go to the newest checkpoint or to `base`, record the run, and try the largest batches."""
     world, log = trainer.world, trainer.log
     world.all_or_raise(lambda: trainer.resume(base))
     state = trainer.state
@@ -208,8 +199,6 @@ def _resume(
                     f"warning: {', '.join(corpus.changed)}: not as fetched from {corpus.source} on "
                     f"{corpus.fetched}: corpus.yaml beside it has another SHA-256"
                 )
-    if state.step == 0 and (note := recipe_note(prepared.config, n_pairs)):
-        log.say(note)
     return run_preflight(prepared, state.epoch, log.say, state.stage)
 
 

@@ -20,7 +20,7 @@ from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
 from mt.runs.model_folder import read_config, read_meta
-from mt.training import advice, launch, prepare
+from mt.training import launch, prepare
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
@@ -150,22 +150,6 @@ def test_time_that_is_too_short_or_longer_than_needed(
     ended = mt(*command, "--time", "100h", "--set", "train.max_epochs=0.5")
     assert "epochs fit" not in ended.err
     assert "0.5 epochs of" in ended.err
-
-
-def test_the_note_on_recipes_counts_pairs_as_auto_does(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All that are there, though some are too long to be trained on; the kept ones without auto."""
-    monkeypatch.setattr(advice, "OTHER_KIND", 1e-6)
-    for name, values in [("auto", AUTO), ("given", {})]:
-        config = quick_config(
-            BLIND, values, data={"max_tokens": 12}, train={"max_steps": 1, "max_epochs": 3}
-        )
-        train(config, tmp_path / name, "cpu")
-        log = log_of(tmp_path / name)
-        kept = re.findall(r" ([\d,]+) of 2,000 pairs kept; dropped", log)[0]
-        n_pairs = "2,000" if values else kept
-        assert f"small.yaml is made for {n_pairs} pairs" in log
 
 
 def test_a_vocabulary_that_is_kept_has_its_size(

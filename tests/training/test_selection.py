@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_TEST, config_of, log_of, metrics_of
+from conftest import NO_TEST, QuickConfig, config_of, log_of, metrics_of
+from messages import says
 
+from mt.config.load import config_from_mapping
 from mt.evaluation.metrics import Score
 from mt.runs.metrics import Scored
 from mt.runs.model_folder import find_model, read_meta
 from mt.runs.outputs import drop_other_outputs, valid_output_steps, write_valid_outputs
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.selection import Criterion, ValidationResult
+from mt.training.selection import Criterion, ValidationResult, standstill_note
 
 
 def scored(metric: str, value: float, nll: float, bleu: float) -> Scored:
@@ -121,3 +123,70 @@ def test_outputs_stay_while_a_checkpoint_needs_them(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
     drop_other_outputs(tmp_path)
     assert valid_output_steps(tmp_path) == [100, 200]
+
+
+# --- standing still ---------------------------------------------------------------------------
+
+
+def lines_of(scores: Sequence[float], losses: Sequence[float], metric: str = "bleu") -> Any:
+    """A validation and a log line every 250 updates; a line that a crash cut short."""
+    steps = range(250, 250 * len(scores) + 1, 250)
+    valid = [
+        {"kind": "valid", "step": step, "nll": 1.6, metric: score}
+        for step, score in zip(steps, scores, strict=True)
+    ]
+    train = [
+        {"kind": "train", "step": step, "nll": loss}
+        for step, loss in zip(steps, losses, strict=False)
+    ]
+    return [*train, None, *valid]
+
+
+RISING = [5.0, 20.0, 30.0, 34.8, 37.0, 38.5, 40.0, 40.7, 41.0, 41.5, 42.0, 42.4]
+FALLING = [round(5.0 * 0.93**number, 3) for number in range(20)]
+STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
+
+
+def test_a_validation_that_stands_still_while_training_goes_on_is_named() -> None:
+    for scores, losses, metric, words in [
+        (STILL, FALLING, "bleu", ["since update 3,500 of 5,000", "BLEU 0.30", "from 1.95 to 1.26"]),
+        ([s / 10 for s in STILL], FALLING, "nll", ["since update 3,500 of 5,000"]),
+        ([5 - s / 10 for s in STILL], FALLING, "nll", ["since update 3,500", "nll 0.015"]),
+        ([*RISING, *(43 + n / 5 for n in range(8))], FALLING, "bleu", []),  # it improves
+        (STILL, [*FALLING[:10], *[2.6] * 10], "bleu", []),  # training has stopped as well
+        (STILL[:17], FALLING[:17], "bleu", []),  # too short a time
+        ([*RISING[:9], *[41.0] * 4], FALLING[:13], "bleu", ["since update 2,250 of 3,250"]),
+        ([*RISING[:7], *[40.0] * 3], FALLING[:10], "bleu", []),  # too few validations
+        ([0.2] * 20, FALLING, "bleu", []),  # nothing is learned yet
+        ([], [], "bleu", []),
+        (STILL, [], "bleu", []),  # shorter than train.log_every
+        ([], FALLING[:0], "nll", []),
+    ]:
+        config = config_from_mapping({"train": {"metric": metric}}, "test")
+        found = standstill_note(lines_of(scores, losses, metric), config)
+        assert says(found, *words, "dropout", "fewer") if words else found == ""
+
+
+def test_scores_of_an_earlier_validation_set_do_not_count() -> None:
+    """The first twelve are of an easier text; on the other one the model improves to the end."""
+    lines = lines_of([*RISING, *(20.0 + n for n in range(8))], FALLING)
+    valid = [line for line in lines if line and line["kind"] == "valid"]
+    config = config_from_mapping({}, "test")
+    assert standstill_note(lines, config)
+    for n_easy in (12, 16):  # 16: none of the other one before the last updates
+        for number, line in enumerate(valid):
+            line["name"] = "easy.de" if number < n_easy else "hard.de"
+        assert standstill_note(lines, config) == ""
+
+
+def test_the_note_is_in_the_log_once(
+    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path
+) -> None:
+    """Started again, nothing is said: there is nothing to do."""
+    scripted_validations(5.0, 9.0, *[9.1] * 12)
+    settings = {"max_steps": 14, "valid_every": 1, "log_every": 1, "keep_last": 1}
+    config = quick_config(NO_TEST, train=settings, optim={"warmup_steps": 2})
+    for _ in range(2):
+        train(config, tmp_path, "cpu")
+    (note,) = [line for line in log_of(tmp_path).splitlines() if "note: " in line]
+    assert says(note, "since update 9 of 13", "training nll fell")
