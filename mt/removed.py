@@ -22,6 +22,7 @@ REMOVED = {
     "mt data stats --html": "0.4.0: the table and --json have what the page had",
     "mt data view": "0.3.0: mt data stats and mt data clean --rejected show pairs",
     "mt distill --student same": "0.3.0: mt/training/README.md says how to train a model further",
+    "mt data prepare --shard": "0.4.0: one process encodes 60 million pairs with 3 GB of memory",
     "mt diversify": "0.3.0: mt distill and mt backtranslate write a corpus each",
     "mt export huggingface --public": "0.4.0: hf upload makes a public repository",
     "mt export huggingface --push": "0.4.0: run hf upload OWNER/NAME FOLDER",

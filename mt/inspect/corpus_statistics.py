@@ -13,8 +13,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,8 +27,8 @@ from mt.data.reading.identify import LEAST_IDENTIFIED, can_identify, line_identi
 from mt.data.reading.text_files import Damage
 from mt.data.reading.words import has_visible, without_invisible
 from mt.data.tokens.duplicates import (
-    DuplicateFinder,
     Hashes,
+    duplicates_of,
     hashes,
     joined_keys,
     normalised,
@@ -182,23 +180,22 @@ def count_corpora(
     counts: list[Counts] = [{} for _ in plan.corpora]
     weights = [corpus.weight for corpus in plan.corpora]
     done = 0
-    with TemporaryDirectory(prefix="mt-") as folder:
-        exact = DuplicateFinder(Path(folder) / "exact", weights)
-        similar = DuplicateFinder(Path(folder) / "normalised", weights)
-        for chunk in _measured(meter, _tasks(plan, damage), workers):
-            counts[chunk.corpus] = added(counts[chunk.corpus], chunk.counts)
-            languages = plan.language_key(chunk.corpus)
-            exact.add(chunk.corpus, chunk.keys ^ languages)
-            similar.add(chunk.corpus, chunk.normalised_keys ^ languages)
-            done += chunk.counts["pairs"]
-            progress("pairs", done, None)
-        for corpus, corpus_counts in zip(plan.corpora, counts, strict=True):
-            if not corpus_counts:
-                reasons = "; ".join(damage.messages())
-                raise DataError(f"{corpus.name}: no pair is left to count ({reasons})")
-        for name, finder in (("duplicates", exact), ("normalised_duplicates", similar)):
-            for corpus_counts, flags in zip(counts, finder.dropped(), strict=True):
-                corpus_counts[name] = int(flags.sum())
+    exact, similar = ([list[Hashes]() for _ in plan.corpora] for _ in range(2))
+    for chunk in _measured(meter, _tasks(plan, damage), workers):
+        counts[chunk.corpus] = added(counts[chunk.corpus], chunk.counts)
+        languages = plan.language_key(chunk.corpus)
+        exact[chunk.corpus].append(chunk.keys ^ languages)
+        similar[chunk.corpus].append(chunk.normalised_keys ^ languages)
+        done += chunk.counts["pairs"]
+        progress("pairs", done, None)
+    for corpus, corpus_counts in zip(plan.corpora, counts, strict=True):
+        if not corpus_counts:
+            reasons = "; ".join(damage.messages())
+            raise DataError(f"{corpus.name}: no pair is left to count ({reasons})")
+    for name, keys in (("duplicates", exact), ("normalised_duplicates", similar)):
+        found = duplicates_of([np.concatenate(of_corpus) for of_corpus in keys], weights)
+        for corpus_counts, flags in zip(counts, found, strict=True):
+            corpus_counts[name] = int(flags.sum())
     return counts, damage.messages()
 
 

@@ -12,8 +12,7 @@ from mt.config.auto import has_auto
 from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
 from mt.data.reading.check import check_data
-from mt.data.tokens.store import build_shard, corpus_records, known_records
-from mt.data.tokens.store_parts import ALONE, Shard
+from mt.data.tokens.store import corpus_records, known_records, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer, tokenizer_of
@@ -261,11 +260,10 @@ def _check_corpora(
     return CorpusRead(data.records, sample, data.n_pairs if counts else 0)
 
 
-def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
+def prepare_data(config: Config, run_dir: Path) -> str:
     """Make the tokenizer and the token store of a run ahead of its training; says what was done.
 
-    Several processes may do it, also at once: the first one trains the tokenizer, each encodes the
-    parts of its `shard`, and the last one merges them. Raises MtError for what the user can mend.
+    Raises MtError for what the user can mend.
     """
     check_is_run(run_dir)
     check_version(run_dir)
@@ -284,9 +282,7 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
     folder = run_dir / STORE / "train"
     texts = training_texts(cleaned, tokenizer, folder, read.records)
-    store = build_shard(folder, texts, shard, log.say, log.watch)
-    if store is None:
-        return f"{run_dir}: shard {shard[0]} of {shard[1]} is encoded; others are not yet"
+    store = open_or_build(folder, texts, log.say, log.watch)
     return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 

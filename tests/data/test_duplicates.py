@@ -1,30 +1,22 @@
-"""Duplicates are found by keys on disk exactly as sets in memory would find them."""
+"""Duplicates are found by keys exactly as sets of texts would find them."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.data.tokens import duplicates
-from mt.data.tokens.duplicates import DuplicateFinder, expected_false_drops, pair_keys
+from mt.data.tokens.duplicates import duplicates_of, expected_false_drops, pair_keys
 
 Pairs = list[tuple[str, str]]
 WORDS = st.sampled_from(["a", "b", "A", "a b", "ä", ""])
 
 
-def kept(folder: Path, corpora: list[tuple[float, Pairs]], chunk: int = 3) -> list[Pairs]:
-    """What stays of each corpus; the last corpus is added first."""
-    finder = DuplicateFinder(folder, [weight for weight, _ in corpora])
-    for number in reversed(range(len(corpora))):
-        pairs = corpora[number][1]
-        for start in range(0, len(pairs), chunk):
-            finder.add(number, pair_keys(pairs[start : start + chunk]))
-    dropped = finder.dropped()
-    assert not folder.exists()
+def kept(corpora: list[tuple[float, Pairs]]) -> list[Pairs]:
+    """What stays of each corpus."""
+    keys = [pair_keys(pairs) for _, pairs in corpora]
+    dropped = duplicates_of(keys, [weight for weight, _ in corpora])
     return [
         [pair for pair, drop in zip(pairs, flags, strict=True) if not drop]
         for (_, pairs), flags in zip(corpora, dropped, strict=True)
@@ -47,7 +39,6 @@ def kept_in_memory(corpora: list[tuple[float, Pairs]]) -> list[Pairs]:
     return stays
 
 
-@pytest.mark.parametrize("rows", [2, 1000])
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(
@@ -57,12 +48,9 @@ def kept_in_memory(corpora: list[tuple[float, Pairs]]) -> list[Pairs]:
     )
 )
 def test_a_pair_stays_in_the_corpus_of_highest_weight_else_where_it_is_first(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, corpora: list[tuple[float, Pairs]]
+    corpora: list[tuple[float, Pairs]],
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "ROWS_IN_MEMORY", rows)  # 2: all keys go through files
-        folder = tmp_path_factory.mktemp("keys") / "keys"
-        assert kept(folder, corpora) == kept_in_memory(corpora)
+    assert kept(corpora) == kept_in_memory(corpora)
 
 
 def test_keys_have_128_bits_that_tell_sides_apart() -> None:

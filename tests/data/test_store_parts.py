@@ -1,4 +1,4 @@
-"""A store built in parts: by shards, by jobs at the same time, after an interruption."""
+"""A store built in parts: by jobs at the same time, after an interruption."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from model_files import content_of
 from token_stores import KEPT, PAIRS, build, trained, write
 
 from mt.artefacts import exclusive
-from mt.config.load import config_from_mapping
-from mt.config.plan import plan_data
+from mt.data.tokens import store as store_module
 from mt.data.tokens import store_parts
-from mt.data.tokens.store import Store, build_shard
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
-from mt.training.prepare import training_texts
 
 MORE = [*PAIRS, ("fünf", "five"), ("drei", "three"), ("eins", "one"), ("", "")]
 
@@ -70,32 +67,6 @@ def whole(root: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
     return made
 
 
-def shard(root: Path, tokenizer: Tokenizer, number: int, of: int) -> Store | None:
-    train = [{"src": f"{n}.de", "tgt": f"{n}.en", "weight": w} for n, w in (("a", 1), ("b", 2))]
-    values = {"data": {"root": str(root), "train": train, "max_tokens": 40}}
-    data = plan_data(config_from_mapping(values, "test").data)
-    texts = training_texts(data, tokenizer, root / "store", {})
-    return build_shard(root / "store", texts, (number, of), lambda _: None, lambda pairs, *_: pairs)
-
-
-@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_shards_in_any_order_give_the_bytes_of_one_process(
-    order: tuple[int, ...],
-    whole: dict[str, bytes],
-    root: Path,
-    tokenizer: Tokenizer,
-    encoded: list[str],
-) -> None:
-    stores = [shard(root, tokenizer, number, 3) for number in order]
-    assert [store is None for store in stores] == [True, True, False]
-    assert sorted(encoded) == [f"{n:05}" for n in range(10)]
-    assert encoded[:2] == [f"{order[0] - 1:05}", f"{order[0] + 2:05}"]
-    assert content_of(root / "store") == whole
-    assert not (root / "store.partial").exists()
-    assert shard(root, tokenizer, 1, 3) is not None  # once more: it is there
-    assert len(encoded) == 10
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -136,25 +107,36 @@ def test_a_full_disk_or_an_interrupted_build_leaves_what_the_next_one_continues(
     assert content_of(root / "store") == whole
 
 
+@pytest.fixture
+def interrupted(root: Path, tokenizer: Tokenizer, encoded: list[str]) -> Path:
+    """The folder of a build that was killed in merging its parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "_merge", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(root, tokenizer, "ab", weights={"b": 2.0})
+    assert len(encoded) == 10
+    encoded.clear()
+    return root / "store.partial"
+
+
+@pytest.mark.usefixtures("interrupted")
 def test_parts_of_other_texts_are_not_continued(
     root: Path, tokenizer: Tokenizer, encoded: list[str]
 ) -> None:
-    assert shard(root, tokenizer, 1, 3) is None
     write(root / "b", [("fünf", "five"), ("vier", "four")])
     assert build(root, tokenizer, "ab", weights={"b": 2.0}).kept == (3, 2)
-    assert len(encoded) == 4 + 5
+    assert len(encoded) == 5
 
 
 @pytest.mark.parametrize("name", ["meta.json", "lengths.npy", "pairs.tokens", "faults.npy"])
 def test_a_damaged_part_is_named_and_encoded_again(
-    name: str, root: Path, tokenizer: Tokenizer, encoded: list[str]
+    name: str, root: Path, tokenizer: Tokenizer, encoded: list[str], interrupted: Path
 ) -> None:
-    assert shard(root, tokenizer, 1, 2) is None
-    (root / "store.partial" / "00000" / name).write_bytes(b"[")
+    (interrupted / "00000" / name).write_bytes(b"[")
     with raises_saying(DataError, "store.partial", "damaged", "same command again"):
-        shard(root, tokenizer, 2, 2)
-    assert shard(root, tokenizer, 1, 2) is None
-    assert shard(root, tokenizer, 2, 2) is not None
+        build(root, tokenizer, "ab", weights={"b": 2.0})
+    assert len(build(root, tokenizer, "ab", weights={"b": 2.0})) == 5
+    assert len(encoded) == 10
 
 
 def test_two_jobs_that_finish_a_part_at_once_both_go_on(

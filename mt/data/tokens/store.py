@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.artefacts import beside, exclusive, is_made, key_of, make
+from mt.artefacts import is_made, key_of, make
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.data.tokens.filters import Counts
 from mt.data.tokens.store_parts import (
-    ALONE,
     TOKENS,
-    Shard,
     StoreTexts,
     Watch,
     encode_parts,
@@ -138,43 +136,22 @@ def open_or_build(
     the others wait. A build that was killed continues with the parts that it lacks. Raises
     DataError where a text cannot be read or no pair is left.
     """
-    store = build_shard(folder, texts, ALONE, log, watch or (lambda pairs, *_: pairs))
-    assert store is not None
-    return store
-
-
-def build_shard(
-    folder: Path, texts: StoreTexts, shard: Shard, log: Callable[[str], None], watch: Watch
-) -> Store | None:
-    """Encode the parts of one shard; with the last part of all, build the store in `folder`.
-
-    Returns None while parts of other shards are missing. For the rest see `open_or_build`.
-    """
     fingerprint = fingerprint_of(texts)
     work = folder.with_name(folder.name + ".partial")
+    watched = watch or (lambda pairs, *_: pairs)
 
     def wait() -> None:
         log(f"{texts.where}: waiting for another process, which builds the token store")
 
-    parts: list[Path] = []
-
     def build(partial: Path) -> None:
         use_work_folder(work, fingerprint)
         try:
-            _merge(work, partial, parts or encode_parts(work, texts, watch), texts)
+            _merge(work, partial, encode_parts(work, texts, watched), texts)
         except DataError:  # other texts or settings are needed, and so other parts
             shutil.rmtree(work, ignore_errors=True)
             raise
 
     try:
-        if shard != ALONE and not is_made(folder, fingerprint):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with exclusive(beside(folder, "lock"), wait):
-                use_work_folder(work, fingerprint)
-            # The other shards are encoded at the same time, without the lock.
-            parts += encode_parts(work, texts, watch, shard)
-            if not all(part.exists() for part in parts) and not is_made(folder, fingerprint):
-                return None
         make(folder, fingerprint, build, wait)
         shutil.rmtree(work, ignore_errors=True)
         if texts.records != known_records(folder):  # the same texts in another place

@@ -1,8 +1,8 @@
-"""Encode texts in parts of a million pairs, in any order and by any process; then merge them.
+"""Encode texts in parts of a million pairs, then merge them.
 
 A part is a folder that appears whole, so a build that was killed continues with the parts that it
-lacks, and the jobs of an array each encode some. Text is read once: duplicates are encoded too, and
-dropped in merging, when the keys of all pairs are known.
+lacks. Text is read once: duplicates are encoded too, and dropped in merging, when the keys of all
+pairs are known.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from mt.artefacts import whole_folder
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.formats import format_of
-from mt.data.tokens.duplicates import DuplicateFinder, pair_keys
+from mt.data.tokens.duplicates import duplicates_of, pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault, with_text
 from mt.errors import DataError
 from mt.files import read_json, save_array
@@ -45,9 +46,6 @@ TOKENS = "pairs.tokens"  # source and target in turn, end to end
 Watch: TypeAlias = Callable[
     [Iterator[tuple[str, str]], str, "int | None"], Iterable[tuple[str, str]]
 ]
-# Whose part of the work it is: (1, 4) is the first of four.
-Shard: TypeAlias = tuple[int, int]
-ALONE: Shard = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -99,22 +97,20 @@ def use_work_folder(work: Path, fingerprint: str) -> None:
         file.write_text(key, encoding="utf-8")
 
 
-def encode_parts(work: Path, texts: StoreTexts, watch: Watch, shard: Shard = ALONE) -> list[Path]:
-    """Encode those parts of `shard` that are not in `work`; the folders of all parts, in order.
+def encode_parts(work: Path, texts: StoreTexts, watch: Watch) -> list[Path]:
+    """Encode the parts that are not in `work`; the folders of all parts, in order.
 
-    Those of other shards need not exist. Raises OSError, and DataError where a text cannot be read.
+    Raises OSError, and DataError where a text cannot be read.
     """
     parts: list[Path] = []
-    number, of = shard
     for corpus, pairs in enumerate(texts.pairs(watch)):
         for first in pairs:
             part = work / f"{len(parts):05}"
             part_pairs = chain([first], islice(pairs, PAIRS_PER_PART - 1))
-            if len(parts) % of == number - 1 and not part.exists():
-                _encode_part(part, corpus, part_pairs, texts)
+            if part.exists():
+                deque(part_pairs, maxlen=0)
             else:
-                for _ in part_pairs:
-                    pass
+                _encode_part(part, corpus, part_pairs, texts)
             parts.append(part)
     return parts
 
@@ -158,12 +154,12 @@ def _encode_part(
 
 
 def merge_parts(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> list[Counts]:
-    """Join the parts of `work` in `folder`, without duplicates; returns the counts by corpus.
+    """Join the parts in `folder`, without duplicates; returns the counts by corpus.
 
     Raises OSError, and DataError where a part is damaged.
     """
     try:
-        return _merged(work, folder, parts, texts)
+        return _merged(folder, parts, texts)
     except (FileNotFoundError, ValueError, TypeError, LookupError, EOFError) as error:
         raise DataError(
             f"{work}: a part of the token store is damaged ({error}); the parts are "
@@ -171,11 +167,11 @@ def merge_parts(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) 
         ) from error
 
 
-def _merged(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> list[Counts]:
+def _merged(folder: Path, parts: list[Path], texts: StoreTexts) -> list[Counts]:
     metas = [read_json(part / "meta.json") for part in parts]
     corpora = [Counts() for _ in texts.corpora]
     lengths = [np.empty((2, 0), texts.length_type)]
-    duplicates = _find_duplicates(work, parts, metas, texts)
+    duplicates = _find_duplicates(parts, metas, texts)
     with (folder / TOKENS).open("wb") as file:
         for part, meta, dropped in zip(parts, metas, duplicates, strict=True):
             faults = np.load(part / "faults.npy")
@@ -193,14 +189,16 @@ def _merged(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> l
 
 
 def _find_duplicates(
-    work: Path, parts: list[Path], metas: list[dict[str, Any]], texts: StoreTexts
+    parts: list[Path], metas: list[dict[str, Any]], texts: StoreTexts
 ) -> list[npt.NDArray[np.bool_]]:
     """Of each part, whether a pair with text equals another one, of its own or another corpus."""
     sizes = [len(np.load(part / "faults.npy", mmap_mode="r")) for part in parts]
     if not texts.limits.dedupe:
         return [np.zeros(size, np.bool_) for size in sizes]
-    finder = DuplicateFinder(work / "keys", [corpus.weight for corpus in texts.corpora])
+    keys = [[np.empty((0, 2), np.uint64)] for _ in texts.corpora]
     for part, meta in zip(parts, metas, strict=True):
-        finder.add(meta["corpus"], np.load(part / "keys.npy"))
+        keys[meta["corpus"]].append(np.load(part / "keys.npy"))
+    weights = [corpus.weight for corpus in texts.corpora]
+    flags = duplicates_of([np.concatenate(of_corpus) for of_corpus in keys], weights)
     # Parts follow each other as the pairs of the corpora do.
-    return np.split(np.concatenate(finder.dropped()), np.cumsum(sizes)[:-1])
+    return np.split(np.concatenate(flags), np.cumsum(sizes)[:-1])
