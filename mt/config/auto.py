@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Config, keys_affecting
+from mt.config.schema import MAX_POSITIONS, Config
 
 # The keys that can be `auto`, in the order of `Sizes`.
 KEYS = ("tokenizer.vocab_size", "model.dropout", "train.max_epochs")
@@ -67,7 +67,7 @@ def with_shape_of(config: Config, there: Config) -> Config:
         return config
     keys = config.left_to_base
     if there.model.learned_positions and "max_positions" not in config.model.model_fields_set:
-        keys += keys_affecting("positions")
+        keys.append(MAX_POSITIONS)
     if not keys:
         return config
     for key in keys:

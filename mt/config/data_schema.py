@@ -30,15 +30,9 @@ from mt.config.values import (
 SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
 
 
-# What a change of a key does to a run. It goes on; with another order of the data (plan); with a
-# new token store, and so another order (store); or with the text cleaned again, so both (text).
-# Or it refuses: once there is a tokenizer, another vocabulary, other text to learn it from (sample)
-# and another start; once there are weights, another shape of theirs (positions: if learned), and
-# other languages.
-Affects = Literal[
-    "nothing", "plan", "store", "text",
-    "vocabulary", "sample", "start", "shape", "positions", "languages",
-]  # fmt: skip
+# What a change of a key does to an existing run: other text in its store (text), another order of
+# it (plan), or a refusal, as it has another model, tokenizer, start or language (model).
+Affects = Literal["text", "plan", "model", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -95,12 +89,12 @@ class TextEntry(Section):
         None,
         "source: a text file; with path: a column (name, number or a.b), language or ending; "
         "null: src_lang",
-        "store",
+        "text",
     )
     tgt: FileOrColumn | None = key(
         None,
         "target, written as src is; null: tgt_lang",
-        "store",
+        "text",
     )
     weight: Positive = key(1.0, "how often its pairs are drawn, relative to other texts", "plan")
     share: Portion | None = key(
@@ -109,7 +103,7 @@ class TextEntry(Section):
     tag: Text | None = key(
         None,
         "word before each source line; one of tokenizer.user_defined_symbols",
-        "store",  # it counts in the lengths of its pairs
+        "text",  # it counts in the lengths of its pairs
     )
     reverse: Flag = key(
         False,
@@ -126,39 +120,39 @@ class TextEntry(Section):
     path: Text | None = key(
         None,
         "file of pairs (* for several), folder, common beginning of two text files, or hub name",
-        "store",
+        "text",
     )
     test_set: Text | None = key(
         None,
         "for valid and test: test set that sacreBLEU fetches, such as wmt20",
     )
     format: SourceFormat | None = key(
-        None, "format of path; null: by its ending (.txt is tsv)", "store"
+        None, "format of path; null: by its ending (.txt is tsv)", "text"
     )
-    name: Text | None = key(None, "configuration of a hub data set, such as de-en", "store")
+    name: Text | None = key(None, "configuration of a hub data set, such as de-en", "text")
     split: NameOrCount = key(
         "train",
         "split of a data set; a number, for valid and test: hold so many pairs out of the first "
         "text of train",
-        "store",
+        "text",
     )
     delimiter: Delimiter | None = key(
         None,
         "character between cells; null: a comma in .csv, a tab elsewhere",
-        "store",
+        "text",
     )
     quoting: Literal["csv", "none"] | None = key(
         None,
         "csv: cells may be in quotation marks; null: csv in .csv, else none",
-        "store",
+        "text",
     )
     tags: Literal["strip", "keep"] = key(
-        "strip", "inline tags of TMX and XLIFF: leave out, or keep as text", "store"
+        "strip", "inline tags of TMX and XLIFF: leave out, or keep as text", "text"
     )
     errors: Literal["strict", "replace", "skip"] = key(
         "strict",
         "on damaged text: stop, put U+FFFD for bytes that are not UTF-8, or leave out the pair",
-        "store",
+        "text",
     )
 
 
@@ -303,24 +297,24 @@ class DataConfig(Section):
     src_lang: Text = key(
         "src",
         "code of the source language, such as de",
-        "languages",
+        "model",
         in_recipes=False,
     )
     tgt_lang: Text = key(
         "tgt",
         "code of the target language, such as en; sets BLEU's tokenizer",
-        "languages",
+        "model",
         in_recipes=False,
     )
     language_tokens: Flag = key(
         False,
         "put a token for the target language, <2fr>, before each source",
-        "store",
+        "text",
     )
     train: list[TextEntry] = key(
         list,
         "texts to train on; a plain text is one path",
-        "store",
+        "text",
         in_recipes=False,
         for_editors=_list_or_one,
     )
@@ -337,13 +331,13 @@ class DataConfig(Section):
         in_recipes=False,
         for_editors=_list_or_one,
     )
-    max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "store")
+    max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "text")
     max_length_ratio: Ratio | None = key(
         3.0,
         "drop training pairs whose lengths in tokens differ by a larger factor; null: none",
-        "store",
+        "text",
     )
-    dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "store")
+    dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "text")
     temperature: Positive = key(
         1.0,
         "T: texts without share have shares in proportion to (weight times pairs)^(1/T)",

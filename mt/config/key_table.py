@@ -23,18 +23,11 @@ that a key takes. "On resume" is what a changed key does to an existing run:
 |---|---|
 | | The run continues. |
 | order | It starts a new epoch, in another order. |
-| store | It filters and encodes the corpus again, then starts a new epoch. |
-| clean | It cleans the corpus again, then makes a new store. |
+| text | It cleans, filters and encodes the corpus again, then starts a new epoch. |
 | refused | It stops with a message. Give another `--run-dir`, or `--fresh`. |"""
 LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 TYPING_ERROR = 1000  # limits from here on only refuse a zero too many
-ON_RESUME = {
-    "nothing": "",
-    "plan": "order",
-    "store": "store",
-    "text": "clean",
-    "positions": "refused if learned",
-}
+ON_RESUME = {"nothing": "", "plan": "order", "text": "text", "model": "refused"}
 HEAD = "| key | default | values | meaning | on resume |\n|---|---|---|---|---|"
 Json = dict[str, Any]
 
@@ -56,7 +49,7 @@ def _rows(defs: Json, model: str, prefix: str, seen: set[str]) -> Iterator[str]:
     for key, field in defs[model]["properties"].items():
         name, inner = prefix + key, _model_in(field)
         meaning = field["description"].replace("<", "&lt;")
-        effect = ON_RESUME.get(field.get("x-affects", "nothing"), "refused")
+        effect = ON_RESUME[field.get("x-affects", "nothing")]
         default = field.get("default", [])
         default = default if isinstance(default, str) else json.dumps(default)
         row = f"| `{name}` | {default} | {_values(field)} | {meaning} | {effect} |"

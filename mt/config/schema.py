@@ -42,6 +42,7 @@ from mt.config.values import (
 
 RECIPE = "shipped config, such as small.yaml, that sets the keys a file leaves out"
 _CHOSEN = "mt.config.auto chooses a number"
+MAX_POSITIONS = "model.max_positions"
 Metric = Literal["bleu", "chrf", "nll"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 
@@ -63,36 +64,34 @@ class TokenizerConfig(_Strict):
     vocab_size: VocabularyOrAuto = key(
         32000,
         "tokens, 4 special ones included; auto: by the number of pairs",
-        "vocabulary",
+        "model",
     )
-    type: Literal["bpe", "unigram"] = key("bpe", "SentencePiece algorithm", "vocabulary")
-    joint: Flag = key(True, "one vocabulary for both languages", "vocabulary")
-    byte_fallback: Flag = key(
-        True, "encode unknown characters as bytes instead of unk", "vocabulary"
-    )
+    type: Literal["bpe", "unigram"] = key("bpe", "SentencePiece algorithm", "model")
+    joint: Flag = key(True, "one vocabulary for both languages", "model")
+    byte_fallback: Flag = key(True, "encode unknown characters as bytes instead of unk", "model")
     character_coverage: Coverage | None = key(
         None,
         "share of the text whose characters get a token; null: 0.99999 with byte_fallback "
         "(0.9995 where these do not fit), else 1",
-        "vocabulary",
+        "model",
     )
     user_defined_symbols: list[Text] = key(
-        [], "strings that are always one token, such as tags", "vocabulary"
+        [], "strings that are always one token, such as tags", "model"
     )
     split_digits: Flag = key(
-        True, "make each digit a token, so that unseen numbers can be copied", "vocabulary"
+        True, "make each digit a token, so that unseen numbers can be copied", "model"
     )
     sample_lines: Count = key(
-        2_000_000, "lines per side, at most, to learn the vocabulary from", "sample"
+        2_000_000, "lines per side, at most, to learn the vocabulary from", "model"
     )
     model: Text | None = key(
         None,
         "SentencePiece file of your own, of this type; with joint: false, the source's; null: "
         "train one",
-        "sample",
+        "model",
     )
     tgt_model: Text | None = key(
-        None, "with model and joint: false, the target's SentencePiece file", "sample"
+        None, "with model and joint: false, the target's SentencePiece file", "model"
     )
 
     @property
@@ -129,11 +128,11 @@ class BatchConfig(_Strict):
 class ModelConfig(_Strict):
     """The encoder-decoder Transformer."""
 
-    d_model: Width = key(512, "width of embeddings and layers", "shape")
-    n_heads: Few = key(8, "attention heads per layer, each d_model / n_heads wide", "shape")
-    n_encoder_layers: Few = key(6, "encoder layers", "shape")
-    n_decoder_layers: Few = key(6, "decoder layers", "shape")
-    d_ff: Width = key(2048, "inner width of the feed-forward blocks", "shape")
+    d_model: Width = key(512, "width of embeddings and layers", "model")
+    n_heads: Few = key(8, "attention heads per layer, each d_model / n_heads wide", "model")
+    n_encoder_layers: Few = key(6, "encoder layers", "model")
+    n_decoder_layers: Few = key(6, "decoder layers", "model")
+    d_ff: Width = key(2048, "inner width of the feed-forward blocks", "model")
     dropout: ShareOrAuto = key(
         0.1,
         "probability of dropout; auto: by the number of pairs; on a CPU in steps of 1/256: 0.1 "
@@ -146,21 +145,21 @@ class ModelConfig(_Strict):
     norm: Literal["pre", "post"] = key(
         "pre",
         "layer norm before each block (pre) or after its residual sum (post, as in 2017)",
-        "shape",
+        "model",
     )
-    positions: Literal["sinusoidal", "learned"] = key("sinusoidal", "position embeddings", "shape")
+    positions: Literal["sinusoidal", "learned"] = key("sinusoidal", "position embeddings", "model")
     tie_embeddings: Flag = key(
         True,
         "one matrix for target embedding and output, and for the source embedding if joint",
-        "shape",
+        "model",
     )
     activation: Literal["relu", "gelu", "silu"] = key(
-        "relu", "activation of the feed-forward blocks", "shape"
+        "relu", "activation of the feed-forward blocks", "model"
     )
-    attention_bias: Flag = key(True, "biases in the four projections of attention", "shape")
-    output_bias: Flag = key(False, "a bias per token in the output layer", "shape")
+    attention_bias: Flag = key(True, "biases in the four projections of attention", "model")
+    output_bias: Flag = key(False, "a bias per token in the output layer", "model")
     max_positions: Length = key(
-        1024, "longest sequence in tokens, special ones included", "positions"
+        1024, "longest sequence in tokens, special ones included; fixed if learned", "model"
     )
 
     @property
@@ -246,12 +245,12 @@ class TrainConfig(_Strict):
         None,
         "model to start from: run directory, checkpoint, averaged or imported model; sizes and "
         "vocabulary are its own unless named; null: random weights",
-        "start",
+        "model",
     )
     new_vocabulary: Flag = key(
         False,
         "with init_from: learn a new vocabulary from this data",
-        "start",
+        "model",
     )
 
     @property
@@ -300,9 +299,7 @@ class Config(_Strict):
         """The keys without a value here that have it from the model of `train.init_from`."""
         if self.train.init_from is None:
             return []
-        keys = keys_affecting("shape", "vocabulary")
-        if self.train.new_vocabulary:
-            keys = keys_affecting("shape")
+        keys = shape_keys() + vocabulary_keys() * (not self.train.new_vocabulary)
         named = {
             f"{name}.{key}" for name in sections() for key in getattr(self, name).model_fields_set
         }
@@ -335,9 +332,21 @@ def key_infos() -> dict[str, KeyInfo]:
     }
 
 
-def keys_affecting(*effects: Affects) -> list[str]:
-    """The keys whose change does one of these to a run; see `Affects`."""
-    return [key for key, info in key_infos().items() if info.affects in effects]
+def keys_affecting(effect: Affects, section: str = "") -> list[str]:
+    """The keys, of one section or all, whose change does this to a run; see `Affects`."""
+    infos = key_infos().items()
+    return [key for key, info in infos if info.affects == effect and key.startswith(section)]
+
+
+def shape_keys() -> list[str]:
+    """The keys that say which weights a model has, but for the number of learned positions."""
+    return [key for key in keys_affecting("model", "model.") if key != MAX_POSITIONS]
+
+
+def vocabulary_keys() -> list[str]:
+    """The keys that say what a vocabulary is like, but not from what it is learnt."""
+    learnt_from = ("tokenizer.sample_lines", "tokenizer.model", "tokenizer.tgt_model")
+    return [key for key in keys_affecting("model", "tokenizer.") if key not in learnt_from]
 
 
 def sections() -> dict[str, type[BaseModel]]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mt import __version__
 from mt.config.auto import KEYS, Sizes, has_auto, replace_auto, sizes_for, with_shape_of
-from mt.config.data_schema import Affects
+from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
-from mt.config.schema import Config, keys_affecting
+from mt.config.schema import MAX_POSITIONS, Config, keys_affecting
 from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
@@ -173,38 +173,27 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     has_weights = bool(checkpoints(run_dir))
     has_tokenizer = Tokenizer.exists_in(run_dir)
 
-    def changed(exists: bool, *effects: Affects) -> str:
-        keys = keys_affecting(*effects) if exists else []
-        return "; ".join(differing[key] for key in keys if key in differing)
+    def is_fixed(key: str) -> bool:
+        """Whether a key that makes another model cannot change any more."""
+        section, _, name = key.partition(".")
+        if section in ("tokenizer", "train"):
+            return has_tokenizer
+        if key == MAX_POSITIONS and not config.model.learned_positions:
+            return False
+        if section == "data":  # its languages
+            old, new = before.value(key), config.value(key)
+            is_same = base_code(old) == base_code(new)
+            return has_weights and not is_same and old != DataConfig.model_fields[name].default
+        return has_weights
 
-    shape: tuple[Affects, ...] = ("shape",)
-    if config.model.learned_positions:
-        shape = ("shape", "positions")
-    shapes = [changed(has_weights, *shape), changed(has_tokenizer, "vocabulary", "sample")]
-    if any(shapes):
-        shapes.append(changed(has_tokenizer, "start"))  # another train.init_from may be the cause
-        raise CheckpointError(
-            f"run directory {run_dir}: holds a run with another model or tokenizer, and weights "
-            f"cannot change their shape ({'; '.join(filter(None, shapes))}); give another "
-            "--run-dir, or --fresh to set that run aside"
-        )
-    turned = [
-        differing[key]
-        for key in keys_affecting("languages")
-        if (old := base_code(before.value(key))) != base_code(config.value(key))
-        and old != type(before.data).model_fields[key.partition(".")[2]].default
+    fixed = [
+        differing[key] for key in keys_affecting("model") if key in differing and is_fixed(key)
     ]
-    if has_weights and turned:
+    if fixed:
         raise CheckpointError(
-            f"run directory {run_dir}: holds a run of other languages ({'; '.join(turned)}); give "
-            "another --run-dir, where train.init_from can name this run, or --fresh to set this "
-            "one aside"
-        )
-    if started := changed(has_tokenizer, "start"):
-        raise CheckpointError(
-            f"run directory {run_dir}: the initial weights of a run cannot change ({started}); set "
-            "them back (train.init_from is not read again), or give another --run-dir, where "
-            "train.init_from can name this run, or --fresh to set this one aside"
+            f"run directory {run_dir}: holds a run with another model, tokenizer, start or "
+            f"language, which cannot change ({'; '.join(fixed)}); set them back, or give another "
+            "--run-dir, where train.init_from can name this run, or --fresh to set this one aside"
         )
     return list(differing.values())
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mt.config.auto import with_shape_of
-from mt.config.schema import Config, keys_affecting
+from mt.config.schema import Config, shape_keys, vocabulary_keys
 from mt.data.tokens.tokenizer import BYTE, EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model.checkpoint import LoadedModel, load_model
@@ -53,15 +53,13 @@ def kept_size(config: Config, base: LoadedModel | None) -> int | None:
 def _mismatches(here: Config, there: Config) -> Iterator[str]:
     """Why the weights of a model of config `there` cannot initialise one of config `here`."""
     # Which embeddings are tied is checked below: some can be untied.
-    shape = [key for key in keys_affecting("shape") if key != "model.tie_embeddings"]
+    shape = [key for key in shape_keys() if key != "model.tie_embeddings"]
     if differing := _differing(shape, here, there):
         yield (
             f"weights only fit a model of the same shape, but {differing}; set what differs to the "
             "value there"
         )
-    if not here.train.new_vocabulary and (
-        differing := _differing(keys_affecting("vocabulary"), here, there)
-    ):
+    if not here.train.new_vocabulary and (differing := _differing(vocabulary_keys(), here, there)):
         yield (
             f"its vocabulary is kept, but {differing}; set what differs to the value there, or "
             "train.new_vocabulary to true to train another vocabulary on this data"

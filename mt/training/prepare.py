@@ -94,7 +94,9 @@ class Prepared:
             "store": self.store.fingerprint,
             # Those of the data are in what follows.
             "keys": {
-                key: config.value(key) for key in keys_affecting("plan") if key[:5] != "data."
+                key: config.value(key)
+                for section in ("run.", "batch.")
+                for key in keys_affecting("plan", section)
             },
             "directions": [[flow.direction, flow.is_turned] for flow in self.data.flows],
             "before": pairs.before.tolist(),

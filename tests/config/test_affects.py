@@ -169,31 +169,20 @@ def effect(before: Mapping[str, Any], after: Mapping[str, Any], run: Path, token
         check_same_run(run, new.config)
     except CheckpointError as error:
         return str(error)
-    if old.text != new.text:
+    if (old.text, old.store) != (new.text, new.store):
+        assert old.text != new.text or old.plan != new.plan
         return "text"
-    if old.store != new.store:
-        assert old.plan != new.plan
-        return "store"
     return "plan" if old.plan != new.plan else "nothing"
-
-
-SAID = {
-    "shape": "another model or tokenizer",
-    "vocabulary": "another model or tokenizer",
-    "sample": "another model or tokenizer",
-    "start": "initial weights",
-    "state": "initial weights",
-    "languages": "other languages",
-    "positions": "nothing",
-}
 
 
 def check(path: str, info: KeyInfo, found: str) -> None:
     """That a change of a key did what it is to do."""
-    if info.affects in ("nothing", "plan", "store", "text"):
-        assert found == info.affects, path
+    if path == "model.max_positions":  # of sinusoids
+        assert found == "nothing"
+    elif info.affects == "model":
+        assert "another model, tokenizer, start or language" in found, path
     else:
-        assert SAID[info.affects] in found, path
+        assert found == info.affects, path
 
 
 def base_of(run: Path, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +209,7 @@ def test_a_key_of_a_section(path: str, run: Path, tokenizer: Tokenizer) -> None:
 def test_learned_positions_are_weights(run: Path, tokenizer: Tokenizer) -> None:
     base = base_of(run, {"model": {"positions": "learned"}})
     changed = merged(base, {"model": {"max_positions": 999}})
-    assert "another model or tokenizer" in effect(base, changed, run, tokenizer)
+    assert "another model, tokenizer" in effect(base, changed, run, tokenizer)
 
 
 INSIDE: list[tuple[str, type[BaseModel], dict[str, Any]]] = [

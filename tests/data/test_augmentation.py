@@ -260,7 +260,7 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     whole, resumed = run("whole", 6), run("resumed", 5, 6)
     assert weights_of(whole) == weights_of(resumed)
     log = log_of(whole)
-    assert [f"data.augment: epoch {n}: 1,997 pairs in 1," in log for n in range(3)] == [1, 1, 0]
+    assert [f"data.augment: epoch {n}: 2,000 pairs in 1," in log for n in range(3)] == [1, 1, 0]
 
 
 def test_the_cases_are_one_pair_s_at_most() -> None:

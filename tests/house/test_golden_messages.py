@@ -21,9 +21,10 @@ MESSAGES = {
         "tgt: FILE} below it"
     ),
     "train --config good.yaml --run-dir run": (
-        "run directory run: holds a run with another model or tokenizer, and weights cannot "
-        "change their shape (tokenizer.vocab_size: was 320, now 300); give another --run-dir, "
-        "or --fresh to set that run aside"
+        "run directory run: holds a run with another model, tokenizer, start or language, which "
+        "cannot change (data.src_lang: was de, now src; data.tgt_lang: was en, now tgt; "
+        "tokenizer.vocab_size: was 320, now 300); set them back, or give another --run-dir, "
+        "where train.init_from can name this run, or --fresh to set this one aside"
     ),
     "train --config good.yaml --device gpu": (
         "--device: must be auto, cpu, cuda or cuda:N, found 'gpu'"

@@ -219,10 +219,10 @@ def test_another_model_or_tokenizer_is_refused_with_every_key(
     )
     with pytest.raises(CheckpointError) as error:
         check_same_run(started, changed)
-    keys = ["model.d_ff: was 64, now 128", "model.norm: was pre, now post"]
-    keys += ["tokenizer.vocab_size: was 320, now 400"]
+    keys = ["tokenizer.vocab_size: was 320, now 400"]
+    keys += ["model.d_ff: was 64, now 128", "model.norm: was pre, now post"]
     said = str(error.value)
-    assert says(said, started, "another model or tokenizer", *keys, "--run-dir", "--fresh")
+    assert says(said, started, "another model, tokenizer", *keys, "--run-dir", "--fresh")
     assert "max_steps" not in said
 
 

@@ -352,7 +352,7 @@ def test_a_dry_run_fails_where_a_start_would(tiny_config: Path, tmp_path: Path, 
     other = [*command, "--set", "tokenizer.vocab_size=300"]
     before = content(tmp_path)
     said = refused(mt(*other, "--dry-run"))
-    assert said.startswith(f"run directory {run}: holds a run with another model or tokenizer")
+    assert said.startswith(f"run directory {run}: holds a run with another model, tokenizer")
     assert said == refused(mt(*other))
     assert content(tmp_path) == before
     assert ".dry-run" not in " ".join(os.listdir(run))

@@ -151,7 +151,7 @@ def test_a_run_of_other_languages_is_not_resumed(copied: Path, interruptible: Ma
     turned = config_of(interruptible, data={"src_lang": "en", "tgt_lang": "de"})
     with pytest.raises(CheckpointError) as error:
         train(turned, copied, "cpu")
-    assert says(str(error.value), "other languages", "was de, now en", "--run-dir", "--fresh")
+    assert says(str(error.value), "or language", "was de, now en", "--run-dir", "--fresh")
     austrian = config_of(interruptible, data={"src_lang": "de-AT"})
     assert check_same_run(copied, austrian) == ["data.src_lang: was de, now de-AT"]
 
