@@ -30,6 +30,7 @@ REMOVED = {
     "mt evaluate --reliability": "0.4.0: it orders lines no better than mt translate --scores",
     "mt inspect model --batch-tokens": "0.3.0: mt train --dry-run measures memory",
     "mt inspect model --beam-size": "0.3.0: mt translate reports its speed",
+    "mt inspect model --length": "0.4.0: FLOPs are not counted any more",
     "mt inspect model --precision": "0.3.0: mt train --dry-run measures memory",
     "mt score --contrastive": "0.3.0: score both and compare: see mt/evaluation/README.md",
     "mt score --phenomena": "0.3.0: score both and compare: see mt/evaluation/README.md",

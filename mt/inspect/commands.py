@@ -54,25 +54,21 @@ class ModelGroup:
 @app.command("model")
 def model(
     given: ModelGroup,
-    length: Annotated[int, opt.input_option("--length", metavar="N", min=1, help=
-        "tokens of a sentence on both sides, eos included, for FLOPs")] = 30,
     as_json: opt.AsJson = False,
 ) -> None:  # fmt: skip
-    """Print the shape of every parameter, and FLOPs.
+    """Print the shape of every parameter.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
     tokenizer.vocab_size, or those of tokenizer.model. mt train --dry-run measures memory.
 
     \b
     mt inspect model --model runs/base
-    mt inspect model --config base.yaml --length 50
     mt inspect model --config vaswani2017.yaml --json
     """
     import json
 
     from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
     from mt.data.tokens.tokenizer import own_tokenizer
-    from mt.inspect.flops import count_flops, format_flops
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import read_folder
 
@@ -88,18 +84,12 @@ def model(
     sizes = [values.tokenizer.size] * 2
     if tokenizer is not None:
         sizes = [tokenizer.src.size, tokenizer.tgt.size]
-    if length > values.model.max_positions:
-        raise ConfigError(
-            f"--length: at most model.max_positions ({values.model.max_positions:,}), found "
-            f"{length:,}; the model reads no longer sentence"
-        )
     joint = (tokenizer or values.tokenizer).joint
     summary = summarise(values.model, sizes[0], sizes[1], joint)
-    flops = count_flops(summary, values, length)
     if as_json:
-        print_result(json.dumps({**summary_as_json(summary), "flops": flops}, indent=2))
+        print_result(json.dumps(summary_as_json(summary), indent=2))
     else:
-        print_result(f"{format_summary(summary)}\n{format_flops(flops)}")
+        print_result(format_summary(summary))
 
 
 @dataclass(frozen=True)

@@ -161,30 +161,6 @@ def test_the_same_text_on_most_lines_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_cells_quoted_as_csv_quotes_them_are_a_warning_until_quoting_is_set(tmp_path: Path) -> None:
-    """pandas quotes only those cells of a TSV that contain a quotation mark."""
-    lines = [f"satz {i}\tsentence {i}" for i in range(97)]
-    quoted = ['"er sagte ""ja"""\tyes', '"""nein"""\t"she said ""no"""']
-    write(tmp_path / "a.tsv", "\n".join(["de\ten", *lines, *quoted]))
-    assert checked(tmp_path, train=[table("a.tsv")]).warnings == [
-        "data.train[0]: 3 of 198 texts are in quotation marks as CSV writes them, such as "
-        '"er sagte ""ja""". Set quoting to csv in data.train[0] if the quotation marks are not '
-        "part of the text, else to none"
-    ]
-    for quoting in ("csv", "none"):
-        source = table("a.tsv") | {"quoting": quoting}
-        assert checked(tmp_path, train=[source]).warnings == []
-
-
-def test_text_with_some_quotations_is_no_warning(tmp_path: Path) -> None:
-    lines = ['"ja"\t"yes"', '"nein", sagte er\tno', "so\tso so"] * 10
-    write(tmp_path / "a.tsv", "\n".join(["de\ten", *lines]))
-    assert checked(tmp_path, train=[table("a.tsv")]).warnings == []
-    write(tmp_path / "a.tsv", "\n".join(["de\ten", *['"ja"\t"yes"', '"nein"\t"no"'] * 10]))
-    (warning,) = checked(tmp_path, train=[table("a.tsv")]).warnings
-    assert warning.startswith("data.train[0]: 40 of 40 texts are in quotation marks")
-
-
 def test_warnings_reach_the_user_of_check_and_of_train(
     mt: Mt, tiny_config: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
@@ -238,22 +214,6 @@ def test_the_same_files_by_different_patterns_are_a_warning(tmp_path: Path) -> N
 
 
 # --- what cannot be meant ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("first", "is_warned"),
-    [("de\ten", True), ("Source_Text\tTarget text", True), ("ja\tyes", False), ("de\tde", False)],
-)
-def test_names_that_are_read_as_text_are_a_warning(
-    tmp_path: Path, first: str, is_warned: bool
-) -> None:
-    write(tmp_path / "a.tsv", f"{first}\nja\tyes\n")
-    source = {"path": "a.tsv", "src": 1, "tgt": 2}
-    found = checked(tmp_path, src_lang="de", tgt_lang="en", train=[source]).warnings
-    src, tgt = first.split("\t")
-    if is_warned:
-        assert says(found[0], "data.train[0]", "a.tsv", f"Set src to {src!r} and tgt to {tgt!r}")
-    assert len(found) == is_warned
 
 
 def test_text_that_is_trained_on_says_nothing_about_new_text(tmp_path: Path) -> None:

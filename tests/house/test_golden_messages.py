@@ -64,7 +64,8 @@ MESSAGES = {
     ),
     "config check --config columns.yaml": (
         "data.train[0].tgt: rows.tsv, line 2: there is no column 'fr'. Set tgt to one of its "
-        "columns: 'de', 'en', or to its number, from 1, if these are no names."
+        "columns: 'de', 'en' (numbers from 1 in a table without names); where only some rows lack "
+        "it set errors: skip."
     ),
     "translate --model nowhere train.de": (
         "--model nowhere: must be a run directory, a checkpoint, or an averaged or imported model; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,18 +31,6 @@ MAX_PAIRS = 1_000_000
 MAX_STREAMED_PAIRS = 1_000
 MAX_PAIRS_BEFORE_TRAINING = 100_000
 
-# Words that names of columns are made of, besides the codes of the two languages.
-NAMES = frozenset(
-    [
-        *("source", "target", "src", "tgt", "trg", "ref", "reference", "original", "translation"),
-        *("text", "sentence", "segment", "lang", "language", "german", "english", "french"),
-        *("spanish", "italian", "chinese", "japanese", "russian"),
-    ]
-)
-# A cell that CSV quotes, and one in which it doubles a quotation mark.
-QUOTED = re.compile(r'"(?:[^"]|"")*"')
-# Share of cells with doubled quotation marks above which they are taken for quoting.
-MAX_DOUBLED = 0.001
 # Share of the pairs of a validation or test set from which on it is said that training has them.
 LEAST_LEAKED = 0.01
 # Lines of each side whose language is identified, and the characters that they have at least.
@@ -219,7 +206,6 @@ class _Sample:
     held_out: Mapping[str, set[Pair]]  # of the validation and test sets, by name
     leaked: dict[str, set[Pair]] = field(default_factory=dict)  # of those, what is here too
     pairs: int = 0
-    first: Pair = ("", "")
     with_text: int = 0  # on both sides
     odd: Damage = field(default_factory=Damage)
     lines: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))  # long ones
@@ -232,8 +218,6 @@ class _Sample:
             for name, known in self.held_out.items():
                 if (src, tgt) in known:
                     self.leaked.setdefault(name, set()).add((src, tgt))
-            if self.pairs == 1:
-                self.first = src, tgt
             if not tgt.strip():
                 self.odd.add("no reference", f"{self.pairs:,}")
             elif src.strip():
@@ -244,10 +228,6 @@ class _Sample:
             for cell, lines in zip((src, tgt), self.lines, strict=True):
                 if len(lines) < IDENTIFIED and len(cell) >= LONG:
                     lines.append(cell)
-                if cell[:1] == '"' and len(cell) > 1 and QUOTED.fullmatch(cell):
-                    self.odd.add("quoted", cell)
-                    if '""' in cell[1:-1]:
-                        self.odd.add("doubled", cell)
             yield src, tgt
 
     def faults(self, where: str) -> Iterator[str]:
@@ -284,15 +264,6 @@ class _Sample:
     def warnings(self, text: Corpus, root: Path) -> Iterator[str]:
         """Yield warnings about these pairs of a text."""
         where, source = text.name, text.source
-        src, tgt = self.first
-        names = NAMES | {code.casefold() for code in text.direction}
-        words = [re.findall(r"\w[^\W_]*", cell.casefold().replace("_", " ")) for cell in self.first]
-        are_names = src != tgt and all(cell and set(cell) <= names for cell in words)
-        if source.path is not None and (source.src + source.tgt).isdecimal() and are_names:
-            yield (
-                f"{where}: the first line of {source.path} looks like names of columns, {src!r} "
-                f"and {tgt!r}, and is read as text. Set src to {src!r} and tgt to {tgt!r}"
-            )
         lines, first = self.odd.kinds.get("no reference", (0, ""))
         if lines and not where.startswith("data.train"):
             yield (
@@ -323,20 +294,4 @@ class _Sample:
                 f"{where}: source and target are the same in {identical:,} of {self.pairs:,} "
                 f"pairs, such as {copied[:60]!r}, so the model would learn to copy. Check "
                 "that tgt is the translation"
-            )
-        quoted, cell = self.odd.kinds.get("quoted", (0, ""))
-        doubled, cell = self.odd.kinds.get("doubled", (0, cell))
-        if source.quoting is None and (
-            doubled > max(1, MAX_DOUBLED * 2 * self.pairs) or quoted > self.pairs
-        ):
-            cell = cell if len(cell) <= 60 else f"{cell[:57]}..."
-            remedy = (
-                f"Set quoting to csv in {where} if the quotation marks are not part of the text, "
-                "else to none"
-                if format_of(source, root) == "tsv"
-                else "If they are not part of the text, write the data without them"
-            )
-            yield (
-                f"{where}: {quoted:,} of {2 * self.pairs:,} texts are in quotation marks as "
-                f"CSV writes them, such as {cell}. {remedy}"
             )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mt.data.reading.compression import suffix_of
-from mt.data.reading.formats import SUFFIXES
 from mt.data.reading.text_files import Damage
 from mt.errors import DataError
 
@@ -115,7 +111,7 @@ def _column_faults(
     for name, value in row.items():
         names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
     faults = []
-    for side, column, other in (("src", source.src, source.tgt), ("tgt", source.tgt, source.src)):
+    for side, column in (("src", source.src), ("tgt", source.tgt)):
         cell = lookup(row, column)
         if cell is not None and not isinstance(cell, str):
             shown = f"{type(cell).__name__} {str(cell)[:40]!r}"
@@ -129,17 +125,9 @@ def _column_faults(
                 "Correct the row or remove it, or set errors: skip to leave such rows out."
             )
         elif cell is None:
-            others = [name for name in names if name != other]  # the other side's is no advice
-            near = difflib.get_close_matches(column, others, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            kind = source.format or SUFFIXES.get(suffix_of(Path(str(source.path))))
-            remedy = ""
-            if kind in ("tsv", "csv") and not names[0].isdecimal():
-                remedy = ", or to its number, from 1, if these are no names"
-            elif kind in ("json", "jsonl"):
-                remedy = "; if only some rows lack it, set errors: skip"
             faults.append(
-                f"{where}.{side}: {place}: there is no column {column!r}{hint} Set {side} to one "
-                f"of its columns: {', '.join(map(repr, names))}{remedy}."
+                f"{where}.{side}: {place}: there is no column {column!r}. Set {side} to one of its "
+                f"columns: {', '.join(map(repr, names))} (numbers from 1 in a table without names)"
+                "; where only some rows lack it set errors: skip."
             )
     return faults

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 # Format of a table file -> delimiter between its cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}
-# Delimiters that a message may suggest.
-USUAL_DELIMITERS = (";", "\t", "|", ",")
 
 
 def read_table(
@@ -110,7 +108,13 @@ def _json_rows(
             "per line into a .jsonl file."
         ) from None
     if not isinstance(rows, list):
-        raise DataError(_not_a_list(rows, path, where))
+        keys = (
+            f" with the keys {', '.join(map(repr, [*rows][:5]))}" if isinstance(rows, dict) else ""
+        )
+        raise DataError(
+            f"{where}.path: {path} holds one {type(rows).__name__}{keys}; a list of objects, or "
+            "one object per line (.jsonl), is required (pandas: to_json with orient='records')."
+        )
     for number, row in enumerate(rows, start=1):
         place = f"{path}, row {number:,} (the first is 1)"
         if source.errors == "skip" and not isinstance(row, dict):
@@ -134,22 +138,6 @@ def _are_json_lines(lines: list[str], source: Source) -> bool:
     )
 
 
-def _not_a_list(value: object, path: Path, where: str) -> str:
-    """Describe a JSON file that is not a list, such as {"data": [...]}, with the remedy."""
-    rows = value if isinstance(value, dict) else {}
-    keys = [key for key, below in rows.items() if isinstance(below, list)]
-    form = f"one {type(value).__name__}"
-    if rows:
-        form = f"one object with the keys {', '.join(map(repr, list(rows)[:5]))}"
-    if keys:
-        form = f"one object with the list {keys[0]!r}"
-    remedy = f" With jq: jq -c '.[\"{keys[0]}\"][]' {path} > rows.jsonl" if keys else ""
-    return (
-        f"{where}.path: {path} holds {form}; a list of objects, or one object per line (.jsonl), "
-        f"is required (pandas: to_json with orient='records').{remedy}"
-    )
-
-
 def _delimited_rows(
     lines: Iterator[str], path: Path, source: Source, where: str, damage: Damage
 ) -> Iterator[Row]:
@@ -170,14 +158,6 @@ def _delimited_rows(
         return
     line, names = first
     wanted = {source.src, source.tgt}
-    others = (sign for sign in USUAL_DELIMITERS if sign != delimiter and sign in names[0])
-    other = next(others, None)
-    if other and len(names) == 1 and not wanted <= set(names):
-        raise DataError(
-            f"{where}.path: {path}, line {line:,} is a single column with the delimiter "
-            f"{delimiter!r}: {names[0][:60]!r}. If {other!r} separates its columns, set delimiter "
-            f"to {json.dumps(other)}."
-        )
     if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
         names = [str(number) for number in range(1, len(names) + 1)]
         rows = chain([first], rows)
