@@ -1,8 +1,9 @@
 """What has left mt: a line for each name, which says since when, why, and what to do instead.
 
-Commands and options begin with `mt`, shipped configs end in `.yaml`, all others are keys of a
-config without indices of lists. `OFF` has the value at which a key did nothing: there, it is
-ignored, so that configs and models of an earlier version still load.
+Commands and options begin with `mt`, also several options of one command; shipped configs end in
+`.yaml`, all others are keys of a config without indices of lists, or `KEY: VALUE`. `OFF` has the
+value at which a key did nothing: there, it is ignored, so that configs and models of an earlier
+version still load.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ REMOVED = {
     "mt evaluate --fit-confidence": "0.4.0: it orders lines no better than mt translate --scores",
     "mt evaluate --reliability": "0.4.0: it orders lines no better than mt translate --scores",
     "mt inspect model --batch-tokens": "0.3.0: mt train --dry-run measures memory",
+    "mt evaluate --confidence-n --paired-bs-n": "0.4.0: take --resamples",
+    "mt evaluate --paired-ar --paired-ar-n": "0.4.0: several systems are tested by bootstrap",
+    "mt evaluate --paired-bs --no-paired-bs": "0.4.0: several systems are always tested",
+    "mt evaluate --slices --domain --train-src --tokenizer-of": "0.4.0: take --differences",
+    "mt evaluate --tsv": "0.4.0: take --json",
+    "mt inspect model --batch-tokens --precision": "0.3.0: mt train --dry-run measures memory",
     "mt inspect model --beam-size": "0.3.0: mt translate reports its speed",
     "mt inspect model --length": "0.4.0: FLOPs are not counted any more",
     "mt inspect model --precision": "0.3.0: mt train --dry-run measures memory",
@@ -44,6 +51,7 @@ REMOVED = {
     "mt translate --rerank-with": "0.4.0: --n-best and mt score do it: mt/translate/README.md",
     "mt translate --shortlist none": "0.4.0: no model has a shortlist of its own; leave it out",
     "mt tune": "0.4.0: it lost 0.2 BLEU; mt/translate/speed.md has what each faster setting loses",
+    "mt score --contrastive --phenomena": "0.3.0: score both, see mt/evaluation/README.md",
     "optim.cycles": "0.3.0: cosine has one cycle; train an ensemble of seeds",
     "optim.optimizer": "0.4.0: AdamW is the optimiser; Muon gained nothing",
     "optim.rdrop": "0.4.0: it gained nothing; model.dropout regularises",

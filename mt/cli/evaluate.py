@@ -5,29 +5,83 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.cli.evaluate_options import (
-    EvaluationGroup,
-    check_comet_model,
-    check_options,
-    listed,
-    paired_tests,
-)
 from mt.errors import DataError
 from mt.search.options import SearchOptions
 
 if TYPE_CHECKING:
-    from mt.cli.evaluate_inputs import Texts, TranslateSets
+    from mt.cli.evaluate_inputs import System, Texts
+    from mt.config.schema import Config
     from mt.evaluation.comet import Comet
-    from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, TextDirection
-    from mt.evaluation.table import Style
+
+statistics_option = opt.options_in("Confidence and significance")
+
+
+@dataclass(frozen=True)
+class EvaluationGroup:
+    """The options of this command, without those of the search and the engine."""
+
+    # fmt: off
+    hyp: Annotated[list[str] | None, opt.input_option("--hyp", metavar="[NAME=]FILE", help=
+        "translation to score; repeatable, each is a system")] = None
+    ref: Annotated[list[str] | None, opt.input_option("--ref", metavar="FILE", help=
+        "reference, detokenised; repeat for several references per line (default: data.test of "
+        "the first model's config)")] = None
+    model: Annotated[list[str] | None, opt.input_option(
+        "--model", "-m", metavar="[NAME=]FOLDER", help=
+        "model that translates --src; repeatable, each is a system")] = None
+    src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
+        "source text, for --model, COMET and --differences")] = None
+    test_set: Annotated[str | None, opt.input_option("--test-set", metavar="NAME", help=
+        "test set that sacreBLEU fetches, such as wmt20, instead of --src and --ref")] = None
+    langs: Annotated[str | None, opt.input_option("--langs", metavar="SRC-TGT", help=
+        "languages of --test-set, such as de-en (default: the model's)")] = None
+    metrics: Annotated[str, opt.output_option(
+        "--metrics", autocompletion=opt.metric_names, metavar="NAMES", help=
+        "any of bleu, chrf, chrf++, ter and comet, separated by commas")] = "bleu,chrf,ter"
+    comet_model: Annotated[Path | None, opt.output_option("--comet-model", metavar="FOLDER", help=
+        "COMET model on this machine, for the metric comet")] = None
+    tokenize: Annotated[str, opt.output_option("--tokenize", metavar="NAME", help=
+        "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; auto follows the "
+        "target language")] = "auto"
+    tgt_lang: Annotated[str | None, opt.output_option("--tgt-lang", metavar="CODE", help=
+        "target language, such as ja, for BLEU and TER; default: the model's")] = None
+    as_json: opt.AsJson = False
+    width: Annotated[int, opt.output_option("--width", "-w", metavar="N", min=0, max=14, help=
+        "decimal places, as in sacrebleu; JSON is not rounded")] = 2
+    perturb: Annotated[str, opt.output_option("--perturb", metavar="KINDS", help=
+        "scores of a --model on the test set as people write it, and their drop: any of caps, "
+        "title, lower, no-final-stop, typos, noise, emoji, two-sentences, separated by "
+        "commas")] = ""
+    differences: Annotated[int, opt.output_option("--differences", metavar="N", min=0, help=
+        "show the N lines whose chrF differs most from the first system's")] = 0
+    baseline: Annotated[str | None, statistics_option("--baseline", metavar="NAME", help=
+        "system to compare the others with, by paired bootstrap (default: the first --hyp, or "
+        "else --model)")] = None
+    confidence: Annotated[bool, statistics_option("--confidence", help=
+        "95 % confidence intervals, by bootstrap resampling")] = False
+    resamples: Annotated[int | None, statistics_option("--resamples", metavar="N", min=2, help=
+        "resamples of intervals and tests (default: 1000)")] = None
+    seed: Annotated[int | None, statistics_option("--seed", metavar="N", min=1, help=
+        "seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)")] = None
+    # fmt: on
+
+    @property
+    def metric_list(self) -> list[str]:
+        """The names in `metrics`, each once."""
+        return listed(self.metrics)
+
+    def is_drawn(self, n_systems: int) -> bool:
+        """Whether an interval, a test or a perturbation of so many systems is drawn at random."""
+        return self.confidence or bool(self.perturb) or n_systems > 1
 
 
 def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.EngineGroup) -> None:
@@ -39,85 +93,152 @@ def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.Engine
     \b
     mt evaluate --hyp output.en --ref reference.en --confidence
     mt evaluate --model runs/base --src test.de --ref test.en --json
-    mt evaluate -m runs/base -m runs/big --slices length --differences 10
+    mt evaluate -m runs/base -m runs/big --differences 10
     mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
-    mt evaluate --hyp x.en,y.en --test-set a=a.de,a.en --test-set b=b.de,b.en
     mt evaluate --model runs/base --test-set wmt20 --langs de-en
     """
-    from mt.cli.corpora import languages as languages_of
-    from mt.cli.evaluate_inputs import (
-        TextOptions,
-        outputs_of,
-        read_texts,
-        systems_of,
-        translate_sets,
-        with_slices,
-    )
+    from mt.cli.evaluate_inputs import outputs_of, read_texts, systems_of, translate_sets
+    from mt.evaluation.json_output import to_json
     from mt.evaluation.metrics import check_metrics
     from mt.evaluation.perturb import check_kinds
     from mt.evaluation.systems import evaluate_systems
-    from mt.evaluation.table import Style
+    from mt.evaluation.table import Style, format_evaluation
+    from mt.runs.model_folder import read_config
 
-    check_metrics(listed(given.metrics))
-    check_comet_model(given)
+    check_metrics(given.metric_list)
     check_kinds(listed(given.perturb))
     systems = systems_of(given.hyp or [], given.model or [], given.baseline)
-    check_options(given, systems, search, engine)
-    tests = paired_tests(2 if given.perturb else len(systems), given)
-    languages = languages_of(given.langs, []) if given.langs else (search.from_, search.to)
-    wanted = opt.make(TextOptions, given, from_=languages[0], to=languages[1])
-    texts = read_texts(systems, wanted)
-    models = [system.model for system in systems if system.model is not None]
+    for fault in _faults(given, systems, search, engine):
+        raise DataError(fault)
+    _check_comet(given)
+    configs = {system.path: read_config(Path(system.path)) for system in systems if system.is_model}
+    texts = read_texts(systems, given, search, configs)
+    comet = _load_comet(given, texts, engine.device)
+    sets = [text.data for text in texts]
+    directions = dict.fromkeys(test_set.direction for test_set in sets)
+    is_drawn = given.is_drawn(len(systems))
+    settings = {each: _settings(given, configs, comet, each.to, is_drawn) for each in directions}
     # The texts tell the language that each is translated into.
     options = opt.make(SearchOptions, search, to=None, with_scores=False)
     translate = partial(translate_sets, search=options, engine=engine)
-    # Of several languages each has its own rare words, unless the files to count in are given.
-    codes = [None if given.train_src else text.data.direction.source for text in texts]
-    slicers = {code: _slicers(given, models, code) for code in dict.fromkeys(codes)}
-    sets = [with_slices(text, slicers[code]) for text, code in zip(texts, codes, strict=True)]
-    comet = _load_comet(given, texts, engine.device)
-    directions = dict.fromkeys(test_set.direction for test_set in sets)
-    settings = {each: _settings(given, tests, models, comet, each.to) for each in directions}
+    evaluations: list[Evaluation] = []
     if given.perturb:
-        kinds = listed(given.perturb)
-        perturbed = (_perturbed(each, kinds, models[0], settings, translate) for each in sets)
-        evaluations = list(chain.from_iterable(perturbed))
+        evaluations += chain.from_iterable(
+            _perturbed(each, listed(given.perturb), configs, settings, translate) for each in sets
+        )
     else:
         outputs = outputs_of(systems, texts, translate)
-        evaluations = [
-            evaluate_systems(test_set, of_set, settings[test_set.direction])
-            for test_set, of_set in zip(sets, outputs, strict=True)
-        ]
+        for test_set, of_set in zip(sets, outputs, strict=True):
+            evaluations.append(evaluate_systems(test_set, of_set, settings[test_set.direction]))
+    if given.as_json:
+        print_result(to_json(evaluations))
+        return
     style = Style(given.width, use_colour(), bool(given.perturb))
-    _print(evaluations, style, given.as_json, given.as_tsv)
+    text = "\n\n".join(format_evaluation(evaluation, style) for evaluation in evaluations)
+    print_result(text, is_printable=True)
 
 
-def _perturbed(
-    test_set: EvaluationSet,
-    kinds: Sequence[str],
-    model: Path,
-    settings: Mapping[TextDirection, Settings],
-    translate: TranslateSets,
-) -> Iterator[Evaluation]:
-    """Evaluate a model on a test set and on its perturbations."""
-    from mt.cli.evaluate_inputs import best_texts
-    from mt.evaluation.perturb import evaluate_perturbed
-    from mt.runs.model_folder import read_config
+def listed(text: str) -> list[str]:
+    """Names separated by commas, in lower case, each once."""
+    return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
 
-    chosen = settings[test_set.direction]
-    languages = test_set.direction.source or read_config(model).data.src_lang, chosen.tgt_lang
-    return evaluate_perturbed(
-        test_set, kinds, languages, lambda sets: best_texts(translate(model, sets)), chosen
-    )
+
+def _faults(
+    given: EvaluationGroup,
+    systems: Sequence[System],
+    search: opt.SearchGroup,
+    engine: opt.EngineGroup,
+) -> Iterator[str]:
+    """Yield what contradicts or lacks something else."""
+    src, ref = given.src, given.ref or []
+    is_model = [system.is_model for system in systems]
+    together = "evaluate: --model and --src go together; give"
+    if not systems and src is None:
+        yield "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE"
+    if not systems:
+        yield f"{together} --model FOLDER too"
+    if given.test_set and (src is not None or ref):
+        yield "evaluate: --test-set takes the place of --src and --ref; give one or the other"
+    if given.langs and not given.test_set:
+        yield "--langs: only with --test-set NAME, a set of sacreBLEU, such as wmt20"
+    if given.langs and (search.from_ or search.to):
+        yield "--langs: tells both languages; leave out --from and --to"
+    if any(is_model) and src is None and ref:
+        yield f"{together} --src FILE too"
+    if not given.test_set and not ref and (src is not None or not all(is_model)):
+        yield "evaluate: no reference to score against; give --ref FILE, detokenised"
+    hyps = [system.path for system in systems if not system.is_model]
+    if [*hyps, *ref, src].count("-") > 1:
+        yield "evaluate: only one FILE can be - (stdin); name a file for the others"
+    chosen = [*opt.given(search), *opt.given(engine)]
+    if given.comet_model and "--device" in chosen:
+        chosen.remove("--device")  # COMET uses it, too
+    if chosen and not any(is_model):
+        yield f"evaluate: {', '.join(chosen)} only with --model; --hyp is scored as it is"
+    yield from _comparison_faults(given, systems)
+
+
+def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Iterator[str]:
+    """Yield what is wrong with the options about differences, of systems or of perturbed text."""
+    from mt.evaluation.perturb import KINDS
+
+    if given.perturb:
+        if [system.is_model for system in systems] != [True]:
+            yield "--perturb: takes one --model, and translates; leave out --hyp"
+        if not listed(given.perturb):
+            yield f"--perturb: must name one of {', '.join(KINDS)}, found {given.perturb!r}"
+        for option in ("--baseline", "--differences"):
+            if option in opt.given(given):
+                yield f"--perturb: not with {option}; leave out one"
+    if given.differences and len(systems) == 1:
+        yield "--differences: compares systems; give another --hyp or --model"
+    names = [system.name for system in systems]
+    if given.differences and given.as_json and "differences" in names:
+        yield (
+            "--differences: is the key `differences` in --json, which is also the name of a "
+            "system; rename the system: NAME=differences"
+        )
+    for option in ("--seed", "--resamples"):
+        if option in opt.given(given) and not given.is_drawn(len(systems)):
+            yield (
+                f"{option}: only with --confidence, --perturb or several systems; nothing is drawn "
+                "here"
+            )
+
+
+def _check_comet(given: EvaluationGroup) -> None:
+    """Refuse a metric without its package or model, and a model without such a metric."""
+    from mt.evaluation.comet import check_comet
+    from mt.evaluation.metrics import METRICS
+
+    if any(METRICS[name].needs_model for name in given.metric_list):
+        check_comet(given.comet_model, "--comet-model")
+    elif given.comet_model is not None:
+        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
+
+
+def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> Comet | None:
+    """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
+    from mt.evaluation.metrics import METRICS
+
+    reading = [name for name in given.metric_list if METRICS[name].needs_sources]
+    if reading and any(text.data.sources is None for text in texts):
+        raise DataError(f"metric {reading[0]}: reads the source too; give --src FILE")
+    if not any(METRICS[name].needs_model for name in given.metric_list):
+        return None
+    from mt.evaluation.comet import Comet
+    from mt.runtime.devices import choose_device
+
+    return Comet(given.comet_model, "--comet-model", gpu=choose_device(device).is_cuda)
 
 
 def _settings(
     given: EvaluationGroup,
-    tests: dict[str, int],
-    models: Sequence[Path],
+    configs: Mapping[str, Config],
     comet: Comet | None,
     into: str | None,
+    is_drawn: bool,
 ) -> Settings:
     """The settings for the test sets of one target language."""
     from mt.cli.evaluate_inputs import scoring_of
@@ -125,61 +246,39 @@ def _settings(
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.systems import Settings
 
-    language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
-    n_resamples = given.confidence_n or (RESAMPLES if given.confidence else None)
-    is_drawn = bool(tests or n_resamples or given.perturb)
-    seed = (given.seed or default_seed()) if is_drawn else None
+    language, choice = scoring_of(configs, given.tgt_lang, given.tokenize, into)
     tokenizer = choose_tokenizer(language, choice, say, "--tokenize")
-    metrics, differences = listed(given.metrics), given.differences
-    return Settings(metrics, tokenizer, n_resamples, tests, seed, differences, comet, language)
+    return Settings(
+        given.metric_list,
+        tokenizer,
+        given.confidence,
+        given.resamples or RESAMPLES,
+        (given.seed or default_seed()) if is_drawn else None,
+        given.differences,
+        comet,
+        language,
+    )
 
 
-def _slicers(
-    given: EvaluationGroup, models: Sequence[Path], language: str | None
-) -> dict[str, Callable[[Sequence[str]], Slicing]]:
-    """Functions that slice the sources of one language, by the names of --slices."""
-    from mt.evaluation.slices import slicer
+def _perturbed(
+    test_set: EvaluationSet,
+    kinds: Sequence[str],
+    configs: Mapping[str, Config],
+    settings: Mapping[TextDirection, Settings],
+    translate: Callable[..., list[list[str]]],
+) -> Iterator[Evaluation]:
+    """Evaluate a model on a test set and on its perturbations."""
+    from mt.evaluation.perturb import evaluate_perturbed
 
-    files = given.train_src or []
-    return {
-        name: slicer(name, files, given.tokenizer_of, models, language)
-        for name in listed(given.slices)
-    }
-
-
-def _print(evaluations: Sequence[Evaluation], style: Style, as_json: bool, as_tsv: bool) -> None:
-    from mt.evaluation.json_tsv import to_json, to_tsv
-    from mt.evaluation.table import format_evaluation
-
-    if as_json:
-        print_result(to_json(evaluations))
-    elif as_tsv:
-        print_result(to_tsv(evaluations))
-    else:
-        text = "\n\n".join(format_evaluation(evaluation, style) for evaluation in evaluations)
-        print_result(text, is_printable=True)
+    ((model, config),) = configs.items()
+    chosen = settings[test_set.direction]
+    languages = test_set.direction.source or config.data.src_lang, chosen.tgt_lang
+    return evaluate_perturbed(
+        test_set, kinds, languages, lambda sets: translate(Path(model), sets), chosen
+    )
 
 
 def use_colour() -> bool:
     """Whether stdout is a terminal that shows colours, and NO_COLOR (no-color.org) is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return bool(sys.stdout) and sys.stdout.isatty() and not plain
-
-
-def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> Comet | None:
-    """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
-    from mt.evaluation.metrics import METRICS
-
-    names = listed(given.metrics)
-    reading = [name for name in names if METRICS[name].needs_sources]
-    if reading and any(text.data.sources is None for text in texts):
-        raise DataError(
-            f"metric {reading[0]}: reads the source too; give --src FILE, or "
-            "--test-set NAME=SRC,REF"
-        )
-    if not any(METRICS[name].needs_model for name in names):
-        return None
-    from mt.evaluation.comet import Comet
-    from mt.runtime.devices import choose_device
-
-    return Comet(given.comet_model, "--comet-model", gpu=choose_device(device).is_cuda)

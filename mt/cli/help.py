@@ -123,9 +123,12 @@ def refuse_removed(ctx: Any, words: list[str]) -> None:
     """Raise ConfigError for words of the command line that `REMOVED` names."""
     given = f"{ctx.command_path} {' '.join(words)} ".replace("=", " ")
     for name, instead in REMOVED.items():
-        command, rest = name[: len(ctx.command_path)], name[len(ctx.command_path) :]
-        if command == ctx.command_path and f"{rest} " in given.removeprefix(command):
-            raise ConfigError(f"{name}: was removed in {instead}")
+        command, *options = name.split(" --")
+        if not options and given.startswith(f"{command} "):
+            raise ConfigError(f"{command}: was removed in {instead}")
+        for option in options if command == ctx.command_path else ():
+            if f" --{option} " in given:
+                raise ConfigError(f"{command} --{option}: was removed in {instead}")
 
 
 class PanelCommand(TyperCommand):

@@ -249,6 +249,12 @@ class CorpusGroup:
         return data_of(self.names, self.langs)
 
 
+def given(group: Any) -> list[str]:
+    """The names of a group's options whose value is not the default, such as `--beam-size`."""
+    names = [field.name for field in fields(group) if getattr(group, field.name) != field.default]
+    return [f"--{name.strip('_').removeprefix('as_').replace('_', '-')}" for name in names]
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Show Typer the fields of a command's dataclasses as options in their place."""
     groups: dict[str, Any] = {}

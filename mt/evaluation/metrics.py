@@ -55,7 +55,7 @@ class Score:
 class Metric:
     """A metric computed from sums over lines, for one set of references.
 
-    The sums give intervals, paired tests and slices. A subclass has `name`, `title`, `statistics`
+    The sums give intervals and paired tests. A subclass has `name`, `title`, `statistics`
     and `value`.
     """
 

@@ -1,15 +1,14 @@
-"""Confidence intervals, and paired tests of which differences between systems are real.
+"""Confidence intervals, and the test of which differences between systems are real.
 
-The bootstrap (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005) with the draws
-and formulas of sacreBLEU, so that with the same seed the figures are those of the `sacrebleu`
-command. Statistics of lines are summed by matrix products, block by block: memory stays small for
-any number of lines and samples.
+The bootstrap (Koehn, 2004) with the draws and formulas of sacreBLEU, so that with the same seed the
+figures are those of the `sacrebleu` command; its `PairedTest` knows no COMET and no margin.
+Statistics of lines are summed by matrix products, block by block: memory stays small for any number
+of lines and samples.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,18 +20,12 @@ from mt.evaluation.metrics import Metric, Statistics
 # sacreBLEU's defaults.
 SEED = 12345
 RESAMPLES = 1_000
-TRIALS = 10_000
 # A difference with a smaller p-value is called significant.
 LEVEL = 0.05
 # Of fewer lines that differ no swapping shows anything: five all for one system have p = 2 / 2^5.
 # sacreBLEU's p-value, which counts no ties, would be the smallest there is.
 FEWEST_LINES = 6
-
-# The paired tests by sacreBLEU's names.
-TESTS = {"bs": "paired bootstrap", "ar": "paired approximate randomisation"}
-SAMPLES = {"bs": RESAMPLES, "ar": TRIALS}
-
-# Samples drawn at a time: so many booleans NumPy draws from one number.
+# Resamples drawn at a time.
 BLOCK = 32
 
 Values = NDArray[np.floating]
@@ -49,14 +42,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much one system differs from a baseline, by one metric and one paired test."""
+    """How much one system differs from a baseline by one metric, tested by the paired bootstrap."""
 
     difference: float  # the value minus the baseline's
     p_value: float  # of a difference at least as large, if the systems were equally good
     better: bool = False  # whether the value is better, significantly or not
     baseline: str = ""
     interval: Interval | None = None  # of the value, by the resamples of the test
-    signature: str = ""  # with the test's seed and number of samples
+    signature: str = ""  # with the seed and the number of resamples
     margin: float | None = None  # half of the 95 % interval of the difference, by the resamples
     n_lines: int = FEWEST_LINES  # that differ in their statistics, or more
 
@@ -66,9 +59,14 @@ class Comparison:
         has_lines = self.difference != 0 and self.n_lines >= FEWEST_LINES
         return has_lines and self.p_value < LEVEL
 
-    def __str__(self) -> str:
-        """`p = 0.21: may be chance`."""
-        return f"p = {self.p_value:.2g}: {'significant' if self.significant else 'may be chance'}"
+    @property
+    def verdict(self) -> str:
+        """`same score`, `may be chance`, `better` or `worse`, as tables have it."""
+        if self.difference == 0:
+            return "same score"
+        if not self.significant:
+            return "may be chance"
+        return "better" if self.better else "worse"
 
 
 def resample(
@@ -81,7 +79,8 @@ def resample(
     n = len(statistics)
     draw = np.random.default_rng(seed)
     values: list[float] = []
-    for size in _blocks(n_resamples):
+    for start in range(0, n_resamples, BLOCK):
+        size = min(BLOCK, n_resamples - start)
         indices = draw.choice(n, size=(size, n), replace=True)
         indices += np.arange(size)[:, None] * n
         # How often each line is in each resample: (size, lines)
@@ -106,46 +105,14 @@ def interval_of(resamples: Values, signature: str, in_test: bool = False) -> Int
 def bootstrap_p_value(difference: float, system: Values, baseline: Values) -> float:
     """The p-value of a difference of values, by the paired bootstrap."""
     by_chance = np.abs(system - baseline)
-    return _p_value(by_chance - by_chance.mean(), difference)
+    n_larger = int((by_chance - by_chance.mean() > abs(difference)).sum())
+    return (n_larger + 1) / (len(by_chance) + 1)
 
 
-def randomisation_p_value(
-    metric: Metric,
-    difference: float,
-    system: Statistics,
-    baseline: Statistics,
-    n_trials: int = TRIALS,
-    seed: int = SEED,
-) -> float:
-    """The p-value of a difference of values, by trials that swap lines between two systems."""
-    draw = np.random.default_rng(seed)
-    by_chance: list[float] = []
-    for size in _blocks(n_trials):
-        kept = draw.integers(2, size=(size, len(system)), dtype=bool)
-        chosen, others = kept.astype(np.float64), (~kept).astype(np.float64)
-        pairs = zip(
-            (chosen @ baseline + others @ system).tolist(),
-            (others @ baseline + chosen @ system).tolist(),
-            strict=True,
-        )
-        by_chance += [abs(metric.value(first) - metric.value(other)) for first, other in pairs]
-    return _p_value(np.array(by_chance), difference)
-
-
-def _p_value(by_chance: Values, difference: float) -> float:
-    return (int((by_chance > abs(difference)).sum()) + 1) / (len(by_chance) + 1)
-
-
-def _blocks(n_samples: int) -> Iterator[int]:
-    """The sizes of the blocks in which samples are drawn."""
-    for start in range(0, n_samples, BLOCK):
-        yield min(BLOCK, n_samples - start)
-
-
-def sampled_signature(signature: str, test: str, n_samples: int, seed: int | None) -> str:
-    """A metric's signature with a test's samples and seed, where sacreBLEU puts them."""
+def resampled_signature(signature: str, n_resamples: int, seed: int | None) -> str:
+    """A metric's signature with the resamples and the seed, where sacreBLEU puts them."""
     first, _, rest = signature.partition("|")
-    drawn = f"{first}|{test}:{n_samples}|seed:{'none' if seed is None else seed}"
+    drawn = f"{first}|bs:{n_resamples}|seed:{'none' if seed is None else seed}"
     return f"{drawn}|{rest}" if rest else drawn
 
 

@@ -1,15 +1,14 @@
-"""Evaluate systems on a test set: scores, intervals, paired tests, slices and differing lines."""
+"""Evaluate systems on a test set: scores, intervals, paired tests and differing lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mt.errors import ConfigError, DataError
+from mt.errors import ConfigError
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.differences import DifferingLine, largest_differences
 from mt.evaluation.metrics import (
@@ -22,19 +21,17 @@ from mt.evaluation.metrics import (
     check_metrics,
 )
 from mt.evaluation.significance import (
-    SAMPLES,
+    RESAMPLES,
     SEED,
     Comparison,
     Interval,
     Values,
     bootstrap_p_value,
     interval_of,
-    randomisation_p_value,
     resample,
-    sampled_signature,
+    resampled_signature,
     signature_on,
 )
-from mt.evaluation.slices import Slicing
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
@@ -57,7 +54,6 @@ class EvaluationSet:
     name: str  # empty for the only one of a command
     refs: list[list[str]]
     sources: list[str] | None = None
-    slicings: list[Slicing] = field(default_factory=list)
     direction: TextDirection = ANY_DIRECTION
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
     test_set: tuple[str, str] | None = None  # name and languages, of one of sacreBLEU
@@ -69,12 +65,12 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class Settings:
-    """Metrics and tests to compute, with the seed and the number of samples."""
+    """Metrics to compute, and what to draw; two systems or more are always compared by a test."""
 
     metrics: Sequence[str] = DEFAULT_METRICS
     tokenize: str = DEFAULT  # for BLEU
-    n_resamples: int | None = None  # of confidence intervals; None for no intervals
-    n_samples: Mapping[str, int] = field(default_factory=lambda: dict(SAMPLES))  # by paired test
+    intervals: bool = False
+    n_resamples: int = RESAMPLES  # for intervals and tests
     seed: int | None = SEED  # None for another one each time
     n_differences: int = 0
     comet: Comet | None = None  # for a metric that needs it
@@ -88,20 +84,7 @@ class SystemScore:
     metric: str  # such as bleu
     score: Score
     interval: Interval | None = None
-    comparisons: dict[str, Comparison] = field(default_factory=dict)  # by paired test
-    slices: dict[str, list[float]] = field(default_factory=dict)  # values, by `Slicing.by`
-
-    @property
-    def verdict(self) -> str:
-        """The verdict of all paired tests on the difference; empty without a test."""
-        if not self.comparisons:
-            return ""
-        tests = list(self.comparisons.values())
-        if tests[0].difference == 0:
-            return "same score"
-        if not all(test.significant for test in tests):
-            return "may be chance"
-        return "better" if tests[0].better else "worse"
+    comparison: Comparison | None = None  # with the baseline
 
 
 @dataclass(frozen=True)
@@ -120,7 +103,7 @@ def evaluate_systems(
     settings: Settings,
     own_sets: Mapping[str, EvaluationSet] | None = None,
 ) -> Evaluation:
-    """Evaluate the outputs of systems, by name, on a test set. Paired tests need at least two.
+    """Evaluate the outputs of systems, by name, on a test set; the first is the baseline.
 
     `own_sets`: the set of each system, where they are perturbations of `data`, line by line. Raises
     DataError for an unknown metric and for line counts that differ, ConfigError if memory runs out.
@@ -143,7 +126,7 @@ def evaluate_systems(
         except MemoryError as error:
             raise ConfigError(
                 f"resampling {len(data.refs[0]):,} lines does not fit into memory; lower "
-                "--confidence-n, --paired-bs-n or --paired-ar-n, or evaluate fewer lines"
+                "--resamples, or evaluate fewer lines"
             ) from error
     baseline, *others = outputs
     n = settings.n_differences
@@ -161,14 +144,12 @@ def _by_system(
     outputs: Mapping[str, Sequence[str]],
     settings: Settings,
 ) -> dict[str, SystemScore]:
-    seed = settings.seed
+    seed, n = settings.seed, settings.n_resamples
     if seed is None:  # one for all systems, so that their resamples are the same
         seed = int(np.random.default_rng().integers(2**32))
-    tests = settings.n_samples if len(outputs) > 1 else {}
-    n_resamples = {n for n in (settings.n_resamples, tests.get("bs")) if n is not None}
     results: dict[str, SystemScore] = {}
     # Of the baseline, which comes first: its name, value, statistics and resamples.
-    first: tuple[str, float, Statistics, dict[int, Values]] | None = None
+    first: tuple[str, float, Statistics, Values] | None = None
     for system, hyps in outputs.items():
         metric = metrics.get(system) or metrics[""]  # which all share
         data = sets.get(system) or sets[""]
@@ -176,47 +157,28 @@ def _by_system(
         score = metric.score_from(statistics, hyps)
         if data.test_set is not None:
             score = replace(score, signature=signature_on(score.signature, *data.test_set))
-        # As the trials compute it: a score may be cut to 100, from 100.00000000000004.
+        signature = resampled_signature(score.signature, n, settings.seed)
+        # As resamples compute it: a score may be cut to 100, from 100.00000000000004.
         value = metric.value(statistics.sum(axis=0).tolist())
-        sign = partial(sampled_signature, score.signature, seed=settings.seed)
-        resamples = {n: resample(metric, statistics, n, seed) for n in n_resamples}
-        interval = None
-        if (n := settings.n_resamples) is not None:
-            interval = interval_of(resamples[n], sign("bs", n))
-        comparisons = {}
-        if first is not None:
-            baseline, value_of_baseline, of_baseline, resamples_of_baseline = first
-            difference = value - value_of_baseline
-            better = difference < 0 if metric.lower_is_better else difference > 0
-            n_lines = int((statistics != of_baseline).any(axis=1).sum())
-            for test, n in tests.items():
-                in_test, margin = None, None
-                if test == "bs":
-                    p_value = bootstrap_p_value(difference, resamples[n], resamples_of_baseline[n])
-                    in_test = interval_of(resamples[n], sign(test, n), in_test=True)
-                    margin = interval_of(resamples[n] - resamples_of_baseline[n], "").half_width
-                else:
-                    both = statistics, of_baseline
-                    p_value = randomisation_p_value(metric, difference, *both, n, seed)
-                comparisons[test] = Comparison(
-                    difference, p_value, better, baseline, in_test, sign(test, n), margin, n_lines
+        interval = comparison = None
+        if settings.intervals or len(outputs) > 1:
+            resamples = resample(metric, statistics, n, seed)
+            if settings.intervals:
+                interval = interval_of(resamples, signature)
+            if first is None:
+                first = system, value, statistics, resamples
+            else:
+                baseline, value_of_baseline, of_baseline, resamples_of_baseline = first
+                difference = value - value_of_baseline
+                comparison = Comparison(
+                    difference,
+                    bootstrap_p_value(difference, resamples, resamples_of_baseline),
+                    difference < 0 if metric.lower_is_better else difference > 0,
+                    baseline,
+                    interval_of(resamples, signature, in_test=True),
+                    signature,
+                    interval_of(resamples - resamples_of_baseline, "").half_width,
+                    int((statistics != of_baseline).any(axis=1).sum()),
                 )
-        slices = {by.by: _slice_values(metric, statistics, by) for by in data.slicings}
-        results[system] = SystemScore(metric.name, score, interval, comparisons, slices)
-        first = first or (system, value, statistics, resamples)
+        results[system] = SystemScore(metric.name, score, interval, comparison)
     return results
-
-
-def _slice_values(metric: Metric, statistics: Statistics, slicing: Slicing) -> list[float]:
-    """The value of each slice by itself."""
-    n_lines = sum(len(part.lines) for part in slicing.slices)
-    if n_lines != len(statistics):
-        raise DataError(
-            f"slices by {slicing.by} have {n_lines:,} lines, the hypotheses have "
-            f"{len(statistics):,}; slice the sources of the same test set"
-        )
-    values = (
-        metric.value(statistics[list(part.lines)].sum(axis=0).tolist()) for part in slicing.slices
-    )
-    # Rounding may leave 100.00000000000004; only an error rate can be higher.
-    return [float(value if metric.lower_is_better else min(value, 100.0)) for value in values]

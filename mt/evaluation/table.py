@@ -1,4 +1,4 @@
-"""Evaluations as text: scores, which differences are real, slices, differing lines in colour."""
+"""Evaluations as text: scores, which differences are real, differing lines in colour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
-from mt.evaluation.significance import FEWEST_LINES, LEVEL, TESTS, Comparison, Interval
+from mt.evaluation.significance import FEWEST_LINES, LEVEL, Comparison, Interval
 from mt.evaluation.systems import Evaluation, SystemScore
 from mt.terminal import printable
 
@@ -49,7 +49,7 @@ def format_evaluation(evaluation: Evaluation, style: Style) -> str:
     else:
         blocks = [f"{name}: {len(evaluation.data.refs[0]):,} lines"] if name else []
         blocks += [_table(systems, style), "\n".join(_legend(evaluation))]
-    blocks = [printable(block) for block in (*blocks, *_slices(evaluation, style))]
+    blocks = list(map(printable, blocks))
     for system, lines in evaluation.differences.items():
         blocks.append(_differing_lines(evaluation, system, lines, style))
     return "\n\n".join(blocks)
@@ -93,11 +93,11 @@ def aligned(rows: Sequence[Sequence[str]], n_left: int) -> str:
 
 def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
     """A row for each metric and system."""
-    titles = [f"p ({name.split()[-1]})" for name in TESTS.values()]
-    rows = [["metric", "system", "score", "95 % interval", "difference", *titles, "verdict"]]
+    heading = ["metric", "system", "score", "95 % interval", "difference", "p (bootstrap)"]
+    rows = [[*heading, "verdict"]]
     for of_metric in zip(*systems.values(), strict=True):
         for number, (system, result) in enumerate(zip(systems, of_metric, strict=True)):
-            test = next(iter(result.comparisons.values()), None)
+            test = result.comparison
             difference = "" if test is None else style.number(test.difference, "+")
             if style.margins and test is not None and test.margin is not None:
                 difference += f" ± {style.number(test.margin)}"
@@ -108,8 +108,8 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
                     style.number(result.score.value),
                     style.interval(result.interval),
                     difference,
-                    *(_p_value(result.comparisons.get(test)) for test in TESTS),
-                    result.verdict,
+                    _p_value(test),
+                    test.verdict if test else "",
                 ]
             )
     return aligned(rows, n_left=2)
@@ -128,44 +128,22 @@ def _legend(evaluation: Evaluation) -> Iterator[str]:
     baseline, *_ = evaluation.systems
     *_, last = evaluation.systems.values()
     seed = f"seed {'none' if settings.seed is None else settings.seed}"
-    if any(result.comparisons for result in last):
+    drawn = f"{settings.n_resamples:,} resamples, {seed}"
+    if any(result.comparison for result in last):
         yield (
-            f"better, worse: than {baseline}, p < {LEVEL} by each test, {FEWEST_LINES} lines or "
-            "more differ; may be chance: this test set cannot tell the two apart"
+            f"better, worse: than {baseline}, p < {LEVEL}, {FEWEST_LINES} lines or more differ; "
+            "may be chance: this test set cannot tell the two apart"
         )
     if any(result.interval for result in last):
-        yield f"95 % interval: bootstrap, {settings.n_resamples:,} resamples, {seed}"
-    for test, title in TESTS.items():
-        if any(test in result.comparisons for result in last):
-            n_samples = f"{settings.n_samples[test]:,} {'resamples' if test == 'bs' else 'trials'}"
-            yield f"p ({title.split()[-1]}): {title}, {n_samples}, {seed}"
+        yield f"95 % interval: bootstrap, {drawn}"
+    if any(result.comparison for result in last):
+        yield f"p (bootstrap): paired bootstrap, {drawn}"
     for system, scores in evaluation.systems.items():
         for result in scores:
             if result.score.note:
                 yield f"{result.score.name} note: {system}: {result.score.note}"
     for result in evaluation.systems[baseline]:
         yield f"{result.score.name}|{result.score.signature}"
-
-
-def _slices(evaluation: Evaluation, style: Style) -> Iterator[str]:
-    """For each slicing one table of all metrics, or with several systems one for each metric."""
-    systems = evaluation.systems
-    for slicing in evaluation.data.slicings:
-        by = slicing.by
-        tables: dict[str, dict[str, list[float]]] = {}
-        for system, scores in systems.items():
-            for result in scores:
-                name = result.score.name
-                if len(systems) == 1:
-                    tables.setdefault(slicing.title, {})[name] = result.slices[by]
-                else:
-                    tables.setdefault(f"{name} by {slicing.title}", {})[system] = result.slices[by]
-        for title, columns in tables.items():
-            rows = [["", "lines", *columns]]
-            for i, part in enumerate(slicing.slices):
-                values = [style.number(column[i]) for column in columns.values()]
-                rows.append([part.label, f"{len(part.lines):,}", *values])
-            yield f"{title}\n{aligned(rows, n_left=1)}"
 
 
 def _differing_lines(

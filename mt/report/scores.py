@@ -122,8 +122,7 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
     if not scored.sentences:
         return scored
     n_lines = len(scored.sentences)
-    n_resamples = RESAMPLES if n_lines <= MAX_RESAMPLED else None
-    settings = Settings(METRICS, tokenize, n_resamples)
+    settings = Settings(METRICS, tokenize, intervals=n_lines <= MAX_RESAMPLED)
     data = EvaluationSet("", [[ref for _, ref in scored.texts]])
     try:
         bleu, chrf = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
@@ -136,7 +135,7 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
         scored.note = f"scored again; the training recorded BLEU {recorded.bleu:.2f} by {before}"
     elif math.isfinite(recorded.bleu) and abs(recorded.bleu - bleu.score.value) > 0.005:
         scored.note = f"the training recorded BLEU {recorded.bleu:.2f}"
-    elif n_resamples is None:
+    elif not settings.intervals:
         scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
     return scored
 
@@ -229,7 +228,7 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[
     if same and len(baseline.sentences) <= MAX_RESAMPLED:
         systems = {f"{index}": scored.outputs for index, scored in [(first, baseline), *same]}
         data = EvaluationSet("", [[ref for _, ref in baseline.texts]])
-        settings = Settings(["bleu"], tokenize, n_samples={"bs": RESAMPLES})
+        settings = Settings(["bleu"], tokenize)
         try:
             evaluated = evaluate_systems(data, systems, settings).systems
             results = {index: evaluated[f"{index}"][0] for index, _ in same}
@@ -240,7 +239,7 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[
     for index, scored in group:
         bleu, result = scored.bleu, None
         if index in results:
-            result = results[index].comparisons["bs"]
+            result = results[index].comparison
         difference = bleu.score.value - baseline.bleu.score.value
         if (tokenizer := tokenizer_of(bleu.score.signature)) != tokenize:
             bleu = results.get(index, bleu)  # with the tokenizer of the baseline

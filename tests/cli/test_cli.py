@@ -102,8 +102,11 @@ def test_a_wrong_value_is_one_line(mt: Mt) -> None:
 
 @pytest.mark.parametrize("name", [name for name in REMOVED if name.startswith("mt ")])
 def test_what_was_removed_says_what_to_do_instead(name: str, mt: Mt) -> None:
-    _, *words = name.split()
-    assert refused(mt(*words, "x")) == f"{name}: was removed in {REMOVED[name]}"
+    command, *options = name.split(" --")
+    for option in options or [""]:
+        words = f"{command} --{option}" if option else command
+        message = refused(mt(*words.split()[1:], "x"))
+        assert message == f"{words}: was removed in {REMOVED[name]}"
 
 
 def test_options_are_listed_in_panels(mt: Mt) -> None:

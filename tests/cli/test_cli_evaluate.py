@@ -90,7 +90,7 @@ def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: pytest.Monke
         ("--hyp . --ref b", "--hyp: . … folder … text file"),
         ("--hyp a --ref nowhere", "--ref: … no file"),
         ("--hyp nowhere --ref b", "--hyp: … no file"),
-        ("--model m --src nowhere --ref b", "--src: … no file"),
+        ("--hyp a --src nowhere --ref b", "--src: … no file"),
         ("--hyp a --ref b --metrics bleu,meteor", "--metrics: … bleu, … meteor … correct"),
         (
             "--hyp a --ref b --metrics ,",
@@ -100,7 +100,7 @@ def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: pytest.Monke
         ("--hyp latin --ref b", "--hyp: latin, line 1, byte 0 … ff is not UTF-8"),
         ("--hyp a --ref b --ref c", "--ref c … 1 lines, --hyp a … 2; … line n"),
         ("--hyp a --hyp c --ref b", "--hyp c … 1 lines, --hyp a … 2;"),
-        ("--model m --src a --ref c", "--ref c … 1 lines, --src a … 2;"),
+        ("--hyp a --src a --ref c", "--ref c … 1 lines, --hyp a … 2;"),
         ("score -m no --src - --tgt -", "--src, --tgt: … stdin"),
         ("score -m no --src nowhere --tgt a", "--src: … no file"),
         ("score -m no --src a --tgt nowhere", "--tgt: … no file"),

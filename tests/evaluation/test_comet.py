@@ -105,20 +105,21 @@ def test_significance_is_that_of_a_bootstrap_over_sentences(
     model = Comet(comet_model(), "--comet-model")
     known = {"x": list(sentences["a"]), "y": list(sentences["b"])}
     monkeypatch.setattr(Comet, "sentence_scores", lambda _, src, hyps, ref: known[hyps[0]])
-    settings = Settings(["comet"], n_resamples=1000, n_samples={"bs": 1000}, seed=1, comet=model)
+    settings = Settings(["comet"], intervals=True, seed=1, comet=model)
     data = EvaluationSet("", [["r"] * 200], ["s"] * 200)
     evaluation = evaluate_systems(data, outputs, settings)
     ((first,), (second,)) = evaluation.systems.values()
-    interval, comparisons = second.interval, second.comparisons
-    assert first.comparisons == {}
+    interval, comparison = second.interval, second.comparison
+    assert first.comparison is None
+    assert comparison
     assert second.score.value == pytest.approx(sentences["b"].mean())
     assert "COMET|model:wmt-da|scale:100" in format_evaluation(evaluation, Style())
     differences = sentences["b"] - sentences["a"]
     resamples = np.random.default_rng(1).choice(200, size=(1000, 200), replace=True)
     by_chance = np.array([abs(differences[rows].mean()) for rows in resamples])
     n_larger = (by_chance - by_chance.mean() > abs(differences.mean())).sum()
-    assert comparisons["bs"].p_value == pytest.approx((n_larger + 1) / 1001)
-    assert comparisons["bs"].difference == pytest.approx(differences.mean())
+    assert comparison.p_value == pytest.approx((n_larger + 1) / 1001)
+    assert comparison.difference == pytest.approx(differences.mean())
     assert interval is not None
     half = 1.96 * sentences["b"].std() / 200**0.5
     assert interval.half_width == pytest.approx(half, rel=0.1)
@@ -135,7 +136,7 @@ def test_message_about_comet(
         ("--comet-model wmt", "--comet-model: … metric comet … --metrics"),
         ("--metrics comet --comet-model no", "--comet-model: … no folder no"),
         ("--metrics comet --comet-model .", "--comet-model: . … hparams.yaml … found 0 … no hpar"),
-        ("--metrics comet --comet-model wmt", "metric comet: … --src … --test-set NAME=SRC,REF"),
+        ("--metrics comet --comet-model wmt", "metric comet: … --src"),
         (
             "--metrics comet --comet-model broken --src texts/src",
             "--comet-model: … broken/checkpoints/model.ckpt … xlm-roberta-large … encoder",
