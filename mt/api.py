@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -22,14 +22,8 @@ from typing_extensions import Unpack
 
 from mt.errors import ConfigError, DataError, leaf_for
 from mt.errors import MtError as Error
-from mt.search.options import (
-    EngineName,
-    EngineOptions,
-    PrecisionName,
-    Sampling,
-    SearchOptions,
-    WhenToSplit,
-)
+from mt.search.options import EngineOptions, PrecisionName, Sampling, SearchOptions
+from mt.settings import declared, with_keywords
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -45,28 +39,6 @@ StrPath = str | Path
 
 
 # --- translate and score ----------------------------------------------------------------------
-
-
-class DecodingOptions(TypedDict, total=False):
-    """Options of the search and of the engine: those of `mt translate`, by their names."""
-
-    beam_size: int  # 1 is greedy search; default: the model's config
-    length_penalty: float
-    to: str  # languages, for a model that knows several
-    from_: str
-    split_sentences: WhenToSplit
-    as_written: bool
-    n_best: int  # hypotheses of each line
-    no_repeat_ngram: int
-    sample: Sampling
-    alignments: str | bool  # True: of the usual heads
-    ensemble: str
-    engine: EngineName
-    precision: PrecisionName
-    device: str
-    workers: int
-    batch_tokens: int
-    shortlist: StrPath
 
 
 class Hypothesis(NamedTuple):
@@ -167,40 +139,37 @@ class Translator:
         """Scores with torch, whichever engine translates."""
         from mt.translate.score_lines import load_scorer
 
-        precision: PrecisionName = self._engine.precision  # type: ignore[assignment]
+        precision: PrecisionName = self._engine.precision
         if precision == "int8":  # of CTranslate2
             precision = "auto"
         return load_scorer(self._search, replace(self._engine, precision=precision))
 
 
-def load(model: StrPath | Sequence[StrPath], **options: Unpack[DecodingOptions]) -> Translator:
+@with_keywords(SearchOptions, EngineOptions)
+def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
     """Load a run directory, checkpoint, averaged or imported model; several make an ensemble.
 
+    `options`: those of `mt translate`, by their names; `alignments=True` takes the usual heads.
     Raises Error for a folder that is no model, and for options that do not go together.
     """
     models = [model] if isinstance(model, str | Path) else [*model]
-    known = DecodingOptions.__annotations__
-    if unknown := options.keys() - known:
+    if not models:
+        raise ConfigError("load: no model; name a run directory, checkpoint or model folder")
+    known = [*declared(SearchOptions), *declared(EngineOptions)]
+    if unknown := options.keys() - {*known}:
         raise ConfigError(
             f"load: has no option {', '.join(sorted(unknown))}; known are {', '.join(known)}"
         )
-    if not models:
-        raise ConfigError("load: no model; name a run directory, checkpoint or model folder")
-    given: Any = {
+    given = {
         name: value for name, value in options.items() if value is not None and value is not False
     }
-    for name in ("workers", "batch_tokens", "beam_size", "n_best"):
-        if name in given and not (isinstance(given[name], int) and given[name] >= 1):
-            raise ConfigError(f"{name}: must be a whole number from 1 on, found {given[name]!r}")
-    given |= {"shortlist": Path(given["shortlist"])} if "shortlist" in given else {}
+    if "shortlist" in given:
+        given["shortlist"] = Path(given["shortlist"])
     if given.get("alignments") is True:
         given["alignments"] = "auto"
-    if not isinstance(given.get("sample", Sampling()), Sampling):
-        raise ConfigError(f"sample: must be mt.Sampling(...), found {given['sample']!r}")
-    names = {field.name for field in fields(EngineOptions)}
-    engine = {name: value for name, value in given.items() if name in names}
-    search = {name: value for name, value in given.items() if name not in names}
-    return Translator(SearchOptions(**search), EngineOptions(models=[*map(Path, models)], **engine))
+    engine = {name: given.pop(name) for name in declared(EngineOptions) if name in given}
+    engine["models"] = [*map(Path, models)]
+    return Translator(SearchOptions(**given), EngineOptions(**engine))
 
 
 def _texts(name: str, values: Iterable[str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.runs.model_folder import read_folder
-from mt.search.options import EngineName, EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, PrecisionName, SearchOptions
 from mt.translate.load_ctranslate2 import available_cores, convert
 
 # Examples in a batch of CTranslate2, of which the fastest on the first lines is taken.
@@ -119,7 +119,7 @@ def mixed(lines: list[str], count: int) -> list[str]:
 def mt_engine(
     args: argparse.Namespace,
     engine: EngineName,
-    precision: str,
+    precision: PrecisionName,
     beam: int,
     shortlist: Path | None = None,
 ) -> Any:

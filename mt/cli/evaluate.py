@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
 from mt.errors import DataError
-from mt.search.options import SearchOptions
+from mt.search.options import EngineOptions, SearchOptions
 
 if TYPE_CHECKING:
     from mt.cli.evaluate_inputs import System, Texts
@@ -84,7 +84,7 @@ class EvaluationGroup:
         return self.confidence or bool(self.perturb) or n_systems > 1
 
 
-def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.EngineGroup) -> None:
+def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOptions) -> None:
     """Score translations with sacreBLEU; compare systems.
 
     The table says which differences between systems are significant. A --model translates the
@@ -98,7 +98,13 @@ def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.Engine
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     mt evaluate --model runs/base --test-set wmt20 --langs de-en
     """
-    from mt.cli.evaluate_inputs import outputs_of, read_texts, systems_of, translate_sets
+    from mt.cli.evaluate_inputs import (
+        TextOptions,
+        outputs_of,
+        read_texts,
+        systems_of,
+        translate_sets,
+    )
     from mt.evaluation.json_output import to_json
     from mt.evaluation.metrics import check_metrics
     from mt.evaluation.perturb import check_kinds
@@ -113,15 +119,16 @@ def evaluate(given: EvaluationGroup, search: opt.SearchGroup, engine: opt.Engine
         raise DataError(fault)
     _check_comet(given)
     configs = {system.path: read_config(Path(system.path)) for system in systems if system.is_model}
-    texts = read_texts(systems, given, search, configs)
+    wanted = TextOptions(given.src, given.ref, given.test_set, given.langs)
+    texts = read_texts(systems, wanted, search, configs)
     comet = _load_comet(given, texts, engine.device)
     sets = [text.data for text in texts]
     directions = dict.fromkeys(test_set.direction for test_set in sets)
     is_drawn = given.is_drawn(len(systems))
     settings = {each: _settings(given, configs, comet, each.to, is_drawn) for each in directions}
     # The texts tell the language that each is translated into.
-    options = opt.make(SearchOptions, search, to=None, with_scores=False)
-    translate = partial(translate_sets, search=options, engine=engine)
+    decoding = replace(search, to=None, with_scores=False)
+    translate = partial(translate_sets, search=decoding, engine=engine)
     evaluations: list[Evaluation] = []
     if given.perturb:
         evaluations += chain.from_iterable(
@@ -147,8 +154,8 @@ def listed(text: str) -> list[str]:
 def _faults(
     given: EvaluationGroup,
     systems: Sequence[System],
-    search: opt.SearchGroup,
-    engine: opt.EngineGroup,
+    search: SearchOptions,
+    engine: EngineOptions,
 ) -> Iterator[str]:
     """Yield what contradicts or lacks something else."""
     src, ref = given.src, given.ref or []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,6 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import read_input
 
 if TYPE_CHECKING:
-    from mt.cli.evaluate import EvaluationGroup
     from mt.config.schema import Config
 
 # What messages call the lines of a file: check_counts names them by it.
@@ -33,6 +32,15 @@ class System:
     name: str
     path: str
     is_model: bool
+
+
+class TextOptions(NamedTuple):
+    """The texts to score, as the options of these names give them."""
+
+    src: str | None
+    ref: Sequence[str] | None
+    test_set: str | None
+    langs: str | None
 
 
 class Texts(NamedTuple):
@@ -98,25 +106,25 @@ def scoring_of(
 
 def read_texts(
     systems: Sequence[System],
-    given: EvaluationGroup,
-    search: opt.SearchGroup,
+    texts: TextOptions,
+    search: SearchOptions,
     configs: Mapping[str, Config],
 ) -> list[Texts]:
     """Read every test set, and the outputs that are in files.
 
     Raises DataError for missing files and unequal counts.
     """
-    if not given.test_set and not given.ref:
+    if not texts.test_set and not texts.ref:
         return _configured_sets(*next(iter(configs.items())), search)
     direction = _direction_of(configs, search.from_, search.to)
     src: NamedLines = {}
     test_set = None
-    if given.test_set:
-        src, refs, test_set = _set_of_sacrebleu(given.test_set, given.langs, direction, configs)
+    if texts.test_set:
+        src, refs, test_set = _set_of_sacrebleu(texts.test_set, texts.langs, direction, configs)
     else:
-        if given.src is not None:
-            src = {f"--src {given.src}": _read(given.src, "--src")}
-        refs = {f"--ref {path}": _read(path, "--ref") for path in given.ref or ()}
+        if texts.src is not None:
+            src = {f"--src {texts.src}": _read(texts.src, "--src")}
+        refs = {f"--ref {path}": _read(path, "--ref") for path in texts.ref or ()}
     hyps = {
         system.name: (f"--hyp {system.path}", _read(system.path, "--hyp"))
         for system in systems
@@ -124,7 +132,7 @@ def read_texts(
     }
     named = dict(hyps.values()) | src | refs
     check_counts(named)
-    name = given.test_set or ""
+    name = texts.test_set or ""
     numbers = _numbers_with_reference(name, refs)
     if numbers:
         named = {label: [lines[n - 1] for n in numbers] for label, lines in named.items()}
@@ -206,7 +214,7 @@ def _set_of_sacrebleu(
     return src, references, (name, pair)
 
 
-def _configured_sets(model: str, config: Config, search: opt.SearchGroup) -> list[Texts]:
+def _configured_sets(model: str, config: Config, search: SearchOptions) -> list[Texts]:
     """The texts of `data.test` in a model's config."""
     from mt.data.reading.corpus import read_pairs
     from mt.data.reading.test_sets import named_set
@@ -266,7 +274,7 @@ def translate_sets(
     model: Path,
     data: Sequence[EvaluationSet],
     search: SearchOptions,
-    engine: opt.EngineGroup,
+    engine: EngineOptions,
     name: str = "",
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
@@ -277,7 +285,7 @@ def translate_sets(
     outputs = []
     for test_set in data:
         check_language(model, test_set.direction.to)
-    with load_engine(search, opt.make(EngineOptions, engine, models=[model])) as loaded:
+    with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
             direction, sources = test_set.direction, test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from mt.errors import ConfigError, MtError
-from mt.search.options import EngineName, PrecisionName, Sampling, WhenToSplit
+from mt.settings import Setting, declared
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
-T = TypeVar("T")
 ErrorsName = Literal["strict", "replace"]
 SideName = Literal["src", "tgt"]
 PrecisionOfWeights = Literal["fp32", "fp16", "bf16", "int8"]
@@ -69,7 +68,6 @@ config_option = options_in("Config")
 input_option = options_in("Input")
 output_option = options_in("Output")
 search_option = options_in("Search")
-sampling_option = options_in("Sampling")
 execution_option = options_in("Execution")
 
 # fmt: off
@@ -91,12 +89,6 @@ Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN",
 _SENTENCE = argument("source sentence", "SENTENCE", "Input")
 Sentence = Annotated[str, _SENTENCE]
 OptionalSentence = Annotated[str | None, _SENTENCE]
-ToLanguage = Annotated[str | None, input_option(
-    "--to", autocompletion=_target_languages, metavar="CODE", help=
-    "language to translate into, such as fr, of a model that knows several")]
-FromLanguage = Annotated[str | None, input_option("--from", metavar="CODE", help=
-    "language of the source, such as de, of a model that knows several: to write lines in capitals "
-    "or without a final stop as its training text would, and to find sentences")]
 RunDir = Annotated[Path | None, output_option("--run-dir", metavar="FOLDER", help=
     "run directory (default: runs/NAME, by the config's name)")]
 AsJson = Annotated[bool, output_option("--json", help="print JSON")]
@@ -118,94 +110,7 @@ Overwrite = Annotated[bool, output_option("--overwrite", help=
     "replace a corpus that is at --output already")]
 Picture = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
     "picture to write, .svg or .png")]
-BeamSize = Annotated[int | None, search_option("--beam-size", metavar="N", min=1, help=
-    "hypotheses kept per sentence; 1 is greedy search (default: the model's config)")]
-LengthPenalty = Annotated[float | None, search_option(
-    "--length-penalty", metavar="A", min=0, max=100, help=
-    "divide log-probabilities by length^A; higher favours longer outputs (default: the model's "
-    "config)")]
-BatchTokens = Annotated[int | None, execution_option("--batch-tokens", metavar="N", min=1, help=
-    "batch size: source tokens, padding included, times beam size (default: chosen for the "
-    "device)")]
-Precision = Annotated[PrecisionName, execution_option("--precision", metavar="NAME", help=
-    "auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)")]
-DeviceName = Annotated[str, execution_option("--device", metavar="NAME", help=
-    "auto, cpu, cuda or cuda:N")]
 # fmt: on
-
-
-def make(kind: Callable[..., T], *groups: Any, **more: Any) -> T:
-    """Make a value, such as `TextFiles`, from the options that bear the names of its fields.
-
-    `more`: fields without an option, or with another value than the option's.
-    """
-    options = {name: value for group in groups for name, value in vars(group).items()}
-    names = inspect.signature(kind).parameters
-    return kind(**{name: options[name] for name in names if name in options} | more)
-
-
-@dataclass(frozen=True)
-class SearchGroup:
-    """The options of the search that `mt translate` and `mt evaluate` share."""
-
-    # fmt: off
-    from_: FromLanguage = None
-    beam_size: BeamSize = None
-    length_penalty: LengthPenalty = None
-    to: ToLanguage = None
-    split_sentences: Annotated[WhenToSplit, search_option("--split-sentences", metavar="WHEN", help=
-        "translate the sentences of a line one by one and join them: always, never, or auto: if "
-        "the model learnt from lines of one sentence")] = "auto"
-    as_written: Annotated[bool, search_option("--as-written", help=
-        "give the model lines in capitals, Title Case or lower case, without a final stop or with "
-        "emoji as they are, instead of as its training text would write them")] = False
-
-
-@dataclass(frozen=True)
-class SamplingGroup:
-    """The options of sampling as given; None: not given."""
-
-    # fmt: off
-    sample: Annotated[bool, sampling_option("--sample", help=
-        "draw outputs at random instead of searching for the best")] = False
-    temperature: Annotated[float | None, sampling_option("--temperature", metavar="T", help=
-        "divide logits by T: below 1 is less random, above 1 more; 1 is off")] = None
-    top_k: Annotated[int | None, sampling_option("--top-k", metavar="K", help=
-        "draw from the K most probable tokens; 0 is off")] = None
-    top_p: Annotated[float | None, sampling_option("--top-p", metavar="P", help=
-        "draw from the most probable tokens that together reach P; 1 is off")] = None
-    seed: Annotated[int | None, sampling_option("--seed", metavar="N", help=
-        "seed of the random draws; 1 if not given")] = None
-    # fmt: on
-
-    def value(self) -> Sampling | None:
-        """Return the sampling asked for. Raises ConfigError for options without --sample."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if given.pop("sample"):
-            return Sampling(**given)
-        if given:
-            named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise ConfigError(
-                f"{named}: only with --sample, which draws outputs instead of searching for the "
-                "best; add --sample"
-            )
-        return None
-
-
-@dataclass(frozen=True)
-class EngineGroup:
-    """The options of the engine that translates."""
-
-    # fmt: off
-    engine: Annotated[EngineName, execution_option("--engine", metavar="NAME", help=
-        "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
-        "supports all options")] = "auto"
-    workers: Annotated[int | None, execution_option("--workers", metavar="N", min=1, help=
-        "processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, or "
-        "all for a large file)")] = None
-    batch_tokens: BatchTokens = None
-    precision: Precision = "auto"
-    device: DeviceName = "auto"
 
 
 @dataclass(frozen=True)
@@ -250,28 +155,54 @@ class CorpusGroup:
 
 
 def given(group: Any) -> list[str]:
-    """The names of a group's options whose value is not the default, such as `--beam-size`."""
-    names = [field.name for field in fields(group) if getattr(group, field.name) != field.default]
-    return [f"--{name.strip('_').removeprefix('as_').replace('_', '-')}" for name in names]
+    """The options of a group whose value is not the default, such as `--beam-size`."""
+    return [
+        option.annotation.__metadata__[0].default  # Typer has the first name there
+        for option in _options_of(type(group))
+        if getattr(group, option.name) != option.default
+    ]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Show Typer the fields of a command's dataclasses as options in their place."""
+    """Show Typer the fields of a command's dataclasses as options in their place.
+
+    A parameter `sample: Annotated[Sampling | None, Setting(...)]` is a switch, and the options of
+    its dataclass are only for that.
+    """
     groups: dict[str, Any] = {}
+    switched: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
-    for parameter in _parameters(command):
-        if is_dataclass(parameter.annotation):
-            groups[parameter.name] = parameter.annotation
-            options += _parameters(parameter.annotation)
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if is_dataclass(group):
+            groups[parameter.name] = group
+            options += _options_of(group)
+        elif is_dataclass(kind := _of_optional(group)):
+            switched[parameter.name] = kind
+            switch = _as_typer(_setting_of(group), parameter.name)
+            options.append(parameter.replace(annotation=Annotated[bool, switch], default=False))
+            for option in _options_of(kind):
+                kind_of_value, typer_option = get_args(option.annotation)
+                hint: Any = Annotated[kind_of_value | None, typer_option]
+                options.append(option.replace(annotation=hint, default=None))
         else:
-            options.append(parameter)
+            options.append(_as_option(parameter, group))
     # Keywords may follow one another in any order, with defaults and without.
     options = [option.replace(kind=option.KEYWORD_ONLY) for option in options]
 
     @wraps(command)
     def called(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            names = [option.name for option in _options_of(group)]
+            values[name] = group(**{name: values.pop(name) for name in names})
+        for name, kind in switched.items():
+            fields = {option.name: values.pop(option.name) for option in _options_of(kind)}
+            chosen = {field: value for field, value in fields.items() if value is not None}
+            if chosen and not values[name]:
+                flag = f"--{name}"
+                named = ", ".join(declared(kind)[field][0].option(field) for field in chosen)
+                raise ConfigError(f"{named}: only with {flag}; add it, or leave {named} out")
+            values[name] = kind(**chosen) if values[name] else None
         command(**values)
 
     called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -279,12 +210,52 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _parameters(function: Any) -> list[inspect.Parameter]:
-    """The parameters of a function, or of a group, which may inherit some from another file."""
-    is_group = isinstance(function, type)
-    hints = get_type_hints(function, include_extras=True) if is_group else {}
-    parameters = inspect.signature(function, eval_str=not is_group).parameters
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    """The fields of a dataclass that are options: declared as a `Setting`, or for Typer alone."""
+    hints = get_type_hints(group, include_extras=True)
     return [
-        parameter.replace(annotation=hints.get(name, parameter.annotation))
-        for name, parameter in parameters.items()
+        _as_option(parameter, hints[parameter.name])
+        for parameter in inspect.signature(group).parameters.values()
+        if get_origin(hint := hints[parameter.name]) is Annotated and _is_option(hint)
     ]
+
+
+def _is_option(hint: Any) -> bool:
+    setting = _setting_of(hint)
+    return setting is None or setting.is_option
+
+
+def _as_option(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+    """A parameter of this type as Typer takes it."""
+    if setting := _setting_of(hint):
+        hint = Annotated[hint.__origin__, _as_typer(setting, parameter.name)]
+    return parameter.replace(annotation=hint)
+
+
+def _of_optional(hint: Any) -> Any:
+    """The class in `Annotated[Class | None, ...]`; None of other types."""
+    kinds = get_args(getattr(hint, "__origin__", None))
+    return kinds[0] if len(kinds) == 2 and kinds[1] is type(None) else None
+
+
+def _setting_of(hint: Any) -> Setting | None:
+    """The setting in the type of a field or parameter."""
+    metadata = getattr(hint, "__metadata__", ())
+    return next((each for each in metadata if isinstance(each, Setting)), None)
+
+
+def _as_typer(setting: Setting | None, name: str) -> Any:
+    """A declared setting as Typer takes it."""
+    assert setting is not None, f"{name} has no Setting"
+    option = setting.option(name)
+    completed = {"--to": _target_languages}.get(option)
+    return typer.Option(
+        option,
+        help=setting.help,
+        metavar=setting.metavar,
+        # Where a message says how to switch it off, `mt.settings.check` has it.
+        min=None if setting.off else setting.min,
+        max=None if setting.off else setting.max,
+        rich_help_panel=setting.panel,
+        autocompletion=completed,
+    )

@@ -8,7 +8,15 @@ from typing import Annotated
 from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import ConfigError
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import (
+    BatchTokens,
+    DeviceName,
+    EngineOptions,
+    LengthPenalty,
+    Precision,
+    SearchOptions,
+    ToLanguage,
+)
 
 
 @dataclass(frozen=True)
@@ -20,16 +28,16 @@ class ScoreGroup:
         "source text, also compressed; - is stdin")]
     tgt: Annotated[str, opt.input_option("--tgt", metavar="FILE", help=
         "its translation, line by line; - is stdin")]
-    to: opt.ToLanguage = None
+    to: ToLanguage = None
     output: opt.OutputFile = "-"
     alignments: opt.Alignments = False
     alignment_heads: opt.AlignmentHeads = None
     as_json: Annotated[bool, opt.output_option("--json", help=
         "write a JSON object per line, with the score of every token")] = False
-    length_penalty: opt.LengthPenalty = None
-    batch_tokens: opt.BatchTokens = None
-    precision: opt.Precision = "auto"
-    device: opt.DeviceName = "auto"
+    length_penalty: LengthPenalty = None
+    batch_tokens: BatchTokens = None
+    precision: Precision = "auto"
+    device: DeviceName = "auto"
 
 
 def score(model: opt.Model, given: ScoreGroup) -> None:
@@ -51,8 +59,14 @@ def score(model: opt.Model, given: ScoreGroup) -> None:
     from mt.translate.score_lines import format_scored, load_scorer
 
     heads = given.alignment_heads or ("auto" if given.alignments else None)
-    search = opt.make(SearchOptions, given, alignments=heads)
-    options = opt.make(EngineOptions, given, models=[model], engine="torch")
+    search = SearchOptions(to=given.to, length_penalty=given.length_penalty, alignments=heads)
+    options = EngineOptions(
+        models=[model],
+        engine="torch",
+        batch_tokens=given.batch_tokens,
+        precision=given.precision,
+        device=given.device,
+    )
     sources = read_input(src, option="--src")
     targets = read_input(tgt, option="--tgt")
     with open_output(output) as file:

@@ -10,6 +10,7 @@ from typing import Annotated
 from mt.cli import options as opt
 from mt.cli.console import print_result
 from mt.errors import ConfigError
+from mt.search.options import DeviceName
 
 
 def train(
@@ -26,7 +27,7 @@ def train(
         "train.max_minutes; to resume, give it again")] = None,
     processes: Annotated[int, opt.execution_option("--processes", metavar="N", min=1, help=
         "processes that train together on this machine, on its cores or on N GPUs")] = 1,
-    device: opt.DeviceName = "auto",
+    device: DeviceName = "auto",
 ) -> None:  # fmt: skip
     """Train a model. Run the same command again to resume a run that was interrupted.
 

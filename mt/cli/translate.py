@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from mt.cli import options as opt
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import LIMITS, EngineOptions, Sample, SearchOptions
 
-constraint_option = opt.options_in("Constraints on outputs")
+constraint_option = opt.options_in(LIMITS)
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
 
 
@@ -50,13 +50,10 @@ class OutputGroup:
 
 
 @dataclass(frozen=True)
-class TranslateGroup(opt.SearchGroup):
-    """The options of the search: which hypothesis of a line is its translation, and its tokens."""
+class KeptGroup:
+    """The options about texts that an output must have."""
 
     # fmt: off
-    ensemble: Annotated[Literal["probability", "log"] | None, opt.search_option(
-        "--ensemble", metavar="MEAN", help=
-        "average probabilities (probability, if not given) or log-probabilities (log)")] = None
     prefix: Annotated[Path | None, constraint_option("--prefix", metavar="FILE", help=
         "target prefixes, one per input line: outputs start with them")] = None
     protect: Annotated[list[str] | None, constraint_option("--protect", metavar="WHAT", help=
@@ -65,25 +62,21 @@ class TranslateGroup(opt.SearchGroup):
     glossary: Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
         "terms, a tab and a translation in each line; whole words, the longest match counts; a "
         "term in lower case stands for any case")] = None
-    no_repeat_ngram: Annotated[int, constraint_option("--no-repeat-ngram", metavar="N", help=
-        "never repeat N tokens in a row; 0 is off")] = 0
 
 
 def translate(
     models: opt.Models,
     text: FormatGroup,
     output: OutputGroup,
-    search: TranslateGroup,
-    sampling: opt.SamplingGroup,
+    search: SearchOptions,
+    kept: KeptGroup,
+    sample: Sample = None,
     *,
     max_wait: Annotated[float | None, opt.execution_option(
         "--max-wait", metavar="SECONDS", min=0, help=
         "wait at most SECONDS for a batch to fill, then translate it (default: 0.2 for "
         "stdin)")] = None,
-    engine: opt.EngineGroup,
-    shortlist: Annotated[Path | None, opt.execution_option("--shortlist", metavar="FILE", help=
-        "faster: only the likely target pieces in this vmap.txt, which mt export ctranslate2 "
-        "--shortlist writes; for --engine ctranslate2")] = None,
+    engine: EngineOptions,
 ) -> None:  # fmt: skip
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
@@ -100,16 +93,25 @@ def translate(
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
-    files = opt.make(TextFiles, text, output, search, max_wait=max_wait)
-    options = opt.make(
-        SearchOptions,
-        output,
+    files = TextFiles(
+        source=text.source,
+        output=output.output,
+        errors=text.errors,
+        prefix=kept.prefix,
+        resume=output.resume,
+        max_wait=max_wait,
+    )
+    search = replace(
         search,
+        n_best=output.n_best,
         with_scores=output.scores,
-        prefixes=search.prefix is not None,
-        sample=sampling.value(),
+        prefixes=kept.prefix is not None,
+        sample=sample,
         alignments=output.alignment_heads or ("auto" if output.alignments else None),
     )
-    line_format = opt.make(LineFormat, text, output, name=text.form or format_of(text.source))
-    chosen = opt.make(EngineOptions, engine, search, models=models, shortlist=shortlist)
-    translate_file(files, line_format, options, chosen, search.protect or (), search.glossary)
+    form = text.form or format_of(text.source)
+    line_format = LineFormat(
+        form, text.column, text.field, output.n_best, output.scores, text.quoting
+    )
+    engine = replace(engine, models=models)
+    translate_file(files, line_format, search, engine, kept.protect or (), kept.glossary)

@@ -21,7 +21,7 @@ from mt.config.combinations import Fault, combination_faults
 from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
 from mt.config.schema import Config, key_infos, sections
 from mt.errors import ConfigError
-from mt.removed import OFF, REMOVED
+from mt.removed import OFF, REMOVED, in_data
 
 # The keys and list indices that lead to a value: ("data", "train", 0, "src").
 Steps = Sequence[str | int]
@@ -169,7 +169,7 @@ def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") ->
         return [_without(is_gone, entry, path) for entry in value]
     if not isinstance(value, dict):
         return value
-    below = {key: f"{path}.{key}".removeprefix(".") for key in value}
+    below = {key: in_data(f"{path}.{key}".removeprefix(".")) for key in value}
     return {
         key: _without(is_gone, inner, below[key])
         for key, inner in value.items()

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from mt.config.schema import Config, Source, sections
-from mt.removed import REMOVED
+from mt.removed import REMOVED, in_data
 
 # By pydantic's type of error.
 _REQUIRED = {
@@ -56,7 +56,7 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     context = detail.get("ctx", {})
     owner = _owner(steps if kind == "model_type" else steps[:-1])
     field = owner.model_fields.get(str(steps[-1]))
-    path = ".".join(step for step in steps if isinstance(step, str))
+    path = in_data(".".join(step for step in steps if isinstance(step, str)))
     if kind == "missing" or (value is None and field is not None and field.is_required()):
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":

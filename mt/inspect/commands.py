@@ -11,6 +11,7 @@ from mt.cli import options as opt
 from mt.cli.console import print_result, say
 from mt.cli.help import command_group
 from mt.errors import ConfigError
+from mt.search.options import ToLanguage
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -121,7 +122,7 @@ class AttentionGroup:
 def attention(
     model: opt.Model,
     sentence: opt.Sentence,
-    to: opt.ToLanguage = None,
+    to: ToLanguage = None,
     target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
         "its translation (default: the model's own; a sentence in capitals or without a final stop "
         "is then written as for mt translate)")] = None,
@@ -178,7 +179,7 @@ def steps(
     sentence: opt.OptionalSentence = None,
     target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
         "its translation (default: what the search finds)")] = None,
-    to: opt.ToLanguage = None,
+    to: ToLanguage = None,
     layer: Annotated[int, opt.output_option("--layer", metavar="L", min=1, help=
         "layer to show in full, from 1")] = 1,
     head: Annotated[int, opt.output_option("--head", metavar="H", min=1, help=

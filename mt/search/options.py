@@ -1,4 +1,4 @@
-"""The two values that travel whole from the command line to the work: how to search, which engine.
+"""The settings of the search and of the engine, each declared once; see `mt.settings`.
 
 Needs no torch.
 """
@@ -10,9 +10,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mt.errors import ConfigError
+from mt.settings import Setting, check
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, DecodeConfig
@@ -22,35 +23,62 @@ PrecisionName = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 WhenToSplit = Literal["auto", "always", "never"]
 # More processes for each core are a mistake: each has its own batches in memory.
 WORKERS_PER_CORE = 16
-# Beyond these, logits divided by the temperature may leave the range of floats.
-TEMPERATURES = (1e-3, 1e3)
+
+# Panels of --help.
+INPUT, SEARCH, LIMITS = "Input", "Search", "Constraints on outputs"
+SAMPLING, EXECUTION = "Sampling", "Execution"
+
+# Settings that commands also have by themselves.
+BeamSize = Annotated[int | None, Setting(
+    "hypotheses kept per sentence; 1 is greedy search (default: the model's config)",
+    SEARCH, "N", min=1,
+)]  # fmt: skip
+LengthPenalty = Annotated[float | None, Setting(
+    "divide log-probabilities by length^A; higher favours longer outputs (default: the model's "
+    "config)",
+    SEARCH, "A", min=0, max=100,
+)]  # fmt: skip
+ToLanguage = Annotated[str | None, Setting(
+    "language to translate into, such as fr, of a model that knows several", INPUT, "CODE"
+)]  # fmt: skip
+FromLanguage = Annotated[str | None, Setting(
+    "language of the source, such as de, of a model that knows several: to write lines in capitals "
+    "or without a final stop as its training text would, and to find sentences",
+    INPUT, "CODE",
+)]  # fmt: skip
+BatchTokens = Annotated[int | None, Setting(
+    "batch size: source tokens, padding included, times beam size (default: chosen for the device)",
+    EXECUTION, "N", min=1,
+)]  # fmt: skip
+Precision = Annotated[PrecisionName, Setting(
+    "auto, fp32, bf16, fp16 (GPU only) or int8 (CTranslate2 only)", EXECUTION, "NAME"
+)]  # fmt: skip
+DeviceName = Annotated[str, Setting("auto, cpu, cuda or cuda:N", EXECUTION, "NAME")]
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Draw outputs at random instead of searching for the best; see `sampling_search`."""
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 1
+    # Beyond these temperatures, logits divided by them may leave the range of floats.
+    temperature: Annotated[float, Setting(
+        "divide logits by T: below 1 is less random, above 1 more; 1 is off",
+        SAMPLING, "T", min=1e-3, max=1e3,
+        off="1 leaves the model's distribution as it is, --top-k 1 takes the best token",
+    )] = 1.0  # fmt: skip
+    top_k: Annotated[int, Setting(
+        "draw from the K most probable tokens; 0 is off",
+        SAMPLING, "K", min=0, off="0 allows all tokens",
+    )] = 0  # fmt: skip
+    top_p: Annotated[float, Setting(
+        "draw from the most probable tokens that together reach P; 1 is off",
+        SAMPLING, "P", above=0, max=1, off="1 allows all tokens",
+    )] = 1.0  # fmt: skip
+    seed: Annotated[int, Setting("seed of the random draws", SAMPLING, "N")] = 1
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range."""
-        low, high = TEMPERATURES
-        if not low <= self.temperature <= high:
-            raise ConfigError(
-                f"--temperature: must be from {low:g} to {high:g}, found {self.temperature:g}; "
-                "1 leaves the model's distribution as it is, --top-k 1 takes the best token"
-            )
-        if self.top_k < 0:
-            raise ConfigError(
-                f"--top-k: must be at least 0, found {self.top_k}; 0 allows all tokens"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(
-                f"--top-p: must be above 0 and at most 1, found {self.top_p:g}; 1 allows all tokens"
-            )
+        check(self)
 
     def seed_of(self, source: Sequence[int], number: int) -> int:
         """Return the seed of sample `number` of a source, which depends on nothing but its ids."""
@@ -58,43 +86,50 @@ class Sampling:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
+# A command's parameter that asks for it.
+Sample = Annotated[Sampling | None, Setting(
+    "draw outputs at random instead of searching for the best", SAMPLING
+)]  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How to search: a field for each option of the command line, by its name.
+    """How to search. None: as the model's config says; the other defaults change nothing."""
 
-    None: as the model's config says; the other defaults change nothing.
-    """
-
-    beam_size: int | None = None
-    length_penalty: float | None = None
-    n_best: int = 1
+    from_: FromLanguage = None
+    beam_size: BeamSize = None
+    length_penalty: LengthPenalty = None
+    to: ToLanguage = None
+    split_sentences: Annotated[WhenToSplit, Setting(
+        "translate the sentences of a line one by one and join them: always, never, or auto: if "
+        "the model learnt from lines of one sentence",
+        SEARCH, "WHEN",
+    )] = "auto"  # fmt: skip
+    as_written: Annotated[bool, Setting(
+        "give the model lines in capitals, Title Case or lower case, without a final stop or with "
+        "emoji as they are, instead of as its training text would write them",
+        SEARCH,
+    )] = False  # fmt: skip
+    no_repeat_ngram: Annotated[int, Setting(
+        "never repeat N tokens in a row; 0 is off",
+        LIMITS, "N", min=0, off="0 switches it off", torch_only=True,
+    )] = 0  # fmt: skip
+    # Commands ask for these in ways of their own.
+    n_best: Annotated[int, Setting("hypotheses of each line", min=1, is_option=False)] = 1
+    sample: Annotated[Sampling | None, Setting(
+        "draw outputs at random", is_option=False, torch_only=True
+    )] = None  # fmt: skip
+    alignments: Annotated[str | None, Setting(
+        "heads whose mean gives word alignments, as for `parse_heads`; auto: the usual ones",
+        is_option=False, torch_only=True,
+    )] = None  # fmt: skip
     # Whether the scores of hypotheses are needed; without them a greedy search may be faster.
     with_scores: bool = True
     prefixes: bool = False  # each output begins with a text of its own
-    no_repeat_ngram: int = 0  # 0: any n-gram may repeat
-    sample: Sampling | None = None
-    # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
-    alignments: str | None = None
-    # The language to translate into, for a model that knows several.
-    to: str | None = None
-    # The language of the source, for a model that knows several; None: as the target tells.
-    from_: str | None = None
-    # Whether the sentences of a line are translated one by one: auto, always or never.
-    split_sentences: str = "auto"
-    # Whether the model sees all lines as they are, also in capitals or without a final stop.
-    as_written: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range, and for values that do not go together."""
-        if self.split_sentences not in ("auto", "always", "never"):
-            raise ConfigError(
-                f"--split-sentences: must be auto, always or never, found {self.split_sentences!r}"
-            )
-        if self.no_repeat_ngram < 0:
-            raise ConfigError(
-                f"--no-repeat-ngram: must be at least 0, found {self.no_repeat_ngram}; 0 switches "
-                "it off"
-            )
+        check(self)
         if self.sample is not None and self.beam_size is not None:
             raise ConfigError(
                 "--sample: draws one output at a time, without a beam; "
@@ -103,12 +138,9 @@ class SearchOptions:
 
     def decode_config(self, config: Config) -> DecodeConfig:
         """Return the model's decoding settings with the beam size and length penalty given here."""
-        from mt.config.load import config_from_mapping
-
         values = {"beam_size": self.beam_size, "length_penalty": self.length_penalty}
         given = {key: value for key, value in values.items() if value is not None}
-        decode = config.decode.model_dump() | given
-        return config_from_mapping({"decode": decode}, "command line").decode
+        return config.decode.model_copy(update=given)
 
 
 DEFAULT_SEARCH = SearchOptions()
@@ -118,21 +150,34 @@ DEFAULT_SEARCH = SearchOptions()
 class EngineOptions:
     """Which engine translates, with which models, and on what."""
 
-    models: Sequence[Path]  # several make an ensemble
-    ensemble: str | None = None  # what is averaged; None: probabilities
-    engine: EngineName = "auto"
-    precision: str = "auto"
-    device: str = "auto"
-    # Processes or threads on a CPU, None: one per core; GPUs, None: one, or all for a large text.
-    workers: int | None = None
-    batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the device
-    shortlist: Path | None = None  # a vocabulary map: the only target pieces to choose from
+    models: Sequence[Path] = ()  # several make an ensemble
+    ensemble: Annotated[Literal["probability", "log"] | None, Setting(
+        "average probabilities (probability, if not given) or log-probabilities (log) of several "
+        "models",
+        EXECUTION, "MEAN",
+    )] = None  # fmt: skip
+    engine: Annotated[EngineName, Setting(
+        "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
+        "supports all options",
+        EXECUTION, "NAME",
+    )] = "auto"  # fmt: skip
+    workers: Annotated[int | None, Setting(
+        "processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, or "
+        "all for a large file)",
+        EXECUTION, "N", min=1,
+    )] = None  # fmt: skip
+    batch_tokens: BatchTokens = None
+    precision: Precision = "auto"
+    device: DeviceName = "auto"
+    shortlist: Annotated[Path | None, Setting(
+        "faster: only the likely target pieces in this vmap.txt, which mt export ctranslate2 "
+        "--shortlist writes; for --engine ctranslate2",
+        EXECUTION, "FILE",
+    )] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range, and for values that do not go together."""
-        known = get_args(EngineName)
-        if self.engine not in known:
-            raise ConfigError(f"--engine: must be {', '.join(known)}, found {self.engine!r}")
+        check(self)
         most = WORKERS_PER_CORE * (os.cpu_count() or 1)
         if (self.workers or 1) > most:
             raise ConfigError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import EngineOptions, Sample, SearchOptions
 
 
 @dataclass(frozen=True)
@@ -19,22 +19,20 @@ class BacktranslateGroup:
     source: Annotated[str, opt.argument(
         "text in the language to translate into, also compressed; - is stdin", "IN", "Input")]
     output: opt.CorpusFile
-    to: opt.ToLanguage = None
-    from_: opt.FromLanguage = None
     errors: opt.OnErrors = "strict"
     tag: Annotated[str | None, opt.output_option("--tag", metavar="WORD", help=
         "word before each synthetic source, such as <BT>")] = None
     resume: opt.Resume = False
     overwrite: opt.Overwrite = False
-    beam_size: opt.BeamSize = None
-    length_penalty: opt.LengthPenalty = None
 
 
 def backtranslate(
     models: opt.Models,
     given: BacktranslateGroup,
-    sampling: opt.SamplingGroup,
-    engine: opt.EngineGroup,
+    search: SearchOptions,
+    sample: Sample = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
 
@@ -50,9 +48,16 @@ def backtranslate(
     from mt.synthetic import backtranslate
     from mt.translate.streaming import TextFiles
 
-    search = opt.make(SearchOptions, given, with_scores=False, sample=sampling.value())
-    chosen = opt.make(EngineOptions, engine, models=models)
-    entry = backtranslate.backtranslate(opt.make(TextFiles, given), given.tag, search, chosen)
+    files = TextFiles(
+        source=given.source,
+        output=given.output,
+        errors=given.errors,
+        resume=given.resume,
+        overwrite=given.overwrite,
+    )
+    search = replace(search, with_scores=False, sample=sample)
+    engine = replace(engine, models=models)
+    entry = backtranslate.backtranslate(files, given.tag, search, engine)
     say("add to data.train, beside the parallel text:")
     print_result(entry)
 
@@ -67,7 +72,6 @@ class DistillGroup:
         "text for the teacher to translate (default: its training data)")] = None
     ref: Annotated[Path | None, opt.input_option("--ref", metavar="FILE", help=
         "translations of --src, to choose among the --n-best")] = None
-    from_: opt.FromLanguage = None
     student: Annotated[str, opt.output_option("--student", metavar="N-M", help=
         "layers of the student's encoder and decoder")] = "6-2"
     resume: opt.Resume = False
@@ -77,11 +81,11 @@ class DistillGroup:
     metric: Annotated[Literal["chrf", "bleu"] | None, opt.search_option(
         "--metric", metavar="NAME", help=
         "similarity to the reference: bleu or chrf of the sentence; bleu if not given")] = None
-    beam_size: opt.BeamSize = None
-    length_penalty: opt.LengthPenalty = None
 
 
-def distill(models: opt.Models, given: DistillGroup, engine: opt.EngineGroup) -> None:
+def distill(
+    models: opt.Models, given: DistillGroup, search: SearchOptions, engine: EngineOptions
+) -> None:
     """Distil a model: its output trains a faster one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
@@ -98,8 +102,8 @@ def distill(models: opt.Models, given: DistillGroup, engine: opt.EngineGroup) ->
     from mt.synthetic.distill import DistillText, distill
     from mt.translate.streaming import TextFiles
 
-    files, text = opt.make(TextFiles, given), opt.make(DistillText, given)
-    search = opt.make(SearchOptions, given, with_scores=False)
-    chosen = opt.make(EngineOptions, engine, models=models)
-    config = distill(files, text, given.student, search, chosen)
+    files = TextFiles(output=given.output, resume=given.resume, overwrite=given.overwrite)
+    text = DistillText(given.src, given.ref, given.metric)
+    search = replace(search, n_best=given.n_best, with_scores=False)
+    config = distill(files, text, given.student, search, replace(engine, models=models))
     say(f"student's config: {config}; run: mt train --config {config}")

@@ -31,6 +31,7 @@ from mt.runs.model_folder import (
     tokenizer_folder,
 )
 from mt.search.options import EngineOptions, SearchOptions
+from mt.settings import changed
 from mt.terminal import say
 from mt.translate.assemble import make_translator
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
@@ -162,14 +163,9 @@ def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> LoadedEn
 
 def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]:
     """Return why CTranslate2 cannot do what is asked for; nothing if it can."""
-    asked = {
-        "several models": len(engine.models) > 1,
-        "--sample": search.sample is not None,
-        "--prefix": search.prefixes,
-        "--alignments": search.alignments is not None,
-        "--no-repeat-ngram": search.no_repeat_ngram > 0,
-    }
-    missing = [name for name, given in asked.items() if given]
+    missing = ["several models"] if len(engine.models) > 1 else []
+    missing += ["--prefix"] if search.prefixes else []
+    missing += [option for option, setting, _ in changed(search) if setting.torch_only]
     reasons = [f"CTranslate2 has no {', '.join(missing)} with the same meaning"] if missing else []
     if engine.device not in ("auto", "cpu"):
         reasons.append(f"it decodes on a CPU here, not on --device {engine.device}")

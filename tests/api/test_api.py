@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import shutil
@@ -19,7 +20,6 @@ from conftest import QUICK, ROOT, Mt, lines_of, merged
 from messages import raises_saying
 
 import mt as typed
-from mt import api
 from mt.config.load import as_settings
 from mt.search.options import EngineOptions, SearchOptions
 
@@ -214,6 +214,9 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
         (lambda run: package.load(run, workers=0), "workers|1|0"),
         (lambda run: package.load(run, with_scores=False), "with_scores"),
         (lambda run: package.load(run, sample=True), "sample|mt.Sampling"),
+        (lambda run: package.load(run, as_written="no"), "as-written|true or false|'no'"),
+        (lambda run: package.load(run, length_penalty="1"), "length-penalty|a number|'1'"),
+        (lambda run: package.load(run, length_penalty=math.nan), "length-penalty|nan"),
         (lambda run: list(package.load(run).translate("drei")), "lines|list"),
         (lambda run: list(package.load(run).translate(["a", None])), "line 2|None"),
         (lambda run: list(package.load(run).translate(["\ud800"])), "line 1|half"),
@@ -228,7 +231,7 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
         (lambda run: package.Tokenizer.load(run).encode(["a"], side="source"), "src or tgt"),
         (lambda run: package.Tokenizer.load(run).decode([[10**6]]), "ids|1000000"),
         (lambda run: package.load(run, beams=3), "beams|beam_size"),
-        (lambda run: package.load(run, engine="marian"), "auto, torch, ctranslate2|marian"),
+        (lambda run: package.load(run, engine="marian"), "auto, torch or ctranslate2|marian"),
         (lambda run: list(package.load(run, beam_size=2).translate(["a"], n_best=3)), "2|3"),
         (lambda run: package.load(run, workers=1).score(["a"], []), "targets has 0|sources has 1"),
         (lambda run: package.train("tiny.yaml", settings={"optim.peak": 1}), "optim.peak|peak_lr"),
@@ -243,11 +246,12 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
             call(tiny_run)
 
 
-def test_options_are_those_of_the_search_and_the_engine() -> None:
-    ours = api.DecodingOptions.__annotations__.keys()
-    theirs = SearchOptions.__annotations__.keys() | EngineOptions.__annotations__.keys()
+def test_load_lists_the_settings_of_the_search_and_the_engine() -> None:
+    keywords = inspect.signature(package.load).parameters
+    fields = SearchOptions.__annotations__.keys() | EngineOptions.__annotations__.keys()
     # A command sets these by what it reads and writes.
-    assert ours == theirs - {"models", "with_scores", "prefixes"}
+    assert keywords.keys() == fields - {"models", "with_scores", "prefixes"} | {"model"}
+    assert keywords["beam_size"].default is None
 
 
 def test_it_is_silent_unless_asked_and_importing_it_is_cheap(here: Path) -> None:

@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 37_143,
-    "core": 23_907,
-    "tests": 35_553,
-    "pages": 134_896,
-    "api and single files": 1_018,
+    "all of mt": 37_271,
+    "core": 24_058,
+    "tests": 35_537,
+    "pages": 134_624,
+    "api and single files": 1_097,
     "data": 6_166,
     "training": 3_915,
-    "translate": 3_481,
+    "translate": 3_477,
+    "search": 2_647,
     "cleaning": 2_633,
-    "inspect": 2_608,
-    "search": 2_602,
+    "inspect": 2_609,
     "config": 2_463,
     "interop": 2_230,
-    "cli": 2_001,
+    "cli": 2_004,
     "documents": 1_566,
     "evaluation": 1_364,
     "report": 1_186,
     "runtime": 1_132,
     "runs": 1_130,
     "model": 1_059,
-    "synthetic": 589,
+    "synthetic": 593,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -21,19 +20,7 @@ from typer.testing import CliRunner
 
 from mt.cli import main
 from mt.cli.console import print_result
-from mt.cli.options import (
-    BatchTokens,
-    EngineGroup,
-    SamplingGroup,
-    SearchGroup,
-    argument,
-    make,
-    options_in,
-    output_option,
-    with_groups,
-)
-from mt.cli.score import ScoreGroup
-from mt.cli.translate import FormatGroup, OutputGroup, TranslateGroup
+from mt.cli.options import argument, given, output_option, with_groups
 from mt.config import load, schema
 from mt.config.plan import plan_data
 from mt.data.reading import corpus, formats
@@ -43,14 +30,12 @@ from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, Metric, Statistics
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
-from mt.search.options import EngineOptions, Sampling, SearchOptions
-from mt.synthetic.commands import BacktranslateGroup, DistillGroup
+from mt.search.options import BatchTokens, EngineOptions, Sampling, SearchOptions
+from mt.settings import Setting, changed, check, declared
 from mt.training.launch import train
 from mt.translate.assemble import make_translator
-from mt.translate.formats import LineFormat
 from mt.translate.lines import Line, Step
 from mt.translate.load import load_engine
-from mt.translate.streaming import TextFiles
 
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^\*\*(.+?)\.\*\* ", PAGE, re.MULTILINE)
@@ -310,51 +295,46 @@ def test_a_config_key_has_its_default_in_the_schema_and_two_tests_ask_for_the_pa
 # --- an option of the search --------------------------------------------------------------------
 
 
-def test_what_sampling_knows_is_an_option_of_every_command_that_samples(mt: Mt) -> None:
-    names = {field.name for field in fields(Sampling)}
-    assert {field.name for field in fields(SamplingGroup)} == {"sample", *names}
-    for command in ("translate", "backtranslate"):
-        text = mt(command, "--help").out.decode()
-        assert all(f"  --{name.replace('_', '-')} " in text for name in names)
+def test_a_setting_is_an_option_of_every_command_that_has_it(mt: Mt) -> None:
+    for kind, commands in (
+        (Sampling, ("translate", "backtranslate")),
+        (SearchOptions, ("translate", "evaluate", "backtranslate", "distill")),
+        (EngineOptions, ("translate", "evaluate", "backtranslate", "distill")),
+    ):
+        options = [
+            setting.option(name)
+            for name, (setting, _) in declared(kind).items()
+            if setting.is_option
+        ]
+        assert len(options) >= 4
+        for command in commands:
+            text = mt(command, "--help").out.decode()
+            assert [option for option in options if f"  {option} " not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("groups", "others"),
-    [
-        ([FormatGroup, OutputGroup, TranslateGroup, EngineGroup], {"form", "protect", "glossary"}),
-        ([BacktranslateGroup, EngineGroup], {"tag"}),
-        ([DistillGroup, EngineGroup], {"src", "ref", "metric", "student"}),
-        ([ScoreGroup], {"src", "tgt", "as_json"}),
-        ([SearchGroup, EngineGroup], set()),
-    ],
-)
-def test_no_option_is_lost_on_its_way_into_a_value(groups: list[type], others: set[str]) -> None:
-    """`make` takes the options that a value has fields for; the command itself reads `others`."""
-    values = (TextFiles, LineFormat, SearchOptions, EngineOptions)
-    known = {field.name for value in values for field in fields(value)}
-    given = {field.name for group in groups for field in fields(group)}
-    assert given - known == others | ({"alignment_heads"} & given)
-    made = make(SearchOptions, SearchGroup(beam_size=3, to="fr"), EngineGroup(), n_best=2)
-    assert made == SearchOptions(beam_size=3, to="fr", n_best=2)
+@dataclass(frozen=True)
+class Beams:
+    """A part of the search, as its file would declare it."""
+
+    diverse: Annotated[
+        float, Setting("groups of beams differ by D", "Search", "D", min=0, torch_only=True)
+    ] = 0.0
+    form: Annotated[Literal["a", "b"] | None, Setting("a or b")] = None
 
 
-def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:
-    """`--min-p` in a group of one's own: shown where the group stands, passed on as its field."""
+def test_a_declared_setting_has_its_range_its_message_and_its_reason_for_torch() -> None:
+    def command(beams: Beams) -> None:
+        """Show what was given."""
+        print_result(f"{beams} {given(beams)}")
 
-    @dataclass(frozen=True)
-    class Group:
-        min_p: Annotated[float, options_in("Sampling")("--min-p", metavar="P")] = 0.0
-
-    received: list[Any] = []
-
-    def command(first: int = 1, *, group: Group, last: int = 2) -> None:
-        received.extend((first, group, last))
-
-    command.__annotations__["group"] = Group
-    Group.__annotations__["min_p"] = Annotated[float, options_in("Sampling")("--min-p")]
     app = typer.Typer()
-    app.command()(expanded := with_groups(command))
-    assert list(inspect.signature(expanded).parameters) == ["first", "min_p", "last"]
-    result = CliRunner().invoke(app, ["--min-p", "0.05", "--last", "3"])
-    assert result.exit_code == 0, result.output
-    assert received == [1, Group(0.05), 3]
+    app.command()(with_groups(command))
+    shown = CliRunner().invoke(app, ["--diverse", "0.5"])
+    assert says(shown.output, "diverse=0.5, form=None", "['--diverse']")
+    assert says(CliRunner().invoke(app, ["--help"]).output, "--diverse", "groups of beams")
+    assert [option for option, setting, _ in changed(Beams(0.5)) if setting.torch_only] == [
+        "--diverse"
+    ]
+    for wrong, parts in ((Beams(-1), "--diverse|at least 0|-1"), (Beams(form="c"), "a or b|'c'")):  # type: ignore[arg-type]
+        with raises_saying(ConfigError, *parts.split("|")):
+            check(wrong)

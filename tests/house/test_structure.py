@@ -15,7 +15,7 @@ from mt import __version__
 ROOT = Path(__file__).parents[2]
 # The core, from the ground up. A file imports only from its own floor or below.
 CORE = (
-    {"errors", "files", "terminal", "artefacts", "removed"},
+    {"errors", "files", "terminal", "artefacts", "removed", "settings"},
     {"config", "runtime"},
     {"data/reading"},
     {"data/tokens"},
@@ -33,7 +33,7 @@ LEAVES = (
 )
 FLOORS = (*CORE, *LEAVES, {"api"}, {"cli"}, {"__main__"})
 # Single files of a floor may import each other; the folders of a floor may not.
-SINGLE_FILES = {"errors", "files", "terminal", "artefacts", "removed"}
+SINGLE_FILES = {"errors", "files", "terminal", "artefacts", "removed", "settings"}
 LONGEST_FILE = 500
 VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "tools", "base", "core"}
 # Places of one machine: in a tracked file they are of no use to anybody else.

@@ -317,4 +317,4 @@ def test_without_the_library_lines_stay_whole(
     with pytest.raises(ConfigError, match=r"--split-sentences.*sentencex.*pip install"):
         cuts_into_sentences("always", meta)
     with pytest.raises(ConfigError, match=r"--split-sentences.*never.*'yes'"):
-        SearchOptions(split_sentences="yes")
+        SearchOptions(split_sentences="yes")  # type: ignore[arg-type]

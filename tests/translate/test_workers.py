@@ -21,7 +21,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from mt.errors import ConfigError, DataError, MtError
 from mt.search import candidates, engine
 from mt.search.engine import TorchEngine
-from mt.search.options import DEFAULT_SEARCH, EngineOptions, Sampling, SearchOptions
+from mt.search.options import DEFAULT_SEARCH, EngineOptions, PrecisionName, Sampling, SearchOptions
 from mt.translate import load_torch
 from mt.translate.load import load_engine, load_translator
 from mt.translate.load_torch import SearchOnDevice, searches_on_gpus
@@ -128,7 +128,7 @@ def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
+def test_the_engine_can_be_pickled(tiny_run: Path, precision: PrecisionName) -> None:
     """Workers that are not forked receive it as bytes."""
     search = SearchOptions(n_best=2, no_repeat_ngram=3, sample=Sampling(top_k=5))
     options = EngineOptions(models=[tiny_run], engine="torch", precision=precision, workers=1)
