@@ -372,7 +372,6 @@ def export(
     other probabilities.
     """
     from mt.model.checkpoint import load_model
-    from mt.terminal import say
 
     if to not in EXPORTS:
         raise ConfigError(f"export: `to` must be one of {', '.join(EXPORTS)}, found {to!r}")
@@ -384,4 +383,4 @@ def export(
     loaded = load_model(Path(model))
     with leaf_for(f"export to {to}"):
         exporter = import_module(f"mt.interop.{module}")
-        exporter.export(loaded, Path(folder), say, **options)
+        exporter.export(loaded, Path(folder), **options)

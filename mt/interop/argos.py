@@ -11,20 +11,19 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from mt.config.plan import plan_data
-from mt.config.schema import DecodeConfig
 from mt.data.reading.language_codes import base_code
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.ctranslate2 import write_model
-from mt.interop.exporter import Translate, compare_translations, import_package
 from mt.interop.model_card import UNKNOWN, model_card
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
+from mt.terminal import say
 
 SUFFIX = ".argosmodel"
 # The version of Argos Translate whose rules the package follows.
@@ -34,9 +33,7 @@ USAGE = """A package for Argos Translate and LibreTranslate, {from_name} to {to_
 {package_version}. Install it with:
 
     python -c 'from argostranslate import package; package.install_from_path("{file}")'"""
-# Argos Translate searches so.
-SEARCH = {"beam_size": 4, "length_penalty": 0.2}
-TOKENS = 256  # of an output, at most
+TOKENS = 256  # of an output of Argos Translate, at most
 NAMES = {
     "ar": "Arabic", "az": "Azerbaijani", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan",
     "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
@@ -55,13 +52,12 @@ NAMES = {
 def export(
     loaded: LoadedModel,
     output: Path,
-    say: Callable[[str], None],
     quantization: str | None = None,
     from_code: str | None = None,
     to_code: str | None = None,
     package_version: str = "1.0",
 ) -> None:
-    """Write the package to `output`, and `say` how closely it agrees with mt.
+    """Write the package to `output` if it agrees with mt.
 
     `quantization`: the precision of the weights, as for `ctranslate2.export`; None: int8.
     `from_code`, `to_code`: its languages; None: by the model's config. Raises ConfigError with all
@@ -110,8 +106,6 @@ def export(
             usage = USAGE.format(**metadata, file=output.name)
             card = model_card(loaded, usage)
             (package / "README.md").write_text(card, encoding="utf-8")
-            search = loaded.config.decode.model_copy(update=SEARCH)
-            compared = compare_translations(loaded, as_argos(package), search, to)
             output.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(output) as file, ZipFile(file, "w", ZIP_DEFLATED) as zipped:
                 for path in sorted(filter(Path.is_file, package.rglob("*"))):
@@ -122,7 +116,6 @@ def export(
             f"you may write to; there and in {tempfile.gettempdir()} there must be enough room"
         ) from error
     say(f"{output}: {parity}")
-    say(f"{output}: {compared}")
 
 
 def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iterator[str]:
@@ -153,26 +146,3 @@ def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iter
                 f"--{way}-code: must be a language code of two or three letters, such as de, found "
                 f"{code!r}; without the option it is data.{key} of the model's config"
             )
-
-
-def as_argos(package: Path) -> Translate:
-    """Return what translates lines with a package as Argos Translate does, without its splitter."""
-    from sentencepiece import SentencePieceProcessor
-
-    processor = SentencePieceProcessor(model_file=str(package / SENTENCEPIECE))
-    library = import_package("ctranslate2")
-    translator = library.Translator(str(package / "model"), compute_type="auto")
-
-    def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
-        results = translator.translate_batch(
-            [processor.encode(line, out_type=str) for line in lines],
-            replace_unknowns=True,
-            max_batch_size=32,
-            batch_type="tokens",
-            beam_size=search.beam_size,
-            length_penalty=search.length_penalty,
-        )
-        decoded = [processor.decode_pieces(result.hypotheses[0]) for result in results]
-        return [text.replace("▁", " ").replace("_", " ").strip() for text in decoded]
-
-    return translate

@@ -72,8 +72,7 @@ def ctranslate2(
 ) -> None:  # fmt: skip
     """Convert a model for CTranslate2.
 
-    It is written only if both programs give the same probabilities. The first lines of the
-    validation text, if it can be read, are translated with both.
+    It is written only if both programs give the same probabilities.
 
     \b
     mt export ctranslate2 --model runs/base -o base.ct2
@@ -136,7 +135,7 @@ def export_huggingface(
     """Convert a model for Hugging Face transformers.
 
     transformers opens it without custom code. It is written only if both programs give the same
-    probabilities; translations of data.valid are compared. The folder's README.md is a model card.
+    probabilities. The folder's README.md is a model card.
 
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0

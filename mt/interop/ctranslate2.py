@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,22 +15,15 @@ import torch
 from torch import nn
 
 from mt.config.plan import plan_data
-from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import (
-    Translate,
-    compare_translations,
-    import_package,
-    new_folder,
-    translate_plainly,
-    validation_text,
-)
+from mt.interop.exporter import import_package, new_folder
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
 from mt.search.parity import TOLERANCE, Parity, prove
+from mt.terminal import say
 from mt.translate.shortlist import SHORTLIST, store_of, write_shortlist
 
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
@@ -54,14 +47,12 @@ Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it s
 def export(
     loaded: LoadedModel,
     output: Path,
-    say: Callable[[str], None] | None = None,
     quantization: str | None = None,
     shortlist: bool = False,
     language: str | None = None,
 ) -> Parity:
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
-    `say` is told what was proved and how translations compare; without it, they are not compared.
     `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: fp32. `shortlist`: one
     is learned from the run's token store. `language`: the one that the exported model translates
     into, of a model that knows several.
@@ -88,13 +79,8 @@ def export(
         if store is not None:
             pieces = write_shortlist(store, loaded.tokenizer, partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: candidates of {pieces:,} source pieces")
-        if say is not None:
-            into = None if first_ids else validation_text(data)[1]
-            translate = translate_with(partial, loaded, quantization, into)
-            notes.append(f"{output}: {compare_translations(loaded, translate, to=language)}")
-    if say is not None:
-        for note in notes:
-            say(note)
+    for note in notes:
+        say(note)
     return parity
 
 
@@ -122,28 +108,6 @@ def write_model(
         score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="int8"))
     changed = prove(loaded, "ctranslate2", score, math.inf, first_ids)
     return replace(parity, quantization=quantization, change=changed.mean_difference)
-
-
-def translate_with(
-    folder: Path, loaded: LoadedModel, quantization: str, to: str | None
-) -> Translate:
-    """Return what translates lines with the exported model, as mt's own engine would.
-
-    `to`: the language whose token it does not put before a source itself.
-    """
-    from mt.search.engine_ctranslate2 import CTranslate2Engine
-
-    int8 = quantization == "int8"
-    library = import_package("ctranslate2")
-    model = library.Translator(str(folder), compute_type="int8" if int8 else "float32")
-
-    def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
-        positions = loaded.config.model.max_positions
-        precision = "int8" if int8 else "fp32"
-        engine = CTranslate2Engine(model, loaded.tokenizer, search, positions, precision)
-        return translate_plainly(loaded, engine, to, lines)
-
-    return translate
 
 
 def rounded(model: Transformer, quantization: str) -> Transformer:

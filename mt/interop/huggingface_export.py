@@ -7,7 +7,7 @@ Marian's, which takes SentencePiece models and any ids. Shapes: T target tokens,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,10 @@ import torch
 from torch import Tensor
 
 from mt.config.plan import plan_data
-from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import (
-    compare_translations,
-    import_package,
-    new_folder,
-    quiet,
-    validation_text,
-)
+from mt.interop.exporter import import_package, new_folder, quiet
 from mt.interop.huggingface_layout import (
     CARD,
     CONFIG_KEYS,
@@ -41,6 +34,7 @@ from mt.model.transformer import Transformer
 from mt.runs.origin import HISTORY, history_of
 from mt.search.parity import Parity, prove
 from mt.search.scoring import Pair
+from mt.terminal import say
 
 # Of the model card; the name of the folder is put in.
 USAGE = """```python
@@ -62,12 +56,10 @@ must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 def export(
     loaded: LoadedModel,
     output: Path,
-    say: Callable[[str], None] | None = None,
     license_name: str | None = None,
 ) -> Parity:
     """Write the model to `output`, a new folder that transformers opens without other code.
 
-    `say` is told what was proved and how translations compare; without it, they are not compared.
     `license_name`: for the model card, such as apache-2.0.
     Raises ConfigError if transformers is not installed, or if none of its classes can hold the
     model; CheckpointError if the folder exists or cannot be written, or if the check fails. Nothing
@@ -89,11 +81,6 @@ def export(
         write_tokenizer(loaded, partial)
         exported = ExportedFolder(library, partial)
         parity = prove(loaded, "huggingface", exported.log_probs)
-        notes = [f"{type(exported.model).__name__}; {parity}"]
-        if say is not None:
-            _, into = validation_text(data)
-            exported.before = f">>{into}<<" if into else ""
-            notes.append(compare_translations(loaded, exported.translate))
         usage = USAGE.replace("FOLDER", output.name)
         if codes := sorted(languages):
             usage += f"\n\nA text begins with its target language, as `>>{codes[0]}<< ...`: one of "
@@ -102,9 +89,7 @@ def export(
             usage += NO_LANGUAGE
         card = model_card(loaded, usage, license_name, "transformers")
         write_whole(partial / CARD, card)
-    if say is not None:
-        for note in notes:
-            say(f"{output}: {note}")
+    say(f"{output}: {type(exported.model).__name__}; {parity}")
     return parity
 
 
@@ -112,7 +97,6 @@ class ExportedFolder:
     """An exported folder, opened as its users open it."""
 
     def __init__(self, library: Any, folder: Path) -> None:
-        self.before = ""  # each line: the piece of its target language
         self.model = library.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         self.tokenizer = library.AutoTokenizer.from_pretrained(folder)
         # With the package sacremoses it would change quotation marks and dashes.
@@ -126,27 +110,6 @@ class ExportedFolder:
             logits = self.model(input_ids=src_ids, decoder_input_ids=tgt_in).logits[0]  # (T, V)
             targets = torch.tensor([*tgt, EOS])
             yield logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
-
-    @torch.no_grad()
-    def translate(self, lines: Sequence[str], search: DecodeConfig) -> list[str]:
-        """Translate lines; the longest outputs are those of `mt`."""
-        positions = self.model.config.max_position_embeddings
-        texts = []
-        for line in lines:
-            cut = {"truncation": True, "max_length": positions}
-            inputs = self.tokenizer(self.before + line, return_tensors="pt", **cut)
-            length = inputs.input_ids.shape[1] - 1  # eos
-            limit = max(1, int(search.max_len_factor * length + search.max_len_extra))
-            outputs = self.model.generate(
-                **inputs,
-                num_beams=search.beam_size,
-                length_penalty=search.length_penalty,
-                early_stopping=search.beam_size > 1,
-                max_new_tokens=min(limit + 1, positions),  # eos
-                max_length=None,
-            )
-            texts.append(self.tokenizer.decode(outputs[0], skip_special_tokens=True))
-        return texts
 
 
 # --- the model --------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """A Marian folder of transformers: its settings and weights, and what of them mt cannot represent.
 
-A Pegasus folder is read too if it has Marian's tokenizer, as `mt export huggingface` writes one of
-a pre-norm model. Nothing of the folder is executed: weights are safetensors, or a PyTorch file of
-which only tensors and plain values are read.
+Nothing of the folder is executed: weights are safetensors, or a PyTorch file of which only tensors
+and plain values are read.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -32,7 +31,7 @@ from mt.interop.huggingface_layout import (
     correspondences,
     to_halves,
 )
-from mt.interop.huggingface_tokenizer import SOURCE_MODEL, read_json
+from mt.interop.huggingface_tokenizer import read_json
 from mt.model.transformer import sinusoids
 from mt.runs.origin import HISTORY, Start, history_of
 
@@ -80,29 +79,6 @@ MARIAN = (
 )
 
 
-class Search(NamedTuple):
-    """A key of `generation_config.json` that no config of mt has."""
-
-    neutral: Any  # the value that changes nothing
-    option: str = ""  # of mt translate, with the same meaning
-
-
-SEARCHES = {
-    "no_repeat_ngram_size": Search(0, "--no-repeat-ngram"),
-    "repetition_penalty": Search(1),
-    "min_length": Search(0),
-    "min_new_tokens": Search(1),
-    "forced_bos_token_id": Search(None),
-    "begin_suppress_tokens": Search([]),
-    "encoder_no_repeat_ngram_size": Search(0),
-    "encoder_repetition_penalty": Search(1),
-    "exponential_decay_length_penalty": Search(None),
-    "sequence_bias": Search({}),
-    "diversity_penalty": Search(0),
-    "do_sample": Search(False),
-}
-
-
 # --- the folder -------------------------------------------------------------------------------
 
 
@@ -141,16 +117,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         remedy = MARIAN if by_marian else "give a folder that transformers saved"
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
     kind = content.get("model_type")
-    exported = kind == "pegasus" and (folder / SOURCE_MODEL).exists()
-    if kind != "marian" and not exported:
+    if kind != "marian":
         raise ConfigError(
             f"{folder}: config.json: model_type must be marian, found {kind}; mt imports Marian "
-            "models (OPUS-MT) and what mt export huggingface wrote, because other models compute "
-            "something else than mt's Transformer"
+            "models (OPUS-MT) alone, because others compute something else than mt's Transformer"
         )
     settings = DEFAULTS | content
-    if exported:  # one matrix for all, or three
-        settings["share_encoder_decoder_embeddings"] = settings["tie_word_embeddings"]
     if content.get("decoder_vocab_size") is None:
         settings["decoder_vocab_size"] = settings["vocab_size"]
     if isinstance(eos := settings["eos_token_id"], list) and len(eos) == 1:
@@ -159,9 +131,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     generation = read_json(folder / GENERATION_CONFIG, faults, optional=True)
     if faults:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
-    settings["generation"] = content | generation  # old folders have all in config.json
-    for key in ("num_beams", "length_penalty"):
-        settings[key] = settings["generation"].get(key)
+    for key in ("num_beams", "length_penalty"):  # old folders have them in config.json
+        settings[key] = (content | generation).get(key)
     return settings
 
 
@@ -211,11 +182,6 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     }
 
 
-def is_pre_norm(settings: Mapping[str, Any]) -> bool:
-    """Whether it is a Pegasus model: there layer norms stand before each block."""
-    return bool(settings["model_type"] == "pegasus")
-
-
 def embeddings(
     tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
 ) -> dict[str, Tensor | None]:
@@ -250,38 +216,11 @@ def left_out(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Iter
         )
     layers = settings["encoder_layers"], settings["decoder_layers"]
     used = {*EMBEDDINGS, *POSITIONS, "final_logits_bias"}
-    for part in correspondences(is_pre_norm(settings), *layers):
+    for part in correspondences(False, *layers):
         used |= {*part.theirs}
     if unused := sorted({*tensors} - used):
         shown = ", ".join(unused[:LISTED]) + ", ..." * (len(unused) > LISTED)
         yield f"weights left out, as transformers leaves them out: {shown}"
-    for key, value in settings["generation"].items():
-        if key not in SEARCHES or value in (None, SEARCHES[key].neutral):
-            continue
-        option = SEARCHES[key].option
-        remedy = f"; give {option} {value} to mt translate" if option else ""
-        yield f"{GENERATION_CONFIG}: {key} {reprlib.repr(value)} is left out{remedy}"
-    _, sequences = forbidden(settings)
-    if sequences:
-        yield (
-            f"{GENERATION_CONFIG}: bad_words_ids of several tokens are left out: "
-            f"{reprlib.repr(sequences)}"
-        )
-    longest = settings["generation"].get("max_length")
-    if type(longest) is int and longest < settings["max_position_embeddings"]:
-        yield (
-            f"{GENERATION_CONFIG}: max_length {longest} is left out: decode.max_len_factor and "
-            "max_len_extra limit the output by the length of its source"
-        )
-
-
-def forbidden(settings: Mapping[str, Any]) -> tuple[set[int], list[list[int]]]:
-    """The rows that `generate` never chooses, and the sequences of several that it does not."""
-    words = settings["generation"].get("bad_words_ids")
-    words = [word for word in words if isinstance(word, list)] if isinstance(words, list) else []
-    singles = settings["generation"].get("suppress_tokens")
-    rows = {*(singles if isinstance(singles, list) else []), *(w[0] for w in words if len(w) == 1)}
-    return {row for row in rows if type(row) is int}, [word for word in words if len(word) > 1]
 
 
 # --- what mt cannot represent -----------------------------------------------------------------
@@ -323,10 +262,9 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
                 f"config.json: {key} must be {len(numbers):,}, as many as there are weights of, "
                 f"found {settings[key]:,}"
             )
-    # Marian may leave them out.
-    positions = [name for name in POSITIONS if is_pre_norm(settings) or name in tensors]
+    positions = [name for name in POSITIONS if name in tensors]  # Marian may leave them out
     length = settings["max_position_embeddings"]
-    layers = correspondences(is_pre_norm(settings), layers_of["encoder"], layers_of["decoder"])
+    layers = correspondences(False, layers_of["encoder"], layers_of["decoder"])
     rows = [(f"weight {name}", tensors.get(name), (length, d_model)) for name in positions]
     rows += [
         (f"weight {name}", tensors.get(name), tuple(sizes[axis] for axis in each.axes))
@@ -348,16 +286,15 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
         faults.append(f"final_logits_bias must have {tgt_size:,} numbers, found {bias.numel():,}")
     if faults[LISTED:]:
         faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
-    if not is_pre_norm(settings):
-        faults += [
-            f"weight {name} must be the sinusoids, found other position embeddings"
-            for name in positions
-            if not are_sinusoids(tensors[name])
-        ]
+    faults += [
+        f"weight {name} must be the sinusoids, found other position embeddings"
+        for name in positions
+        if not _are_sinusoids(tensors[name])
+    ]
     return faults
 
 
-def are_sinusoids(table: Tensor) -> bool:
+def _are_sinusoids(table: Tensor) -> bool:
     """Whether positions (P, D) are those of the formula, sines first."""
     if table.ndim != 2 or table.shape[1] % 2:
         return False

@@ -1,8 +1,7 @@
 """Import a Marian model in the format of transformers, as OPUS-MT publishes them.
 
 Marian is a post-norm Transformer whose decoder starts with pad. The row of pad is copied to our
-bos, so that nothing of decoding or training changes. What `mt export huggingface` wrote comes back
-too, also pre-norm models, which it makes Pegasus models. Shapes: V vocabulary, D d_model.
+bos, so that nothing of decoding or training changes. Shapes: V vocabulary, D d_model.
 """
 
 from __future__ import annotations
@@ -26,12 +25,9 @@ from mt.interop.exporter import quiet
 from mt.interop.huggingface_folder import (
     ACTIVATIONS,
     POSITIONS,
-    are_sinusoids,
     config_faults,
     embeddings,
-    forbidden,
     history_in,
-    is_pre_norm,
     left_out,
     read_config,
     read_weights,
@@ -39,7 +35,6 @@ from mt.interop.huggingface_folder import (
 )
 from mt.interop.huggingface_layout import (
     CONFIG_KEYS,
-    GENERATION_CONFIG,
     NO_TOKEN,
     OWN_KEYS,
     correspondences,
@@ -88,7 +83,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     put_weights(model, weights, str(path))
     loaded = LoadedModel(folder, {}, config, tokenizer.tokenizer, model)
     notes.append(compare(folder, loaded, tokenizer, settings))
-    notes += _forbid(weights["output.bias"], tokenizer.target, forbidden(settings)[0])
+    notes += _forbid(weights["output.bias"], tokenizer.target)
     hub_name = (origin or {}).get("hub")
     save_model_folder(
         output,
@@ -119,11 +114,9 @@ def compare(
     """
     try:
         library = importlib.import_module("transformers")
-        is_pegasus = is_pre_norm(settings)
-        kind = library.PegasusForConditionalGeneration if is_pegasus else library.MarianMTModel
         with quiet(library):
             only = {"local_files_only": True, "output_loading_info": True}
-            theirs, info = kind.from_pretrained(folder, **only)
+            theirs, info = library.MarianMTModel.from_pretrained(folder, **only)
     except ImportError:
         return "transformers is not installed, so no probabilities were compared"
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
@@ -155,15 +148,12 @@ def compare(
         ) from error
 
 
-def _forbid(bias: Tensor, target: Vocabulary, rows: set[int]) -> Iterator[str]:
-    """Let the search never choose rows without a piece, and those that `generate` never chooses."""
+def _forbid(bias: Tensor, target: Vocabulary) -> Iterator[str]:
+    """Let the search never choose rows without a piece."""
     unnamed = [i for i, row in enumerate(target.rows) if target.pieces[i] == filler_piece(row)]
-    others = [i for i, row in enumerate(target.rows) if row in rows and i > EOS]
-    bias[[*{*unnamed, *others}]] += NEVER
+    bias[unnamed] += NEVER
     if unnamed:
         yield f"rows of the embeddings without a piece, which are never chosen: {len(unnamed):,}"
-    if others:
-        yield f"tokens that are never chosen, as {GENERATION_CONFIG} says: {len(others):,}"
 
 
 def _never_output(tensors: Mapping[str, Tensor]) -> set[int]:
@@ -181,7 +171,6 @@ def model_config(
     decode = {"beam_size": settings["num_beams"], "length_penalty": settings["length_penalty"]}
     max_tokens = max(1, min(MAX_TOKENS, settings["max_position_embeddings"] - 2))
     source, target, output = filter(torch.is_tensor, embeddings(tensors, settings).values())
-    tables = [tensors[name] for name in POSITIONS if name in tensors]
     mapping = {
         "data": {
             "max_tokens": max_tokens,
@@ -196,8 +185,8 @@ def model_config(
         "model": {
             **{ours: settings[theirs] for ours, (theirs, *_) in CONFIG_KEYS.items()},
             "activation": ACTIVATIONS[settings["activation_function"]],
-            "norm": "pre" if is_pre_norm(settings) else "post",
-            "positions": "sinusoidal" if all(map(are_sinusoids, tables)) else "learned",
+            "norm": "post",
+            "positions": "sinusoidal",
             # Ours always scale the embedding, and a joint vocabulary has one matrix for all.
             "tie_embeddings": settings["scale_embedding"]
             and torch.equal(target, output)
@@ -223,7 +212,7 @@ def convert(
 ) -> dict[str, Tensor]:
     """The weights of `model`, by name, of theirs."""
     order = to_interleaved(settings["d_model"])
-    layers = correspondences(model.pre_norm, model.n_encoder_layers, model.n_decoder_layers)
+    layers = correspondences(False, model.n_encoder_layers, model.n_decoder_layers)
     weights = {
         each.ours: each.reorder(torch.cat([tensors[name] for name in each.theirs]), order)
         for each in layers
@@ -233,9 +222,6 @@ def convert(
     scale = 1.0 if settings["scale_embedding"] else math.sqrt(settings["d_model"])
     matrices = [each for each in embeddings(tensors, settings).values() if each is not None]
     source, target, output = (matrix[:, order] for matrix in matrices)
-    if model.learned_positions:
-        for side, name in zip(("src", "tgt"), POSITIONS, strict=True):
-            weights[f"{side}_embedding.positions"] = tensors[name][:, order]
     weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
     # Where both are tied in one vocabulary, there is one matrix, under its first name.
     if not (model.tie_embeddings and tokenizer.tokenizer.joint):

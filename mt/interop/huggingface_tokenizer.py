@@ -67,8 +67,7 @@ def read_tokenizer(
     pad, start, eos = (config[name] for name in names)
     special = (pad, start if joint else None, eos)
     # Marian models, of which both sides have one size, may name fewer pieces on purpose.
-    is_own = config["model_type"] == "pegasus"
-    fillers = range(config["vocab_size"]) if (never_output or is_own) and not joint else ()
+    fillers = range(config["vocab_size"]) if never_output and not joint else ()
     source = _vocabulary(folder / VOCABULARY, config["vocab_size"], unk, special, faults, fillers)
     target = source
     if not joint:

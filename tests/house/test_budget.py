@@ -12,11 +12,11 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 37_271,
+    "all of mt": 37_007,
     "core": 24_058,
-    "tests": 35_537,
-    "pages": 134_624,
-    "api and single files": 1_097,
+    "tests": 35_411,
+    "pages": 134_661,
+    "api and single files": 1_096,
     "data": 6_166,
     "training": 3_915,
     "translate": 3_477,
@@ -24,8 +24,8 @@ BUDGET = {
     "cleaning": 2_633,
     "inspect": 2_609,
     "config": 2_463,
-    "interop": 2_230,
     "cli": 2_004,
+    "interop": 1_967,
     "documents": 1_566,
     "evaluation": 1_364,
     "report": 1_186,

@@ -27,7 +27,6 @@ from sentencepiece import SentencePieceProcessor
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.interop import argos
 from mt.model.checkpoint import build_model, load_model, save_model_folder, weights_of
-from mt.runtime.devices import cpu_has
 
 library = pytest.importorskip("ctranslate2")
 
@@ -36,15 +35,7 @@ library = pytest.importorskip("ctranslate2")
 def package(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package made of the tiny run."""
     path = tmp_path_factory.mktemp("argos") / "de_en.argosmodel"
-    said: list[str] = []
-    argos.export(load_model(tiny_run), path, said.append, package_version="2.1")
-    parity, compared = said
-    assert "have the same log-probability, within " in parity
-    same = re.search(r"first 40 lines of data.valid: (\d+) translations are the same", compared)
-    assert same is not None
-    # Argos Translate multiplies in int8, whatever type the weights have. Without VNNI such sums
-    # saturate, and this small model notices.
-    assert int(same[1]) >= (36 if cpu_has("vnni") else 10)
+    argos.export(load_model(tiny_run), path, package_version="2.1")
     return path
 
 

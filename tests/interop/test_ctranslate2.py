@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,9 +17,8 @@ from sentencepiece import SentencePieceTrainer
 from untrained_models import untrained_model
 
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.errors import CheckpointError, DataError
+from mt.errors import CheckpointError
 from mt.interop import ctranslate2 as module
-from mt.interop import exporter
 from mt.interop.ctranslate2 import INT8_TOLERANCE, export
 from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.model.checkpoint import LoadedModel, build_model, load_model
@@ -110,9 +108,7 @@ def test_special_pieces_of_other_names(
     config = config_of(tiny_mapping, decode={"beam_size": 1})
     tokenizer = Tokenizer((tmp_path / "own.model").read_bytes())
     loaded = LoadedModel(Path(), {}, config, tokenizer, build_model(config, tokenizer))
-    said: list[str] = []
-    assert export(loaded, tmp_path / "out", say=said.append).tokens > 300
-    assert says(said[-1], "first 40 lines", "40 translations are the same")
+    assert export(loaded, tmp_path / "out").tokens > 300
     write_tokenizer(loaded, tmp_path)
     ids = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
     assert [ids[piece] for piece in ("<pad>", "<unk>", "<s>", "</s>")] == [0, 1, 2, 3]
@@ -131,9 +127,6 @@ def test_a_trained_model_translates_alike(
     assert 'SentencePieceProcessor("out/tokenizer.model")' in card
     assert ended.code == 0
     assert "have the same log-probability, within " in ended.err
-    compared = re.search(r"first 40 lines of data.valid: (\d+) translations are the sa", ended.err)
-    assert compared is not None
-    assert int(compared[1]) >= 39
     tokenizer = load_model(tiny_run).tokenizer
     lines = [tokenizer.src.pieces(line) for line in source.read_text(encoding="utf-8").splitlines()]
     translator = library.Translator(str(out), device="cpu", compute_type="float32")
@@ -167,17 +160,6 @@ def test_a_wrong_export_is_detected_and_not_written(
     ):
         export(loaded, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["right"]
-
-
-def test_a_model_far_from_its_data_is_exported_all_the_same(
-    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        exporter, "read_pairs", raising(DataError("data.valid.src: there is no file valid.src."))
-    )
-    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out")
-    assert ended.code == 0
-    assert "no translations were compared: data.valid.src: there is no file" in ended.err
 
 
 def test_what_stands_in_the_way(
