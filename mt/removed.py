@@ -1,17 +1,25 @@
 """What has left mt: a line for each name, which says since when, why, and what to do instead.
 
 Commands and options begin with `mt`, also several options of one command; shipped configs end in
-`.yaml`, all others are keys of a config without indices of lists, or `KEY: VALUE`. `OFF` has the
-value at which a key did nothing: there, it is ignored, so that configs and models of an earlier
-version still load.
+`.yaml`, all others are keys of a config without indices of lists, or `KEY: VALUE`. A key that is
+off is ignored, so that configs and models of an earlier version still load.
+Commands and options begin with `mt`, shipped configs end in `.yaml`, all others are keys of a
+config without indices of lists. A key that is off is ignored, so that configs and models of an
+earlier version still load.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 # fmt: off
 REMOVED = {
+    "data.stages.shares": "0.4.0: give the stage weights",
+    **dict.fromkeys(
+        (f"data.stages.until.{key}" for key in ("epochs", "stall", "text", "tokens")),
+        "0.4.0: end the stage after updates, or a share",
+    ),
+    "data.train.share": "0.4.0: weigh the text by how many more pairs the others have",
     "data.augment.placeholders": "0.4.0: --protect places texts by the alignment",
     "iwslt14.yaml": "0.3.0: nobody had measured it; take recipe: medium.yaml",
     "model.source_word_dropout": "0.3.0: it gained nothing; raise model.dropout",
@@ -48,16 +56,11 @@ REMOVED = {
     "train.freeze": "0.4.0: general text in data.train keeps what a model knew",
     "train.metric: comet": "0.4.0: mt evaluate --metrics comet compares checkpoints",
 }
-OFF: dict[str, Any] = {
-    "data.augment.placeholders": 0.0,
-    "optim.optimizer": "adamw",
-    "optim.rdrop": 0.0,
-    "train.comet_model": None,
-    "train.freeze": [],
-}
 # fmt: on
+OFF = {"optim.optimizer": "adamw"}  # of the other keys: null, 0, [] or false
 
 
-def in_data(path: str) -> str:
-    """The path of a key without indices: a stage of `data` has keys of `data`."""
-    return path.replace("data.stages.", "data.")
+def why_removed(key: str) -> str:
+    """The line about a key of a config, without indices of lists; "" for another one."""
+    key = re.sub(r"^data\.(valid|test)\.", "data.train.", key)
+    return REMOVED.get(key.replace("data.stages.augment.", "data.augment."), "")

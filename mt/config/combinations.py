@@ -21,7 +21,6 @@ from mt.config.schema import (
     TextEntry,
     TokenizerConfig,
     TrainConfig,
-    TrainingStage,
 )
 
 # Pieces with a meaning of their own in a SentencePiece model of mt.
@@ -90,78 +89,34 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
     n_texts = len(corpora_and_flows(data)[1])
     for number, stage in enumerate(stages):
         path = f"data.stages[{number}]"
-        until = stage.until and stage.until.model_dump(exclude_none=True)
+        until = stage.until.model_dump(exclude_none=True) if stage.until else {}
         if number + 1 < len(stages) and not until:
             yield Fault(
                 [f"{path}.until"],
                 "must say where the stage ends, as another one follows, found nothing; add "
-                "{updates: 2000}, {epochs: 8}, {tokens: 5e6}, {share: 0.2} or {stall: 3}",
+                "{updates: 2000} or {share: 0.2}",
             )
         elif stage.until is not None and number + 1 == len(stages):
             yield Fault([f"{path}.until"], "must be null in the last stage, which has no end")
-        elif until and "stall" in until and not data.valid:
-            yield Fault(
-                [f"{path}.until.stall", "data.valid"],
-                "counts validations, found no data.valid; add it, or end the stage otherwise",
-            )
-        if until and "share" in until and until.keys() & {"updates", "epochs"}:
+        elif len(until) == 2:
             yield Fault(
                 [f"{path}.until.share"],
-                "must stand without updates and epochs, as it stands for them, found "
-                f"{until['share']:g}; leave it out",
+                f"must stand without updates, found {until['share']:g}; leave one of them out",
             )
-        if until and "text" in until:
-            texts = range(n_texts)
-            numbers = dict(enumerate(stage.shares or stage.weights or [1.0 for _ in texts]))
-            if (
-                "epochs" not in until
-                or until["text"] not in texts
-                or not numbers.get(until["text"])
-            ):
-                yield Fault(
-                    [f"{path}.until.text"],
-                    "must be the number of a text of the stage, counted from 0, and stand with "
-                    f"epochs, found {until['text']}",
-                )
-        if stage.both_directions and (shares := _first_share(data)):
+        if stage.weights is not None and len(stage.weights) != n_texts:
             yield Fault(
-                [f"{path}.both_directions", shares],
-                f"must be false with {shares}, found true; write the reverse of each text into "
-                "data.train, and its share into each stage; or set data.stages to null",
+                [f"{path}.weights", "data.train"],
+                f"must have a number for each of the {n_texts} texts of data.train, found "
+                f"{len(stage.weights)}; 0 leaves a text out",
             )
-        yield from _mixture(path, stage, n_texts)
-
-
-def _first_share(data: DataConfig) -> str:
-    """The path of the first share, which both directions cannot divide; "" for none."""
-    shares = [f"data.train[{n}].share" for n, text in enumerate(data.train) if text.share]
-    stages = data.stages or []
-    shares += [f"data.stages[{n}].shares" for n, stage in enumerate(stages) if stage.shares]
-    return next(iter(shares), "")
+        elif stage.weights is not None and not any(stage.weights):
+            yield Fault([f"{path}.weights"], "must be above 0 for one text at least, found none")
 
 
 def named_sources(data: DataConfig) -> list[tuple[str, TextEntry]]:
     """Every entry of texts with its path, such as `data.train[0]`."""
     lists = {"train": data.train, "valid": data.valid, "test": data.test}
     return [(f"data.{key}[{i}]", each) for key in lists for i, each in enumerate(lists[key])]
-
-
-def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
-    given = {"weights": stage.weights, "shares": stage.shares}
-    mixtures = {f"{path}.{key}": values for key, values in given.items() if values is not None}
-    if len(mixtures) == 2:
-        yield Fault([*mixtures], "must be left out where shares are given, found both")
-    for place, values in mixtures.items():
-        if len(values) != n_texts:
-            yield Fault(
-                [place, "data.train"],
-                f"must have a number for each of the {n_texts} texts of data.train, found "
-                f"{len(values)}; 0 leaves a text out",
-            )
-        elif not any(values):
-            yield Fault([place], "must be above 0 for one text at least, found none")
-        elif place.endswith("shares") and abs(sum(values) - 1) > 1e-6:
-            yield Fault([place], f"must add up to 1, found a sum of {sum(values):g}")
 
 
 def _sides(data: DataConfig) -> Iterator[Fault]:
@@ -233,19 +188,10 @@ def _names(data: DataConfig) -> Iterator[Fault]:
                 )
 
 
-def _shares(data: DataConfig) -> Iterator[Fault]:
-    """Shares of an epoch, which only training has, and what is left to texts without one."""
-    shares = [source.share for source in data.train]
-    total = sum(filter(None, shares))
-    paths = [f"data.train[{n}].share" for n, share in enumerate(shares) if share]
-    if paths and None in shares and total >= 1:
-        yield Fault(
-            paths, f"must leave a part to the texts without share, found a sum of {total:g}"
-        )
-    elif paths and None not in shares and abs(total - 1) > 1e-6:
-        yield Fault(paths, f"must add up to 1 where all texts have one, found a sum of {total:g}")
+def _of_training(data: DataConfig) -> Iterator[Fault]:
+    """Keys that only training has."""
     for path, source in named_sources(data):
-        for key in ("share", "tag", "reverse", "weight"):
+        for key in ("tag", "reverse", "weight"):
             value = getattr(source, key)
             is_set = value != type(source).model_fields[key].default
             if is_set and not path.startswith("data.train"):
@@ -427,7 +373,7 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
 
 
 _CHECKS: tuple[Callable[..., Iterator[Fault]], ...] = (
-    _heads, _positions, _longest_pair, _cases, _names, _shares, _stages, _languages, _tags,
+    _heads, _positions, _longest_pair, _cases, _names, _of_training, _stages, _languages, _tags,
     _sides, _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _new_vocabulary,
     _kept_vocabulary,
 )  # fmt: skip

@@ -17,7 +17,6 @@ from mt.config.values import (
     Flag,
     Length,
     NameOrCount,
-    Natural,
     Portion,
     Positive,
     Ratio,
@@ -97,9 +96,6 @@ class TextEntry(Section):
         "text",
     )
     weight: Positive = key(1.0, "how often its pairs are drawn, relative to other texts", "plan")
-    share: Portion | None = key(
-        None, "its share of an epoch's sentences, instead of weight", "plan"
-    )
     tag: Text | None = key(
         None,
         "word before each source line; one of tokenizer.user_defined_symbols",
@@ -250,33 +246,22 @@ class Augment(Section):
 
 
 class Until(Section):
-    """The end of a stage: whatever is reached first of what is given."""
+    """The end of a stage."""
 
     updates: Count | None = key(None, "after so many updates of the stage")
-    tokens: Count | None = key(None, "after so many target tokens of the stage")
-    epochs: Positive | None = key(None, "after so many epochs of the stage's mixture")
-    text: Natural | None = key(
-        None, "with epochs: count how often this text of train, from 0, was seen"
-    )
     share: Portion | None = key(
         None, "after this share of the epochs, whole ones, or, where none are set, of the updates"
     )
-    stall: Count | None = key(None, "after so many validations without a new best")
 
 
 class TrainingStage(Section):
     """A stage of a training: what it changes, and where it ends."""
 
-    until: Until | None = key(
-        None, "end of the stage: what is reached first; null in the last stage only"
-    )
+    until: Until | None = key(None, "end of the stage; null in the last stage only")
     weights: list[Coefficient] | None = key(
         None,
         "weight of each text of train; 0 leaves it out",
         "plan",
-    )
-    shares: list[UpToOne] | None = key(
-        None, "share of each text of train in an epoch; 0 leaves it out", "plan"
     )
     both_directions: Flag = key(
         False,
@@ -340,7 +325,7 @@ class DataConfig(Section):
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "text")
     temperature: Positive = key(
         1.0,
-        "T: texts without share have shares in proportion to (weight times pairs)^(1/T)",
+        "T: a text's share of an epoch is in proportion to (weight times pairs)^(1/T)",
         "plan",
     )
     clean: Clean | None = key(None, "clean the training texts; {}: by the rules below", "text")

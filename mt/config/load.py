@@ -21,7 +21,7 @@ from mt.config.combinations import Fault, combination_faults
 from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
 from mt.config.schema import Config, key_infos, sections
 from mt.errors import ConfigError
-from mt.removed import OFF, REMOVED, in_data
+from mt.removed import OFF, REMOVED, why_removed
 
 # The keys and list indices that lead to a value: ("data", "train", 0, "src").
 Steps = Sequence[str | int]
@@ -120,8 +120,12 @@ def config_of_model(mapping: Mapping[str, Any], where: str) -> Config:
 
     def is_gone(path: str, value: object) -> bool:
         is_of_training = path.startswith(("data.", "optim.", "train."))
-        return is_of_training and (path in REMOVED or f"{path}: {value}" in REMOVED)
+        return is_of_training and bool(why_removed(path) or why_removed(f"{path}: {value}"))
 
+    mapping = dict(mapping)
+    for stage in mapping.get("data", {}).get("stages") or []:
+        if shares := stage.get("shares"):  # tell which texts a stage leaves out, as weights do
+            stage["weights"] = shares
     return config_from_mapping(_without(is_gone, mapping), where)
 
 
@@ -153,7 +157,7 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     text that is only a path a mapping; leave out removed keys that are off.
     """
     tree = {key: {} if value is None else value for key, value in mapping.items()}
-    tree = _without(lambda path, value: path in OFF and value == OFF[path], tree)
+    tree = _without(_is_off, tree)
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
         for key in {"train", "valid", "test"} & data.keys():
@@ -163,13 +167,17 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def _is_off(path: str, value: object) -> bool:
+    return bool(why_removed(path)) and (not value or value == OFF.get(path))
+
+
 def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") -> Any:
     """The value at a path, which has no indices of lists, without the keys that are gone."""
     if isinstance(value, list):
         return [_without(is_gone, entry, path) for entry in value]
     if not isinstance(value, dict):
         return value
-    below = {key: in_data(f"{path}.{key}".removeprefix(".")) for key in value}
+    below = {key: f"{path}.{key}".removeprefix(".") for key in value}
     return {
         key: _without(is_gone, inner, below[key])
         for key, inner in value.items()

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from mt.config.schema import Config, Source, sections
-from mt.removed import REMOVED, in_data
+from mt.removed import why_removed
 
 # By pydantic's type of error.
 _REQUIRED = {
@@ -56,19 +56,19 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     context = detail.get("ctx", {})
     owner = _owner(steps if kind == "model_type" else steps[:-1])
     field = owner.model_fields.get(str(steps[-1]))
-    path = in_data(".".join(step for step in steps if isinstance(step, str)))
+    path = ".".join(step for step in steps if isinstance(step, str))
     if kind == "missing" or (value is None and field is not None and field.is_required()):
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":
-        if path in REMOVED:
-            return f"was removed in {REMOVED[path]}"
+        if reason := why_removed(path):
+            return f"was removed in {reason}"
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
         keys = ", ".join(owner.model_fields)
         return f"must have keys ({keys}), found {shown(value)}{_remedy(kind, value)}"
     if kind == "literal_error":
-        if f"{path}: {value}" in REMOVED:
-            return f"{value} was removed in {REMOVED[f'{path}: {value}']}"
+        if reason := why_removed(f"{path}: {value}"):
+            return f"{value} was removed in {reason}"
         options = context["expected"].replace("'", "")
         known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
         hint = f"; did you mean {near}?" if (near := nearest(str(value), known)) else ""

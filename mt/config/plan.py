@@ -87,7 +87,6 @@ class Flow:
     tag: str | None  # word before each source
     token: str | None  # language whose token stands before each source
     weight: float  # 0: not in this stage
-    share: float | None = None  # of an epoch's sentences, in place of the weight
 
     @classmethod
     def of(cls, corpus: Corpus, place: int, has_token: bool) -> Flow:
@@ -96,13 +95,34 @@ class Flow:
         return cls(corpus.name, place, False, corpus.direction, None, token, weight=1.0)
 
 
+class StageEnd(NamedTuple):
+    """Where a stage ends, in numbers."""
+
+    updates: int | None = None
+    epochs: float | None = None
+
+
 @dataclass(frozen=True)
 class Stage:
-    """A part of training; all stages have the same flows, with weights and shares of their own."""
+    """A part of training; all stages have the same flows, with weights of their own."""
 
     flows: tuple[Flow, ...]
     augment: Augment | None = None
     until: Until | None = None
+
+    def end(self, max_steps: int, epochs: float | None) -> StageEnd:
+        """Its end in a training of so many updates, or epochs, of which it has whole ones.
+
+        The last stage has none.
+        """
+        if self.until is None:
+            return StageEnd()
+        share = self.until.share
+        if share is None:
+            return StageEnd(self.until.updates)
+        if epochs is None:
+            return StageEnd(updates=max(1, round(share * max_steps)))
+        return StageEnd(epochs=float(round(share * epochs)) or share * epochs)
 
     @property
     def directions(self) -> list[Direction]:
@@ -237,7 +257,7 @@ def texts_of(data: DataConfig, entry: TextEntry, name: str) -> list[Corpus]:
 
 def _source(entry: TextEntry, direction: Direction) -> Source:
     """The text of an entry: sides without names are called by their languages."""
-    how_used = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
+    how_used = {"weight", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
     named = entry.model_dump(exclude=how_used)
     has_names = entry.path or entry.test_set
     names = direction if has_names else ("", "")  # a check of the config refuses the second
@@ -265,9 +285,8 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
             place = next(_places_of_twins(corpora, flows, corpus, is_turned), len(corpora))
             corpora += [corpus] * (place == len(corpora))
             token = direction.tgt if data.language_tokens else None
-            share = entry.share and entry.share / len(texts)
             about = (text.name, place, is_turned, direction, entry.tag, token)
-            flows.append(Flow(*about, weight=entry.weight, share=share))
+            flows.append(Flow(*about, weight=entry.weight))
     return corpora, flows
 
 
@@ -306,11 +325,9 @@ def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
     for stage in stages:
         augment = data.augment if stage.augment is None else stage.augment
         changed = list(flows)
-        if (numbers := stage.shares or stage.weights) is not None:
-            changed = [
-                replace(flow, weight=number, share=(number or None) if stage.shares else None)
-                for flow, number in zip(flows, numbers, strict=True)
-            ]
+        if stage.weights is not None:
+            weighed = zip(flows, stage.weights, strict=True)
+            changed = [replace(flow, weight=weight) for flow, weight in weighed]
         changed += [
             replace(flow, weight=changed[place].weight * stage.both_directions)
             for place, flow in reverses

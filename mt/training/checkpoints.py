@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,9 @@ from mt.runs.model_folder import (
 from mt.runs.outputs import OUTPUTS, SAMPLES
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, Until
+    from mt.config.plan import StageEnd
+    from mt.config.schema import Config
     from mt.data.tokens.loader import Update
-    from mt.data.tokens.plan import Plan
     from mt.training.update import Updater
 
 
@@ -52,7 +52,6 @@ class TrainState:
     stage_start: float = 0.0  # its first epoch; later by what a change of the plan cut off
     stage_epochs: float = 0.0
     stage_updates: int = 0
-    stage_tokens: int = 0  # target tokens
     bad_validations: int = 0  # since the best one, or the beginning of the stage
     seconds: float = 0.0  # of training, over all starts
     scores: dict[str, Scored] = field(default_factory=dict)  # of the kept checkpoints, by name
@@ -66,15 +65,12 @@ class TrainState:
         self.update = 0 if update.last else update.number + 1
         self.stage_epochs = update.epoch - self.stage_start + (update.number + 1) / update.of
         self.stage_updates += 1
-        self.stage_tokens += update.n_tgt
 
-    def has_reached(self, until: Until, plan: Plan) -> bool:
+    def has_reached(self, end: StageEnd) -> bool:
         """Whether the stage is over."""
-        epochs = self.stage_epochs * plan.passes(until.text)
-        reached = {"updates": self.stage_updates, "tokens": self.stage_tokens, "epochs": epochs}
-        reached["stall"] = self.bad_validations
-        limits = ((getattr(until, key), value) for key, value in reached.items())
-        return any(limit is not None and value >= limit for limit, value in limits)
+        if end.updates is not None:
+            return self.stage_updates >= end.updates
+        return end.epochs is not None and self.stage_epochs >= end.epochs
 
     def begin_plan(self, plan: str) -> None:
         """Go to the beginning of an epoch of another plan, in the same stage."""
@@ -90,7 +86,7 @@ class TrainState:
         self.stage = stage
         self.stage_start = self.epoch
         self.stage_epochs = 0.0
-        self.stage_updates = self.stage_tokens = self.bad_validations = 0
+        self.stage_updates = self.bad_validations = 0
 
     @property
     def best_name(self) -> str | None:
@@ -181,8 +177,8 @@ def load_checkpoint(folder: Path, updater: Updater) -> TrainState:
     """Load weights and optimiser state of a checkpoint into `updater`; returns the rest of it."""
     state = load_state(folder)
     updater.load_state(folder, state)
-    state["train"].pop("rollbacks", None)  # of mt 0.3
-    return TrainState(**state["train"])
+    known = {each.name for each in fields(TrainState)}  # mt 0.3 had more
+    return TrainState(**{key: value for key, value in state["train"].items() if key in known})
 
 
 def intact_checkpoints(

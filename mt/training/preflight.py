@@ -138,6 +138,7 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     }
     if len(data.stages) > 1:
         drawn = preflight.plan.drawn
-        rows["stage"] = next(describe_stage(data, state.stage, pairs.kept, drawn))
+        end = prepared.ends[state.stage]
+        rows["stage"] = next(describe_stage(data, state.stage, end, pairs.kept, drawn))
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())

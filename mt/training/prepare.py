@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Event
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
+from mt.config.plan import HELD_OUT, DataPlan, StageEnd, held_out_sets, plan_data
 from mt.config.schema import keys_affecting
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
-from mt.data.tokens.mixing import describe_mixture, require_counted_texts, sampling_weights
+from mt.data.tokens.mixing import describe_mixture, sampling_weights
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import corpus_records, known_records, meta_of, open_built, open_or_build
 from mt.data.tokens.store_parts import StoreTexts
@@ -73,7 +73,8 @@ class Prepared:
 
     config: Config  # tokens_per_batch is a number; max_steps is lowered to max_epochs
     recorded: Config  # of checkpoints: both as they were given, for students and other data
-    data: DataPlan  # its stages end at numbers
+    data: DataPlan
+    ends: list[StageEnd]  # of its stages
     tokenizer: Tokenizer
     store: Store  # of the training text
     updater: Updater
@@ -135,7 +136,7 @@ def prepare(
     epochs = Epochs(data, plans, config.train)
     n_epochs, seconds = epochs_in_time(epochs, updater, log)
     config = config.with_value("train.max_epochs", n_epochs)
-    data = epochs.data_with_ends(n_epochs)
+    ends = epochs.ends(n_epochs)
     config = settle_length(config, epochs, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
     if len(data.flows) > 1 and len(data.stages) == 1:
@@ -146,7 +147,7 @@ def prepare(
     scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say))
     about = (config, tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    made = (config, given, data, tokenizer, store, updater, plans, scoring, validations)
+    made = (config, given, data, ends, tokenizer, store, updater, plans, scoring, validations)
     return Prepared(*made, seconds)
 
 
@@ -167,7 +168,6 @@ def make_plans(
     longest = data.limits.max_tokens + 1 if any(resamples) else pairs.longest
     lengths = lengths_to_try(pairs, longest, updater.packed)
     config = settle_batch_size(config, updater, lengths, log)
-    require_counted_texts(data, pairs.kept)
     plans = []
     for stage, resample in zip(data.stages, resamples, strict=True):
         weights = sampling_weights(data, stage, pairs.kept)
@@ -189,22 +189,22 @@ class Epochs:
         return [len(plan.for_epoch(0, Event()).updates(0)) for plan in self.plans]
 
     def updates(self, epochs: float) -> float:
-        """The updates of so many epochs, where a stall counts as if it came at once."""
-        train = self.train.model_copy(update={"max_epochs": epochs})
-        stages = with_ends_in_numbers(self.data, train).stages
+        """The updates of so many epochs."""
         updates, left = 0.0, epochs
-        for stage, plan, length in zip(stages, self.plans, self.lengths, strict=True):
-            in_stage = min(left, plan.epochs_until(stage.until, length))
+        for stage, length in zip(self.data.stages, self.lengths, strict=True):
+            end = stage.end(self.train.max_steps, epochs)
+            in_stage = left if end.epochs is None else min(left, end.epochs)
+            if end.updates is not None:
+                in_stage = min(left, end.updates / length)
             updates += in_stage * length
             left -= in_stage
         return updates
 
-    def data_with_ends(self, epochs: float | None) -> DataPlan:
-        """The plan with `until.share` of stages in numbers; `max_steps` may end training first."""
+    def ends(self, epochs: float | None) -> list[StageEnd]:
+        """Where each stage ends in a training of so many epochs, unless `max_steps` ends it."""
         if epochs is not None and self.updates(epochs) > self.train.max_steps:
             epochs = self.within(self.train.max_steps)
-        train = self.train.model_copy(update={"max_epochs": epochs})
-        return with_ends_in_numbers(self.data, train)
+        return [stage.end(self.train.max_steps, epochs) for stage in self.data.stages]
 
     def within(self, updates: float) -> float:
         """The epochs that have about so many updates, by bisection."""
@@ -289,26 +289,6 @@ def settle_length(config: Config, epochs: Epochs, log: RunLog) -> Config:
             f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
         )
     return config.with_value("train.max_steps", log.total)
-
-
-def with_ends_in_numbers(data: DataPlan, train: TrainConfig) -> DataPlan:
-    """The plan with `until.share` of stages in epochs, whole ones from one on.
-
-    In updates, where the length of the training is given so.
-    """
-    stages = []
-    for stage in data.stages:
-        if (until := stage.until) is not None and until.share is not None:
-            end: dict[str, object] = (
-                {"updates": max(1, round(until.share * train.max_steps))}
-                if train.epochs is None
-                else {
-                    "epochs": float(round(until.share * train.epochs)) or until.share * train.epochs
-                }
-            )
-            stage = replace(stage, until=until.model_copy(update={"share": None, **end}))
-        stages.append(stage)
-    return replace(data, stages=tuple(stages))
 
 
 def with_cleaned_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:

@@ -48,7 +48,6 @@ from mt.training.signals import Signals, StopRequestedError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mt.config.schema import Until
     from mt.data.tokens.loader import Update
     from mt.data.tokens.plan import Plan
     from mt.runs.origin import Start
@@ -66,6 +65,7 @@ class Trainer:
     def __init__(self, prepared: Prepared, log: RunLog) -> None:
         self.config = prepared.config
         self.data = prepared.data
+        self.ends = prepared.ends
         self.tokenizer = prepared.tokenizer
         self.updater = prepared.updater
         self.plans = prepared.plans
@@ -107,14 +107,9 @@ class Trainer:
         return self.plans[self.state.stage]
 
     @property
-    def until(self) -> Until | None:
-        """Where the stage ends; None in the last one."""
-        return self.data.stages[self.state.stage].until
-
-    @property
-    def patience(self) -> int | None:
-        """Validations without a new best that end the stage, or in the last one training."""
-        return self.config.train.patience if self.until is None else self.until.stall
+    def is_last_stage(self) -> bool:
+        """Whether training ends with the stage."""
+        return self.state.stage == len(self.plans) - 1
 
     def resume(self, base: LoadedModel | None = None) -> None:
         """Load the newest usable checkpoint; without one, the weights of `base` where given."""
@@ -219,13 +214,14 @@ class Trainer:
         if len(self.plans) > 1:
             kept, drawn = self.plan.pairs.kept, self.plan.drawn
             place = f"update {self.state.step + 1:,}, epoch {self.state.epoch}: "
-            for line in describe_stage(self.data, self.state.stage, kept, drawn):
+            stage = self.state.stage
+            for line in describe_stage(self.data, stage, self.ends[stage], kept, drawn):
                 self.log.say(place + line)
                 place = ""
 
     def _end_stage(self) -> None:
         """Go on to the next stage if this one is over."""
-        if self.until is not None and self.state.has_reached(self.until, self.plan):
+        if self.state.has_reached(self.ends[self.state.stage]):
             self.state.begin_stage(self.state.stage + 1)
             self._record_stage()
 
@@ -318,7 +314,7 @@ class Trainer:
         return step % config.updates_between_validations == 0 or step == config.max_steps
 
     def _is_out_of_patience(self) -> bool:
-        patience = self.patience if self.until is None else None
+        patience = self.config.train.patience if self.is_last_stage else None
         return patience is not None and self.state.bad_validations >= patience
 
     def is_done(self) -> bool:
@@ -403,7 +399,8 @@ class Trainer:
         scored = criterion.scored(result.figures())
         verdict = criterion.verdict(scored, self.state.best)
         new_best = {"new_best": True} if self.state.add_score(scored) else {}
-        n_bad, patience = self.state.bad_validations, self.patience
+        n_bad = self.state.bad_validations
+        patience = self.config.train.patience if self.is_last_stage else None
         seconds = time.perf_counter() - start
         self._tick()
         times = {"seconds": self.state.seconds, "valid_seconds": seconds}

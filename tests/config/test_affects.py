@@ -39,7 +39,7 @@ OTHER: dict[str, Any] = {
     "data.test": [{"src": "a.de", "tgt": "a.en"}],
     "data.clean": {},
     "data.augment": {},
-    "data.stages": [{"until": {"epochs": 1}, "weights": [1, 0]}, {}],
+    "data.stages": [{"until": {"updates": 1}, "weights": [1, 0]}, {}],
     "tokenizer.character_coverage": 0.99,
     "tokenizer.user_defined_symbols": ["<x>"],
     "tokenizer.model": "own.model",
@@ -58,7 +58,6 @@ OTHER: dict[str, Any] = {
     "train.max_steps": 7,
     "data.train[].src": "b.de",
     "data.train[].tgt": "b.en",
-    "data.train[].share": 0.5,
     "data.train[].tag": "<bt>",
     "data.train[].src_lang": "fr",
     "data.train[].tgt_lang": "fr",
@@ -216,11 +215,11 @@ INSIDE: list[tuple[str, type[BaseModel], dict[str, Any]]] = [
     ("data.train[]", TextEntry, {}),
     ("data.clean", Clean, {"data": {"clean": {"mojibake": False, "max_other_language": None}}}),
     ("data.augment", Augment, {"data": {"augment": {}}}),
-    ("data.stages[]", TrainingStage, {"data": {"stages": [{"until": {"epochs": 2}}, {}]}}),
-    ("data.stages[].until", Until, {"data": {"stages": [{"until": {"epochs": 2}}, {}]}}),
+    ("data.stages[]", TrainingStage, {"data": {"stages": [{"until": {"updates": 2}}, {}]}}),
+    ("data.stages[].until", Until, {"data": {"stages": [{"until": {"updates": 2}}, {}]}}),
 ]
-STAGES = {"weights": [1, 0], "shares": [0.5, 0.5], "augment": {}, "until": {"epochs": 3}}
-UNTIL = {"updates": 9, "tokens": 99, "epochs": 3, "text": 1, "share": 0.3, "stall": 2}
+STAGES = {"weights": [1, 0], "augment": {}, "until": {"updates": 3}}
+UNTIL = {"updates": 9, "share": 0.3}
 
 
 @pytest.mark.parametrize(
@@ -249,9 +248,8 @@ def test_a_key_inside(place: int, key: str, run: Path, tokenizer: Tokenizer) -> 
     tables: dict[str, dict[str, Any]] = {"data.stages[]": STAGES, "data.stages[].until": UNTIL}
     if key in tables.get(where, {}):
         inner[key] = tables[where][key]
-        if key in ("share", "stall"):
-            inner["epochs"] = None
-            data["valid"] = {"src": "a.de", "tgt": "a.en"}
+        if key == "share":
+            inner["updates"] = None
     else:
         inner[key] = other_value(path, field.annotation, inner[key])
     if key == "tgt_lang":  # into one language from each, or a token would be needed

@@ -135,7 +135,7 @@ def test_changes_are_those_of_the_language_that_is_the_source(
 
 
 OTHER = {"src": "b.de", "tgt": "b.en", "weight": 2.0}
-BOTH_THEN_ONE: list[dict[str, Any]] = [{"until": {"epochs": 4}, "both_directions": True}, {}]
+BOTH_THEN_ONE: list[dict[str, Any]] = [{"until": {"updates": 4}, "both_directions": True}, {}]
 
 
 def test_both_directions_of_a_stage_are_reverses_with_weights(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_both_directions_of_a_stage_are_reverses_with_weights(tmp_path: Path) ->
         return [[flow.weight for flow in stage.flows] for stage in data.stages]
 
     both = plan(BOTH_THEN_ONE, FORWARD, OTHER)
-    stages = [{"until": {"epochs": 4}, "weights": [1, 2, 1, 2]}, {"weights": [1, 2, 0, 0]}]
+    stages = [{"until": {"updates": 4}, "weights": [1, 2, 1, 2]}, {"weights": [1, 2, 0, 0]}]
     by_hand = plan(stages, FORWARD, OTHER, BACK, OTHER | {"reverse": True})
     assert [flow.name for flow in both.flows[2:]] == [
         f"data.train[{number}], reversed" for number in (0, 1)
@@ -182,10 +182,6 @@ def test_faults_of_directions(tmp_path: Path) -> None:
          ["data.train[1].reverse", "joint", "set", "true"]),
         ([FORWARD, BACK], {"data": {"valid": BACK}},
          ["data.valid[0].reverse", "data.train", "remove"]),
-        ([OTHER, FORWARD | {"share": 0.5}], {"data": {"stages": BOTH_THEN_ONE}},
-         ["data.stages[0].both_directions", "false", "data.train[1].share", "reverse"]),
-        ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0], {"shares": [1, 0]}]}},
-         ["data.stages[0].both_directions", "false", "data.stages[1].shares", "reverse"]),
         ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]}},
          ["data.stages[0].weights", "2 texts", "found 1"]),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Corpora mixed for training: shares, temperature, weights, and tags before the source."""
+"""Corpora mixed for training: weights, temperature, and tags before the source."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from messages import raises_saying, says
 from subwords import rows
 from token_stores import directed, store_of_lengths, stored, trained, write
@@ -47,15 +45,10 @@ def drawn_of(data: DataPlan, kept: Sequence[int]) -> list[int]:
     [
         ([{}, {}], 1, (900, 100), [900, 100]),
         ([{}, {"weight": 2.25}], 1, (900, 100), [900, 225]),
-        ([{"share": 0.3}, {"share": 0.7}], 1, (600, 20), [600, 1400]),
-        ([{"share": 0.9}, {"share": 0.1}], 1, (600, 20), [600, 67]),
-        # The rest, four fifths, by size: one fifth and three.
-        ([{}, {}, {"share": 0.2}], 1, (100, 300, 50), [100, 300, 100]),
-        ([{}, {"weight": 3}, {"share": 0.2}], 1, (100, 100, 50), [100, 300, 100]),
+        ([{}, {"weight": 80}], 1, (600, 20), [600, 1600]),
         # √900 : √100 = 3 : 1
         ([{}, {}], 2, (900, 100), [900, 300]),
         ([{}, {"weight": 4}], 2, (900, 100), [900, 600]),
-        ([{}, {}, {"share": 0.5}], 2, (900, 100, 400), [900, 300, 1200]),
         ([{}, {}], 0.5, (20, 10), [40, 10]),
         ([{}, {}], 1, (900, 0), [900, 0]),  # all its pairs were dropped
         ([{}, {"weight": 0.1}], 3, (900, 0), [900, 0]),
@@ -77,34 +70,21 @@ def test_an_epoch_by_hand(
     assert all(np.ptp(own) <= 1 for own in copies if len(own))  # no pair twice more than another
 
 
-@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 10**6)), min_size=2, max_size=5))
-def test_the_share_delivered_is_the_one_declared(texts: list[tuple[int, int]]) -> None:
-    total = sum(part for part, _ in texts)
-    shares, kept = [part / total for part, _ in texts], [n_pairs for _, n_pairs in texts]
-    drawn = drawn_of(data_of([{"share": share} for share in shares]), kept)
-    for share, n_drawn in zip(shares, drawn, strict=True):
-        assert abs(n_drawn - share * sum(drawn)) <= len(texts) / 2 + 1e-6
-    assert any(n_drawn == n_pairs for n_drawn, n_pairs in zip(drawn, kept, strict=True))
-
-
 def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
-    data = data_of([{"share": 0.25}, {"weight": 2.0}], temperature=3)
+    data = data_of([{}, {"weight": 2.0}], temperature=3)
     epoch, first, second = describe_mixture(data, data.stages[0], (100, 150), (100, 300))
     assert says(epoch, "an epoch: 400 sentences", "whole, once")
-    assert says(
-        first, "data.train[0] (0.de, src-tgt)", "share 25.00%", "delivered 25.00%", "100 sentences"
-    )
+    assert says(first, "data.train[0] (0.de, src-tgt)", "weight 1", "25.00%", "100 sentences")
     assert says(second, "[1]", "weight 2, temperature 3", "75.00%", "300 sentences of 150 pairs")
 
 
 def test_faults_of_a_mixture() -> None:
     rows: list[Any] = [
-        ([{"share": 0.3}, {"share": 0.3}], {}, ["data.train[0].share", "add up to 1", "0.6"]),
-        ([{"share": 0.5}, {"share": 0.5}, {}], {}, ["data.train[0].share", "without share", "1"]),
+        ([{"share": 0.3}, {}], {}, ["data.train[0].share", "removed", "weigh the text"]),
         (
             [{}],
-            {"valid": {"src": "v.de", "tgt": "v.en", "share": 0.5}},
-            ["data.valid[0].share", "data.train", "0.5", "remove"],
+            {"valid": {"src": "v.de", "tgt": "v.en", "weight": 0.5}},
+            ["data.valid[0].weight", "data.train", "0.5", "remove"],
         ),
         ([{"tag": "<bt>"}], {}, ["data.train[0].tag", "user_defined_symbols", "<bt>", "add it"]),
     ]
@@ -113,14 +93,13 @@ def test_faults_of_a_mixture() -> None:
             config_from_mapping(mapping_of(sources, **values), "test")
 
 
-TOO_LONG = ["data.train[1]", "sentences", "share", "temperature", "remove"]
+TOO_LONG = ["data.train[1]", "sentences", "weight", "temperature", "remove"]
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     rows: list[Any] = [
-        ([{}, {"share": 0.5}], 1, (9, 0), ["data.train[1].share", "1.de", "remove the text"]),
         # An epoch that would fill the memory.
-        ([{}, {"share": 1e-8}], 1, (900, 100), TOO_LONG),
+        ([{}, {"weight": 1e-9}], 1, (900, 100), TOO_LONG),
         ([{}, {}], 0.001, (900, 100), TOO_LONG),
     ]
     for sources, temperature, kept, said in rows:
@@ -136,7 +115,7 @@ def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
     tokenizer, plain = trained(300, **symbols), trained(300)
 
     def built(tag: str, with_tokenizer: Tokenizer = tokenizer) -> DirectedPairs:
-        values = mapping_of([{}, {"tag": tag, "share": 0.5}], root=str(tmp_path))
+        values = mapping_of([{}, {"tag": tag, "weight": 0.5}], root=str(tmp_path))
         data = config_from_mapping(values | {"tokenizer": symbols}, "test").data
         assert cleaned_data(plan_data(data), tmp_path).flows == plan_data(data).flows
         store = stored(tmp_path / "store", data, with_tokenizer)

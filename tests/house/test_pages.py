@@ -276,7 +276,7 @@ def test_the_page_of_keys_is_what_the_schema_says() -> None:
     page = (ROOT / "configs" / "keys.md").read_text(encoding="utf-8")
     assert page == f"{key_table()}\n"
     assert "| `n_heads` | 8 | >=1 | attention heads" in page
-    assert re.search(r"^\| `train\[\]\.share` \| null \| >0, <=1 \| .* \| order \|$", page, re.M)
+    assert re.search(r"^\| `train\[\]\.weight` \| 1.0 \| >0 \| .* \| order \|$", page, re.M)
     assert re.search(r"^\| `norm` \| pre \| pre, post \| .* \| refused \|$", page, re.M)
     assert all(f"\n## {section}\n" in page for section in Config.model_fields)
 

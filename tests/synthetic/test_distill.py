@@ -155,14 +155,14 @@ def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_student_has_no_stages_of_its_teacher_s_texts() -> None:
     texts = [{"src": "a.de", "tgt": "a.en"}, {"src": "a.de", "tgt": "a.en", "reverse": True}]
-    stages = [{"until": {"epochs": 2}}, {"weights": [1, 0]}]
+    stages = [{"until": {"updates": 2}}, {"weights": [1, 0]}]
     teacher = config_from_mapping({"data": {"train": texts, "stages": stages}}, "test")
     data = yaml_text.parse(student_config(teacher, "made.tsv", (6, 2), "t"))["data"]
     assert len(data["train"]) == 1
     assert "stages" not in data
 
 
-@pytest.mark.parametrize("stages", [BOTH, [{"until": {"epochs": 1}, **BOTH[0]}, {}], None])
+@pytest.mark.parametrize("stages", [BOTH, [{"until": {"updates": 1}, **BOTH[0]}, {}], None])
 def test_a_student_is_of_the_direction_of_the_teacher_s_config(
     mt: Mt, tiny_run: Path, tmp_path: Path, stages: list[dict[str, Any]] | None
 ) -> None:

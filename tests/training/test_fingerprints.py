@@ -36,7 +36,6 @@ OF_A_TEXT: dict[str, tuple[str, Any]] = {
     "errors": ("store", "skip"),
     "tag": ("store", "<bt>"),
     "weight": ("plan", 2.0),  # what stays of duplicates does not change
-    "share": ("plan", 0.5),
     "reverse": ("plan", True),
     "src_lang": ("plan", "fr"),
     "tgt_lang": ("plan", "fr"),

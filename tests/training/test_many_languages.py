@@ -93,8 +93,8 @@ def tokenizer(corpus: Path) -> Tokenizer:
 
 
 def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
-    text = {"path": "t", "directions": ["de-en", "en-de", "fr-de", "de-en"], "share": 0.6}
-    values = {"language_tokens": True, "train": [text, {"path": "b", "share": 0.4}]}
+    text = {"path": "t", "directions": ["de-en", "en-de", "fr-de", "de-en"], "weight": 2}
+    values = {"language_tokens": True, "train": [text, {"path": "b", "weight": 3}]}
     config = config_from_mapping({"data": values | {"src_lang": "cs", "tgt_lang": "en"}}, "c")
     data = plan_data(config.data)
     sides = [(corpus.source.src, corpus.source.tgt, corpus.direction) for corpus in data.corpora]
@@ -106,7 +106,7 @@ def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
         (0, False, "de-en", "en"), (0, True, "en-de", "de"),
         (1, False, "fr-de", "de"), (2, False, "cs-en", "en"),
     ]  # fmt: skip
-    assert [flow.share for flow in data.flows] == pytest.approx([0.2, 0.2, 0.2, 0.4])
+    assert [flow.weight for flow in data.flows] == [2, 2, 2, 3]
     assert data.token_languages == ["en", "de"]
     again = config_from_mapping(config.model_dump(), "what a run has written")
     assert plan_data(again.data) == data

@@ -16,16 +16,15 @@ from run_comparison import Mapped, check_equal_states
 from token_stores import store_of_lengths
 
 from mt.config.load import config_from_mapping
-from mt.config.plan import DataPlan, plan_data
-from mt.config.schema import BatchConfig, TrainConfig, Until
+from mt.config.plan import DataPlan, StageEnd, plan_data
+from mt.config.schema import BatchConfig, TrainConfig
 from mt.data.tokens.loader import Update
-from mt.data.tokens.mixing import describe_stage, require_counted_texts, sampling_weights
+from mt.data.tokens.mixing import describe_stage, sampling_weights
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.prepare import Epochs, settle_length, with_ends_in_numbers
-from mt.training.selection import Criterion
+from mt.training.prepare import Epochs, settle_length
 from mt.training.trainer import Trainer
 
 TEXTS = [{"src": f"{n}.de", "tgt": f"{n}.en"} for n in range(3)]
@@ -43,66 +42,61 @@ def plans_of(data: DataPlan, kept: tuple[int, ...] = (100, 50, 30)) -> list[Plan
 
 
 def test_each_stage_has_its_mixture_and_its_changes() -> None:
-    """Where it says nothing, those of the section data; a text of weight or share 0 never comes."""
+    """Where it says nothing, those of the section data; a text of weight 0 never comes."""
     data = data_of(
         {"until": {"updates": 9}},
-        {"until": {"updates": 9, "epochs": 1}, "weights": [1, 2, 0], "augment": {"caps": 0.5}},
-        {"shares": [0, 0.25, 0.75]},
-        train=[TEXTS[0] | {"share": 0.5}, *TEXTS[1:]],
+        {"until": {"updates": 9}, "weights": [1, 2, 0], "augment": {"caps": 0.5}},
+        {"weights": [0, 1, 5]},
+        train=[TEXTS[0] | {"weight": 0.5}, *TEXTS[1:]],
         augment={"caps": 0.1},
     )
     plans = plans_of(data)
-    assert [plan.drawn for plan in plans] == [[100, 62, 38], [100, 100, 0], [0, 50, 150]]
+    assert [plan.drawn for plan in plans] == [[100, 100, 60], [100, 100, 0], [0, 50, 150]]
     seen = np.concatenate([batch for update in plans[1].updates(0) for batch in update])
     assert np.bincount(seen, minlength=180).tolist() == [1] * 100 + [2] * 50 + [0] * 30
     assert [stage.augment and stage.augment.caps for stage in data.stages] == [0.1, 0.5, 0.1]
-    end, epoch, *mixture = describe_stage(data, 1, (100, 50, 30), plans[1].drawn)
-    assert says(end, "data.stages[1]", "stage 2 of 3", "until 9 updates or 1 epoch")
-    assert not end.endswith("epochs")
+    end = data.stages[1].end(100, None)
+    first, epoch, *mixture = describe_stage(data, 1, end, (100, 50, 30), plans[1].drawn)
+    assert says(first, "data.stages[1]", "stage 2 of 3", "until 9 updates")
     assert says(epoch, "an epoch", "200 sentences")
     assert says(mixture[1], "data.train[1]", "weight 2", "delivered 50.00%", "100 sentences")
+    first, *_ = describe_stage(data, 1, StageEnd(epochs=1.0), (100, 50, 30), plans[1].drawn)
+    assert first.endswith("until 1 epoch")
+    first, *_ = describe_stage(data, 2, data.stages[2].end(100, None), (9, 9, 9), [0, 9, 9])
+    assert first.endswith("stage 3 of 3, to the end")
     with raises_saying(DataError, "data.stages", "no pair is left"):
         plans_of(data_of({"weights": [0, 0, 1]}), (9, 9, 0))
 
 
 @pytest.mark.parametrize(
-    ("until", "ends_after"),
+    ("end", "ends_after"),
     [
-        ({"updates": 7}, 7),
-        ({"tokens": 201}, 5),  # of 50 each
-        ({"epochs": 2}, 36),  # of 18: 180 pairs of 5 tokens
-        ({"epochs": 1.5}, 27),
-        ({"epochs": 2, "text": 1}, 23),  # an epoch of 230 pairs, as it comes twice
-        ({"epochs": 2, "updates": 30}, 30),
-        ({"stall": 3}, 11),
+        (StageEnd(updates=7), 7),
+        (StageEnd(epochs=2.0), 36),  # of 18: 180 pairs of 5 tokens
+        (StageEnd(epochs=1.5), 27),
     ],
 )
-def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> None:
+def test_the_end_of_a_stage_by_hand(end: StageEnd, ends_after: int) -> None:
     """From the middle of an epoch on, the next one begins with another epoch."""
-    weights = [1, 2, 1] if "text" in until else [1, 1, 1]
-    data = data_of({"until": until, "weights": weights}, {}, valid=TEXTS[0])
-    plan = plans_of(data)[0]
-    of = len(plan.updates(0))
+    of = len(plans_of(data_of({}))[0].updates(0))
     state = TrainState(epoch=3, stage_start=3)
     for number in range(100):
         state.advance(Update(3 + number // of, number % of, of, [], 50))
-        state.bad_validations = max(0, state.step - 8)
-        if state.has_reached(Until(**until), plan):
+        if state.has_reached(end):
             break
     assert state.step == ends_after
-    expected = pytest.approx(ends_after / of, abs=1 / of)  # whole updates
-    assert plan.epochs_until(Until(**until), of) == (0 if "stall" in until else expected)
     epoch = 3 + state.step // of + (state.step % of > 0)
     state.begin_stage(1)
     assert (state.stage, state.epoch, state.update, state.stage_start) == (1, epoch, 0, epoch)
-    assert not state.has_reached(Until(**until), plan)
+    assert not state.has_reached(end)
+    assert not state.has_reached(StageEnd())
 
 
 @pytest.mark.parametrize(
-    ("until", "steps"), [({"epochs": 12}, 420), ({"share": 0.34}, 420), ({"stall": 1}, 360)]
+    ("until", "steps"), [({"updates": 180}, 420), ({"share": 0.34}, 420), ({"updates": 15}, 365)]
 )
 def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> None:
-    """Of 36, twelve of 15 updates and the others of 10; a stall may come at once."""
+    """Of 36, the first ones of 15 updates and the others of 10."""
     data = data_of({"until": until, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0])
     config = config_from_mapping({"train": {"max_epochs": 36}}, "test")
     epochs = Epochs(data, plans_of(data), config.train)
@@ -119,41 +113,22 @@ def test_a_share_is_of_the_updates_where_those_end_the_training_first() -> None:
     plans = plans_of(data)  # epochs of 15 and of 10 updates
     for most, end in [(250, 10.0), (249, 10.0), (125, 5.0), (12, 0.48)]:
         epochs = Epochs(data, plans, TrainConfig(max_epochs=20, max_steps=most))
-        first, _ = epochs.data_with_ends(20.0).stages
-        assert first.until is not None
-        assert first.until.model_dump(exclude_none=True) == {"epochs": pytest.approx(end)}
-    (first, _) = Epochs(data, plans, TrainConfig(max_steps=30)).data_with_ends(None).stages
-    assert first.until is not None
-    assert first.until.updates == 15
-
-
-def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> None:
-    data = data_of({"until": {"share": 0.3, "tokens": 9}}, {})
-    settled = with_ends_in_numbers(data, TrainConfig(max_steps=10))
-    ends = [stage.until and stage.until.model_dump(exclude_none=True) for stage in settled.stages]
-    assert ends == [{"updates": 3, "tokens": 9}, None]
+        assert epochs.ends(20.0) == [StageEnd(epochs=pytest.approx(end)), StageEnd()]
+    ends = Epochs(data, plans, TrainConfig(max_steps=30)).ends(None)
+    assert ends == [StageEnd(updates=15), StageEnd()]
 
 
 def test_faults_of_stages() -> None:
     rows: list[Any] = [
         ([{}, {}], ["data.stages[0].until", "nothing", "{updates: 2000}"]),
         ([{"until": {"updates": 3}}], ["data.stages[0].until", "null", "last stage"]),
-        ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "data.valid", "add it"]),
+        ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "removed", "a share"]),
         ([{"weights": [1, 1]}], ["data.stages[0].weights", "3 texts", "2", "0 leaves"]),
         ([{"weights": [0, 0, 0]}], ["data.stages[0].weights", "above 0", "none"]),
-        ([{"shares": [0.5, 0, 0.4]}], ["data.stages[0].shares", "add up to 1", "0.9"]),
-        ([{"shares": [1, 0, 0], "weights": [1, 1, 1]}], ["data.stages[0].weights", "both"]),
+        ([{"shares": [0.5, 0, 0.4]}], ["data.stages[0].shares", "removed", "weights"]),
         (
-            [{"until": {"epochs": 1, "text": 2}, "weights": [1, 1, 0]}, {}],
-            ["data.stages[0].until.text", "text of the stage", "2"],
-        ),
-        (
-            [{"until": {"epochs": 1, "text": 2}, "weights": [1, 1]}, {}],
-            ["data.stages[0].until.text", "text of the stage", "2"],
-        ),
-        (
-            [{"until": {"share": 0.5, "epochs": 1}}, {}],
-            ["data.stages[0].until.share", "without updates and epochs", "0.5"],
+            [{"until": {"share": 0.5, "updates": 1}}, {}],
+            ["data.stages[0].until.share", "without updates", "0.5"],
         ),
         ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
@@ -164,15 +139,8 @@ def test_faults_of_stages() -> None:
             data_of(*stages)
 
 
-def test_epochs_of_a_text_without_pairs_end_no_stage() -> None:
-    data = data_of({"until": {"epochs": 1, "text": 1}}, {})
-    require_counted_texts(data, [5, 1, 0])
-    with raises_saying(DataError, "data.stages[0].until.text", "1", "none is left", "another one"):
-        require_counted_texts(data, [5, 0, 1])
-
-
 STAGES = {
-    "train": {"max_steps": 12, "valid_every": 4, "log_every": 3, "patience": 1, "ema": None},
+    "train": {"max_steps": 12, "valid_every": 4, "log_every": 3, "ema": None},
     "decode": {"beam_size": 1},
 }
 
@@ -181,16 +149,15 @@ STAGES = {
 def staged(
     interruptible: Mapped, short_corpus: dict[str, str], tmp_path: Path, monkeypatch: Any
 ) -> Callable[..., tuple[int, Path]]:
-    """`staged("run", 2, 8)`: train both directions with changes, one after a stall, then both.
+    """`staged("run", 2, 8)`: train both directions with changes, one after 3 updates, then both.
 
-    A signal stops it after updates 2 and 8. The first validation stays the best one.
+    A signal stops it after updates 2 and 8.
     """
-    monkeypatch.setattr(Criterion, "scored", lambda *_: (0.0, 1.0, True))
     changes = {"caps": 0.4, "typos": 0.3, "join": 0.3}
     stages = [
         {"until": {"updates": 3}, "augment": changes},
-        {"until": {"stall": 1}, "weights": [1, 0]},
-        {"shares": [0.5, 0.5], "augment": changes},
+        {"until": {"updates": 5}, "weights": [1, 0]},
+        {"weights": [1, 1], "augment": changes},
     ]
     texts = [short_corpus, short_corpus | {"reverse": True}]
     values = STAGES | {"data": {"train": texts, "stages": stages}}
@@ -227,4 +194,4 @@ def test_a_run_stopped_in_stages_and_at_their_ends_has_the_same_weights(
     assert [line["stage"] for line in lines if line["kind"] == "train"] == [0, 1, 2, 2]
     log = log_of(whole)
     assert says(log, "update 1, epoch 0:", "stage 1 of 3, until 3 updates", "delivered 50.00%")
-    assert says(log, "update 9, epoch 2:", "stage 3 of 3, to the end", "share 50.00%")
+    assert says(log, "update 9, epoch 2:", "stage 3 of 3, to the end", "delivered 50.00%")

@@ -1,4 +1,4 @@
-"""How often an epoch sees each corpus: by weight, by temperature, as a share; other by stage."""
+"""How often an epoch sees each corpus: by weight and temperature; other by stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.plan import DataPlan, Stage
+    from mt.config.plan import DataPlan, Stage, StageEnd
 
 # Of an epoch, whose order takes 4 bytes for each; an epoch of more is meant by nobody.
 MOST_SENTENCES = 2**32
@@ -17,28 +17,17 @@ MOST_SENTENCES = 2**32
 def sampling_weights(data: DataPlan, stage: Stage, kept: Sequence[int]) -> list[float]:
     """How often the pairs of each flow are drawn in a stage, relative to the other flows.
 
-    `kept` counts their pairs after cleaning. A flow with a share gets that part of the sentences.
-    The others get the rest, each in proportion to (weight × pairs)^(1 / temperature), as in
-    Arivazhagan et al. (2019), section 4. Raises DataError where a flow with a share has no pair,
-    and where an epoch would fill the memory.
+    `kept` counts their pairs after cleaning. A flow's part of the sentences is in proportion to
+    (weight × pairs)^(1 / temperature), as in Arivazhagan et al. (2019), section 4. Raises DataError
+    where no flow has a pair, and where an epoch would fill the memory.
     """
-    for flow, n_pairs in zip(stage.flows, kept, strict=True):
-        if flow.share and not n_pairs:
-            raise DataError(
-                f"{flow.name}.share: must be a part of the sentences, but no pair of "
-                f"{data.file_of(flow)} is left; remove the text or its share"
-            )
-    shares = [flow.share for flow in stage.flows]
     weights = [flow.weight for flow in stage.flows]
-    sizes = [
-        0.0 if flow.share else flow.weight * n_pairs
-        for flow, n_pairs in zip(stage.flows, kept, strict=True)
-    ]
-    if data.temperature != 1 or any(shares):
+    sizes = [weight * n_pairs for weight, n_pairs in zip(weights, kept, strict=True)]
+    if data.temperature != 1:
         largest = max(sizes) or 1.0
         sizes = [(size / largest) ** (1 / data.temperature) for size in sizes]
-        rest = (1 - sum(filter(None, shares))) / (sum(sizes) or 1)
-        sizes = [share or rest * size for share, size in zip(shares, sizes, strict=True)]
+        part = 1 / (sum(sizes) or 1)
+        sizes = [part * size for size in sizes]
         weights = [size / max(1, n_pairs) for size, n_pairs in zip(sizes, kept, strict=True)]
     used = [(weights[i], i) for i, flow in enumerate(stage.flows) if kept[i] and flow.weight]
     if not used:
@@ -51,20 +40,9 @@ def sampling_weights(data: DataPlan, stage: Stage, kept: Sequence[int]) -> list[
         raise DataError(
             f"{stage.flows[number].name}: comes whole once an epoch, which would have more than "
             f"{MOST_SENTENCES:,} sentences, as it is {sizes[number] / sum(sizes):.1g} of them; "
-            "raise its share or weight, or data.temperature, or remove the text"
+            "raise its weight or data.temperature, or remove the text"
         )
     return weights
-
-
-def require_counted_texts(data: DataPlan, kept: Sequence[int]) -> None:
-    """Raise DataError where a stage ends after epochs of a text without pairs, thus never."""
-    for number, stage in enumerate(data.stages):
-        text = stage.until.text if stage.until else None
-        if text is not None and not kept[text]:
-            raise DataError(
-                f"data.stages[{number}].until.text: must be the number of a text with pairs, found "
-                f"{text}, of which none is left (data.dedupe: all in others?); name another one"
-            )
 
 
 def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[int]:
@@ -75,23 +53,16 @@ def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[in
 
 
 def describe_stage(
-    data: DataPlan, number: int, kept: Sequence[int], drawn: Sequence[int]
+    data: DataPlan, number: int, end: StageEnd, kept: Sequence[int], drawn: Sequence[int]
 ) -> Iterator[str]:
     """Where a stage ends, and its mixture."""
-    words = {"updates": "update{}", "tokens": "target token{}", "epochs": "epoch{}"}
-    words["stall"] = "validation{} without a new best"
-    stage = data.stages[number]
-    until = stage.until
-    given = {key: value for key in words if (value := getattr(until, key, None)) is not None}
-    ends = {
-        key: f"{round(value, 3):,} {words[key].format('s' * (value != 1))}".replace(".0 ", " ")
-        for key, value in given.items()
-    }
-    if until is not None and until.text is not None:
-        ends["epochs"] += f" of {data.flows[until.text].name}"
-    end = f"until {' or '.join(ends.values())}" if ends else "to the end"
-    yield f"data.stages[{number}]: stage {number + 1} of {len(data.stages)}, {end}"
-    yield from describe_mixture(data, stage, kept, drawn)
+    until = "to the end"
+    if end.updates is not None:
+        until = f"until {end.updates:,} update{'s' * (end.updates != 1)}"
+    elif end.epochs is not None:
+        until = f"until {round(end.epochs, 3):g} epoch{'s' * (end.epochs != 1)}"
+    yield f"data.stages[{number}]: stage {number + 1} of {len(data.stages)}, {until}"
+    yield from describe_mixture(data, data.stages[number], kept, drawn)
 
 
 def describe_mixture(
@@ -104,9 +75,7 @@ def describe_mixture(
         return
     for flow, n_pairs, n_drawn in zip(stage.flows, kept, drawn, strict=True):
         declared = f"weight {flow.weight:g}"
-        if flow.share:
-            declared = f"share {flow.share:.2%}"
-        elif data.temperature != 1:
+        if data.temperature != 1:
             declared += f", temperature {data.temperature:g}"
         yield (
             f"{flow.name} ({data.file_of(flow)}, {flow.direction}): {declared}; delivered "

@@ -7,7 +7,6 @@ only say how an update is cut into micro-batches. Needs no torch.
 
 from __future__ import annotations
 
-import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from mt.data.tokens.mixing import sentences_of_epoch
 
 if TYPE_CHECKING:
-    from mt.config.schema import BatchConfig, Until
+    from mt.config.schema import BatchConfig
     from mt.data.tokens.directions import DirectedPairs
 
 Lengths: TypeAlias = "npt.NDArray[np.integer[Any]]"
@@ -274,21 +273,6 @@ class Plan:
         self.drawn = sentences_of_epoch(self.weights, self.pairs.kept)  # from each flow
         self._sampled: tuple[int, Plan] | None = None  # an epoch, and its plan
         self._planned: tuple[int, Updates] | None = None  # the last epoch that was asked for
-
-    def passes(self, flow: int | None) -> float:
-        """How often an epoch has the pairs of a flow; 1 for those of None."""
-        return 1.0 if flow is None else self.drawn[flow] / self.pairs.kept[flow]
-
-    def epochs_until(self, until: Until | None, n_updates: int) -> float:
-        """Epochs of `n_updates` up to the end of a stage; 0 where only a stall ends it."""
-        if until is None:
-            return math.inf
-        ends = [
-            until.epochs and until.epochs / self.passes(until.text),
-            until.updates and until.updates / n_updates,
-            until.tokens and until.tokens / (n_updates * self.batch.tokens_per_update),
-        ]
-        return min(filter(None, ends), default=0.0)
 
     def for_epoch(self, epoch: int, stop: threading.Event) -> Plan:
         """The plan over the pairs of `epoch`: this one, unless each epoch has its own."""
