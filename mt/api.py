@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mt.data.tokens import tokenizer
     from mt.evaluation.metrics import Score
     from mt.training.outcome import Outcome
+    from mt.training.prepare import CleanText
     from mt.translate.lines import Translation
     from mt.translate.score_lines import Scorer
 
@@ -221,7 +222,19 @@ def train(
     loaded = load_for_training(config, run_dir, settings)  # before torch, which takes seconds
     from mt.training import launch
 
-    return launch.train(*loaded, device, fresh, dry_run)
+    return launch.train(*loaded, device, fresh, dry_run, cleaner(loaded[0]))
+
+
+def cleaner(config: Config) -> CleanText:
+    """What cleans the text of a training, if its config asks for that."""
+    from mt.training.prepare import not_cleaned
+
+    if config.data.clean is None:
+        return not_cleaned
+    with leaf_for("data.clean"):
+        from mt.cleaning.training_text import clean_training_text
+
+        return clean_training_text
 
 
 def load_for_training(

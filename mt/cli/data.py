@@ -22,6 +22,7 @@ def prepare(
     require_training_data(loaded.config)
     folder = run_dir or loaded.run_dir
 
+    from mt.api import cleaner
     from mt.training.launch import prepare_data
 
-    print_result(prepare_data(loaded.config, folder))
+    print_result(prepare_data(loaded.config, folder, cleaner(loaded.config)))

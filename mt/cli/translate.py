@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mt.cli import options as opt
+from mt.cli.console import say
+from mt.errors import leaf_for
 from mt.search.options import LIMITS, EngineOptions, Sample, SearchOptions
 
 constraint_option = opt.options_in(LIMITS)
@@ -89,7 +91,7 @@ def translate(
     mt translate --model runs/base --format xliff in.xlf -o out.xlf
     mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
     """
-    from mt.translate.formats import LineFormat, format_of
+    from mt.translate.formats import DOCUMENTS, LineFormat, format_of
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
@@ -114,4 +116,15 @@ def translate(
         form, text.column, text.field, output.n_best, output.scores, text.quoting
     )
     engine = replace(engine, models=models)
-    translate_file(files, line_format, search, engine, kept.protect or (), kept.glossary)
+    given = (files, line_format, search, engine)
+    needing = {
+        "--protect": kept.protect,
+        "--glossary": kept.glossary,
+        "--format": form in DOCUMENTS,
+    }
+    if options := [option for option, value in needing.items() if value]:
+        with leaf_for(options[0]):
+            from mt.documents.translate_document import translate_protected
+        translate_protected(*given, kept.protect or (), kept.glossary)
+    else:
+        say(translate_file(*given))

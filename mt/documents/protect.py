@@ -64,7 +64,6 @@ class Protection(Step):
         # The tokens of each term with its translation, by the first one in lower case. The longest
         # come first, of two that differ in case the one that is not in lower case.
         self._terms: dict[str, list[tuple[list[str], str]]] = {}
-        self.inputs: dict[str, str | Path | None] = {"--glossary": glossary}
         if glossary is not None:
             terms = read_glossary(glossary)
             self.settings["--glossary"] = sha256(repr(terms).encode()).hexdigest()

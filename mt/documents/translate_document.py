@@ -1,8 +1,10 @@
-"""`mt translate` of a document, and what a search must give where texts are protected."""
+"""`mt translate` of a document, and of lines with protected texts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from mt.config.plan import Direction, plan_data
 from mt.data.reading.language_codes import base_code
@@ -14,9 +16,34 @@ from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import read_config
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
+from mt.translate.formats import DOCUMENTS, LineFormat
 from mt.translate.load import load_translator
 from mt.translate.progress import LineNumbers
-from mt.translate.streaming import TextFiles, open_output
+from mt.translate.streaming import TextFiles, open_output, refuse_overwrite
+from mt.translate.translate_file import translate_file
+
+
+def translate_protected(
+    files: TextFiles,
+    line_format: LineFormat,
+    search: SearchOptions,
+    engine: EngineOptions,
+    protect: Sequence[str] = (),
+    glossary: Path | None = None,
+) -> None:
+    """Translate a document, or lines of text with parts that stay; print a summary.
+
+    `protect`, `glossary`: see `Protection`. Raises MtError for what the user must correct.
+    """
+    protection = Protection(protect, glossary)
+    inputs = {"the input": files.source, "--glossary": glossary, "--shortlist": engine.shortlist}
+    refuse_overwrite(files.output, inputs.items(), engine.models)
+    if line_format.name in DOCUMENTS:
+        translate_document(files, line_format.name, search, engine, protection)
+        return
+    search = protecting(protection, files, search, engine)
+    summary = translate_file(files, line_format, search, engine, protection)
+    say(summary + protection.summary())
 
 
 def translate_document(

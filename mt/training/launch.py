@@ -50,13 +50,14 @@ from mt.training.hold_out import hold_out
 from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import (
+    CleanText,
     CorpusRead,
     Prepared,
     learns_vocabulary,
+    not_cleaned,
     prepare,
     prepare_tokenizer,
     training_texts,
-    with_cleaned_text,
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.selection import standstill_note
@@ -77,11 +78,12 @@ def train(
     device_name: str = "auto",
     fresh: bool = False,
     dry_run: bool = False,
+    clean: CleanText = not_cleaned,
 ) -> Outcome:
     """Train `config` in `run_dir`, resuming if it holds a run; `fresh` sets that aside first.
 
     `dry_run` stops before the first update and leaves the run directory as it is; what the training
-    would be is the reason in the outcome.
+    would be is the reason in the outcome. `clean` does what `data.clean` says.
 
     Raises MtError for what the user can mend.
     """
@@ -96,9 +98,9 @@ def train(
         device = agree_on_devices(device, connected)
         connected.on_main(lambda: check_is_run(run_dir))
         if not dry_run:
-            return _train(config, run_dir, device, fresh, False, connected)
+            return _train(config, run_dir, device, fresh, False, connected, clean)
         with dry_run_dir(run_dir, fresh, connected) as folder:
-            return _train(config, folder, device, False, True, connected)
+            return _train(config, folder, device, False, True, connected, clean)
 
 
 def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
@@ -127,7 +129,13 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
 
 
 def _train(
-    config: Config, run_dir: Path, device: Device, fresh: bool, dry_run: bool, world: World
+    config: Config,
+    run_dir: Path,
+    device: Device,
+    fresh: bool,
+    dry_run: bool,
+    world: World,
+    clean: CleanText,
 ) -> Outcome:
     """Claim the run directory, prepare, resume, try the largest batches, and train."""
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
@@ -155,7 +163,9 @@ def _train(
         where = "dry run" if dry_run else f"run directory {run_dir}"
         log.say(f"{where} on {device}{others}")
         try:
-            prepared = world.all_or_raise(lambda: prepare(config, device, log, world, base, read))
+            prepared = world.all_or_raise(
+                lambda: prepare(config, device, log, world, base, read, clean)
+            )
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
         except BaseException:
@@ -260,7 +270,7 @@ def _check_corpora(
     return CorpusRead(data.records, sample, data.n_pairs if counts else 0)
 
 
-def prepare_data(config: Config, run_dir: Path) -> str:
+def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) -> str:
     """Make the tokenizer and the token store of a run ahead of its training; says what was done.
 
     Raises MtError for what the user can mend.
@@ -278,7 +288,7 @@ def prepare_data(config: Config, run_dir: Path) -> str:
             check_same_run(run_dir, config)
             write_config(run_dir, config)
             config = hold_out(config, log, World())
-            cleaned = with_cleaned_text(plan_data(config.data), log, World())
+            cleaned = clean(plan_data(config.data), log, World())
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
     folder = run_dir / STORE / "train"
     texts = training_texts(cleaned, tokenizer, folder, read.records)

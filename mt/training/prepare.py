@@ -6,13 +6,13 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from mt.data.tokens.store import corpus_records, known_records, meta_of, open_bu
 from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
-from mt.errors import ConfigError, leaf_for
+from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.origin import Start, corpora_of_text, files_of
@@ -56,6 +56,9 @@ PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 SENTENCES_SAMPLE = 2_000
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9
+
+# Gives the plan of a run with its corpora cleaned, as `data.clean` says.
+CleanText: TypeAlias = "Callable[[DataPlan, RunLog, World], DataPlan]"
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,13 @@ class Prepared:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def not_cleaned(data: DataPlan, log: RunLog, world: World) -> DataPlan:
+    """The plan of a run whose text nobody cleans. Raises ConfigError where `data.clean` asks."""
+    if data.clean is not None:
+        raise ConfigError("data.clean: is done by mt train or mt.train; train through them")
+    return data
+
+
 def prepare(
     config: Config,
     device: Device,
@@ -117,6 +127,7 @@ def prepare(
     world: World | None = None,
     base: LoadedModel | None = None,
     read: CorpusRead | None = None,
+    clean: CleanText = not_cleaned,
 ) -> Prepared:
     """Make what training needs, or open it if it is in the run directory already.
 
@@ -127,7 +138,7 @@ def prepare(
     read = read or CorpusRead()
     given, config = config, hold_out(config, log, world)
     data = plan_data(config.data)
-    cleaned = with_cleaned_text(data, log, world)
+    cleaned = clean(data, log, world)
     tokenizer = prepare_tokenizer(config, cleaned, log, world, base, read.sample)
     store = prepare_store(cleaned, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
@@ -289,15 +300,6 @@ def settle_length(config: Config, epochs: Epochs, log: RunLog) -> Config:
             f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
         )
     return config.with_value("train.max_steps", log.total)
-
-
-def with_cleaned_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:
-    """The plan with its corpora cleaned, as `data.clean` says; as it is without that."""
-    if data.clean is None:
-        return data
-    with leaf_for("data.clean"):
-        from mt.cleaning.training_text import clean_training_text
-    return clean_training_text(data, log, world)
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 
 from mt.data.reading.text_files import count_lines
-from mt.errors import ConfigError, DataError, leaf_for
+from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
-from mt.translate.formats import DOCUMENTS, TIMING, LineFormat
+from mt.translate.formats import TIMING, LineFormat
+from mt.translate.lines import Step
 from mt.translate.load import load_translator
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
@@ -27,31 +26,18 @@ def translate_file(
     line_format: LineFormat,
     search: SearchOptions,
     engine: EngineOptions,
-    protect: Sequence[str] = (),
-    glossary: Path | None = None,
-) -> None:
-    """Translate a file into another and print a summary.
+    protection: Step | None = None,
+) -> str:
+    """Translate the lines of a file into another; return a summary.
 
-    `protect`, `glossary`: see `Protection`. Files and formats are checked before a model is loaded.
-    Raises MtError for what the user must correct.
+    `protection`: a further step. Files and formats are checked before a model is loaded. Raises
+    MtError for what the user must correct.
     """
-    is_document = line_format.name in DOCUMENTS
-    protection = None
-    needing = {"--protect": protect, "--glossary": glossary, "--format": is_document}
-    if given := [option for option, value in needing.items() if value]:
-        documents = _import_documents(given[0])
-        protection = documents.Protection(protect, glossary)
     prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
-    inputs["--glossary"] = glossary
     refuse_overwrite(files.output, inputs.items(), engine.models)
-    if is_document:
-        documents.translate_document(files, line_format.name, search, engine, protection)
-        return
     if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
-    if protection is not None:
-        search = documents.protecting(protection, files, search, engine)
     lines = files.read()
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)
@@ -86,8 +72,7 @@ def translate_file(
                 rendered = itertools.starmap(line_format.render, rows)
                 write_lines(file, itertools.chain.from_iterable(rendered))
                 output.finished(file, window)
-    kept = "" if protection is None else protection.summary()
-    say(translator.summary() + kept)
+    return translator.summary()
 
 
 class TimingHint:
@@ -106,14 +91,6 @@ class TimingHint:
                     f"{self.name}: has times as subtitles have them; --format srt translates each "
                     "subtitle as a whole"
                 )
-
-
-def _import_documents(option: str) -> ModuleType:
-    """The leaf for documents, which all else does without; ConfigError where it is missing."""
-    with leaf_for(option):
-        from mt.documents import translate_document
-
-        return translate_document
 
 
 def number_of_lines(source: str) -> int | None:

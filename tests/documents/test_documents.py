@@ -24,7 +24,6 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
 from mt.translate.streaming import TextFiles
-from mt.translate.translate_file import translate_file
 from mt.translate.translator import Translator
 
 SRT = (
@@ -399,7 +398,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         (tmp_path / "in.html").write_text(content, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in.html"), output=str(tmp_path / "out"))
-        translate_file(files, LineFormat("html"), SearchOptions(), engine)
+        module.translate_protected(files, LineFormat("html"), SearchOptions(), engine)
     assert [search.alignments for search in searches] == ["auto", None]
     assert says(said[0], "tags inside sentences", "--alignments")
     # The line is that of the document.

@@ -123,7 +123,9 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
         line_format = LineFormat(form, **fields)
         engine = EngineOptions(models=[tmp_path / "model"])
-        translate_file.translate_file(files, line_format, SearchOptions(), engine, *options)
+        translate_document.translate_protected(
+            files, line_format, SearchOptions(), engine, *options
+        )
         assert aligns == [says_aligned("\n".join(said))]
         return (tmp_path / "out").read_text(encoding="utf-8"), model.seen, "\n".join(said)
 

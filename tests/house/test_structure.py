@@ -25,7 +25,7 @@ CORE = (
     {"translate", "evaluation"},
     {"training"},
 )
-# Each can be cut off. The core imports one inside `with leaf_for(...)` only.
+# Each can be cut off: only what is above imports one.
 LEAVES = (
     {"cleaning", "synthetic"},
     {"inspect", "interop", "documents"},
@@ -76,27 +76,14 @@ def floor_of(module: str) -> int | None:
     return next((i for i, rooms in enumerate(FLOORS) if room_of(module) in rooms), None)
 
 
-def lines_of_leaves(tree: ast.Module) -> set[int]:
-    """The lines inside `with leaf_for(...)`."""
-    return {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.With) and "leaf_for(" in ast.unparse(node.items[0])
-        for line in range(node.lineno, (node.end_lineno or 0) + 1)
-    }
-
-
 def import_faults(module: str, tree: ast.Module) -> list[str]:
     """What a module imports and must not: from above, or from a folder beside its own."""
     faults = []
     floor = floor_of(module)
     assert floor is not None, f"{module} has no floor"
     room = room_of(module)
-    to_leaves = lines_of_leaves(tree)
     for line, name in imported(tree):
         other = room_of(name)
-        if line in to_leaves and any(other in rooms for rooms in LEAVES):
-            continue
         above = floor_of(name)
         beside = above == floor and other != room and not {room, other} <= SINGLE_FILES
         if above is None or above > floor or beside:
@@ -105,16 +92,9 @@ def import_faults(module: str, tree: ast.Module) -> list[str]:
 
 
 def circles(trees: dict[str, ast.Module]) -> list[set[str]]:
-    """Groups of modules that import each other, directly or through others of the group.
-
-    A leaf that is imported inside `with leaf_for(...)` may import who does so.
-    """
+    """Groups of modules that import each other, directly or through others of the group."""
     reached = {
-        module: {
-            name if name in trees else name.rpartition(".")[0]
-            for line, name in imported(tree)
-            if line not in lines_of_leaves(tree)
-        }
+        module: {name if name in trees else name.rpartition(".")[0] for _, name in imported(tree)}
         for module, tree in trees.items()
     }
     for via in reached:  # afterwards: all that can be reached over any number of imports
