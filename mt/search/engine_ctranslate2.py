@@ -2,15 +2,15 @@
 
 Its search is `beam_search` but for these points:
 
-- CTranslate2 takes one length limit for a batch. Ours is per sentence, and a hypothesis that
-  reaches it is made to end. So a batch gets the largest limit, and a sentence for which that could
-  matter is searched again, on its own limit. Greedy search has only to be cut.
+- CTranslate2 takes one length limit for a batch. Ours is per sentence. So a batch gets the largest
+  limit, and a sentence for which that could matter is searched again, on its own limit. What has
+  not ended there is cut, and not made to end. Greedy search has only to be cut.
 - It divides by the length without eos, unless the eos is returned.
 - With length penalty 0 it continues after `beam_size` finished hypotheses. A penalty too small to
   change a score makes it stop.
-- What it is told to suppress gets no probability, and the other tokens share it. So nothing is
-  suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them;
-  where it was nothing, that is known to have changed all scores by one number.
+- What no output contains (pad, unk, bos, and eos as the first token) gets no probability, and the
+  other tokens share it: all scores of a sentence are higher by about -log(1 - p), where p is the
+  probability of an empty output.
 
 Its prefixes mean something else: their tokens have no score, and only the most probable hypothesis
 may end right after one. So it takes none.
@@ -18,7 +18,6 @@ may end right after one. So it takes none.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from typing import Any, NamedTuple
 from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.search.engine_contract import (
-    FORBIDDEN,
     LOOP,
     Engine,
     Hypotheses,
@@ -47,8 +45,6 @@ BATCH_TOKENS = {"fp32": 4096, "bf16": 4096, "int8": 2048}
 QUEUED = 2
 # Stands for a length penalty of 0; length^this is 1 to the last bit of a float.
 NO_PENALTY = 1e-9
-# Of an empty output: what is above is too probable to be left out of other scores exactly.
-LIKELY = math.log(0.5)
 
 
 class Decoded(NamedTuple):
@@ -57,13 +53,6 @@ class Decoded(NamedTuple):
     tokens: tuple[int, ...]  # without eos
     finished: bool  # ended by eos, not by the limit
     log_prob: float  # eos included where it is finished; NaN where no score was asked for
-
-
-class Searched(NamedTuple):
-    """A source after the first search."""
-
-    row: list[Hypothesis] | None  # its hypotheses; None: it must be searched again
-    empty: float = math.nan  # log-probability of the empty output, if that is in the beam
 
 
 @dataclass(frozen=True)
@@ -81,7 +70,6 @@ class CTranslate2Engine(Engine):
     threads: int = 1
     options: SearchOptions = DEFAULT_SEARCH
     shortlist: bool = False  # choose among the target tokens that the vocabulary map allows
-    no_repeat: int = 0  # tokens in a row that are not repeated; 0: all may be
 
     @property
     def max_length(self) -> int:
@@ -110,20 +98,22 @@ class CTranslate2Engine(Engine):
         stand in the queue behind the batches, and leave it empty.
         """
         incomplete: dict[int, list[list[Hypothesis] | None]] = {}
-        again = list[tuple[int, int, float]]()  # job, place, empty
-        for number, found in self._first_search(jobs):
-            rows = [row for row, _ in found]
-            if None not in rows:
-                yield number, self._best(rows)
-                continue
-            incomplete[number] = rows
-            again += [(number, i, empty) for i, (row, empty) in enumerate(found) if row is None]
-        sources = [jobs[number][0][place] for number, place, _ in again]
-        rows = self._search_again(sources, [empty for *_, empty in again])
-        for (number, place, _), row in zip(again, rows, strict=True):
+        for number, rows in self._first_search(jobs):
+            if None in rows:
+                incomplete[number] = rows
+            else:
+                yield number, Hypotheses.of(rows)
+        again = [
+            (number, place)
+            for number, rows in incomplete.items()
+            for place, row in enumerate(rows)
+            if row is None
+        ]
+        sources = [jobs[number][0][place] for number, place in again]
+        for (number, place), row in zip(again, self._on_own_limits(sources), strict=True):
             incomplete[number][place] = row
         for number, rows in incomplete.items():
-            yield number, self._best(rows)
+            yield number, Hypotheses.of([row or [] for row in rows])
 
     def with_n_best(self, n: int) -> CTranslate2Engine:
         """Return an engine that finds `n` hypotheses of each source."""
@@ -132,29 +122,24 @@ class CTranslate2Engine(Engine):
     def without_loops(self) -> CTranslate2Engine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
         greedy = self.decode.model_copy(update={"beam_size": 1})
-        return replace(self, decode=greedy, no_repeat=LOOP)
+        return replace(self, decode=greedy, options=replace(self.options, no_repeat_ngram=LOOP))
 
-    def _best(self, rows: Sequence[list[Hypothesis] | None]) -> Hypotheses:
-        return Hypotheses.of([(row or [])[: self.options.n_best] for row in rows])
-
-    def _first_search(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[Searched]]]:
-        """Yield (index of the job, what was found for each of its sources)."""
+    def _first_search(
+        self, jobs: Sequence[Job]
+    ) -> Iterator[tuple[int, list[list[Hypothesis] | None]]]:
+        """Yield (index of the job, the hypotheses of each source); None: on its own limit."""
         waiting: deque[tuple[int, list[int], Any]] = deque()
         for number, (sources, prefixes) in enumerate(jobs):
             assert not any(prefixes), "prefixes are for torch"
-            if self.no_repeat:  # only the second search scores without what is forbidden
-                yield number, [Searched(None)] * len(sources)
-                continue
             limits = self.limits(sources, prefixes).tolist()
-            futures = self._translate(sources, max(limits, default=0) + 1)
-            waiting.append((number, limits, futures))
+            waiting.append((number, limits, self._translate(sources, max(limits, default=0))))
             if len(waiting) > (1 + QUEUED) * self.threads:
                 yield self._collect(*waiting.popleft())
         while waiting:
             yield self._collect(*waiting.popleft())
 
-    def _translate(self, sources: Sequence[Ids], max_length: int, **options: Any) -> Any:
-        """Start a search with CTranslate2; `max_length` counts the eos. Returns futures."""
+    def _translate(self, sources: Sequence[Ids], limit: int, **options: Any) -> Any:
+        """Start a search with CTranslate2, for at most `limit` tokens and eos. Returns futures."""
         if not sources:
             return []
         beam_size = self.decode.beam_size
@@ -163,8 +148,11 @@ class CTranslate2Engine(Engine):
             "num_hypotheses": beam_size,
             "length_penalty": self.decode.length_penalty or NO_PENALTY,
             "max_input_length": 0,
-            "max_decoding_length": max_length,
-            "min_decoding_length": 0,
+            "max_decoding_length": limit + 1,
+            "min_decoding_length": 1,
+            "disable_unk": True,
+            "suppress_sequences": _pieces(self._tgt_texts, [[PAD], [BOS]]),
+            "no_repeat_ngram_size": self.options.no_repeat_ngram,
             "return_end_token": True,
             "return_scores": self.options.with_scores or beam_size > 1,
             "use_vmap": self.shortlist,
@@ -175,15 +163,35 @@ class CTranslate2Engine(Engine):
 
     def _collect(
         self, number: int, limits: Sequence[int], futures: Sequence[Any]
-    ) -> tuple[int, list[Searched]]:
+    ) -> tuple[int, list[list[Hypothesis] | None]]:
         """Wait for the search of a batch, whose limit was the largest of these."""
         most = max(limits, default=0)
-        found = []
-        for beam, limit in zip(self._results(futures), limits, strict=True):
-            shown = self.options.n_best if limit == most else len(beam)
-            empty = next((each.log_prob for each in beam if not each.tokens), math.nan)
-            found.append(Searched(self._accepted(beam, limit, shown), empty))
-        return number, found
+        beams = zip(self._results(futures), limits, strict=True)
+        return number, [
+            self._best(beam, limit) if self._holds(beam, limit, most) else None
+            for beam, limit in beams
+        ]
+
+    def _holds(self, beam: list[Decoded], limit: int, searched: int) -> bool:
+        """Whether a search up to `limit` tokens finds the same as this one up to `searched`.
+
+        It does if the search has ended before its last step, which takes what has not ended too;
+        all hypotheses of the beam show that. What a greedy search chooses does not depend on the
+        limit: only the end does.
+        """
+        if limit == searched or (self.decode.beam_size == 1 and not self.options.with_scores):
+            return True
+        return all(finished and len(tokens) < limit for tokens, finished, _ in beam)
+
+    def _best(self, beam: list[Decoded], limit: int) -> list[Hypothesis]:
+        """Return the best hypotheses of a beam, cut at the limit; those that have ended first."""
+        ended = sorted(beam, key=lambda decoded: not decoded.finished)[: self.options.n_best]
+        penalty = self.decode.length_penalty
+        rows = [(tokens[:limit], log_prob) for tokens, _, log_prob in ended]
+        return [
+            Hypothesis(tokens, log_prob, log_prob / (len(tokens) + 1) ** penalty)
+            for tokens, log_prob in rows
+        ]
 
     def _results(self, futures: Sequence[Any]) -> list[list[Decoded]]:
         """Wait for the searches of a batch. Raises ConfigError if the memory is too small."""
@@ -194,124 +202,22 @@ class CTranslate2Engine(Engine):
                 raise
             raise memory_error(len(futures), self.decode.beam_size, "CPU") from error
 
-    def _accepted(self, beam: list[Decoded], limit: int, shown: int) -> list[Hypothesis] | None:
-        """Return the hypotheses if a search with this limit finds the same, else None.
-
-        It does if the search has ended by then; all hypotheses of the beam show that. If the search
-        was made with this limit, the `shown` best need only be finished: what is unfinished has a
-        score above all that would still be made to end.
-        """
-        if self.decode.beam_size == 1 and not self.options.with_scores:
-            # What a greedy search chooses does not depend on the limit: only the end does.
-            beam = [Decoded(beam[0].tokens[:limit], True, beam[0].log_prob)]
-        if any(not tokens or not set(FORBIDDEN).isdisjoint(tokens) for tokens, _, _ in beam):
-            return None
-        if any(not finished or len(tokens) > limit for tokens, finished, _ in beam[:shown]):
-            return None
-        return [self._hypothesis(tokens, log_prob) for tokens, _, log_prob in beam[:shown]]
-
-    def _search_again(
-        self, sources: Sequence[Ids], empty: Sequence[float]
-    ) -> list[list[Hypothesis] | None]:
-        """Search for each source; `empty`: as in `Searched`."""
-        rows = self._search_without_empty(sources, empty)
-        left = [place for place, row in enumerate(rows) if row is None]
-        found = self._search_on_own_limits([sources[place] for place in left])
-        for place, row in zip(left, found, strict=True):
-            rows[place] = row
-        return rows
-
-    def _search_without_empty(
-        self, sources: Sequence[Ids], empty: Sequence[float]
-    ) -> list[list[Hypothesis] | None]:
-        """Search where the empty output was in the beam; None for other sources.
-
-        Of short sentences that is up to one in twelve, and each only costs a search more: all
-        hypotheses share the probability of the empty one, which is taken out of their scores.
-        """
-        rows: list[list[Hypothesis] | None] = [None] * len(sources)
-        places = [place for place, log_prob in enumerate(empty) if log_prob < LIKELY]  # no NaN
-        chosen = [sources[place] for place in places]
-        limits = self.limits(chosen, [()] * len(chosen)).tolist()
-        most = max(limits, default=0)
-        futures = self._translate(chosen, most + 1, min_decoding_length=1, **self._batches)
-        for place, limit, beam in zip(places, limits, self._results(futures), strict=True):
-            rest = math.log1p(-math.exp(empty[place]))  # log-probability of all other outputs
-            exact = [each._replace(log_prob=each.log_prob + rest) for each in beam]
-            if row := self._accepted(exact, limit, len(exact)):
-                rows[place] = sorted(row, key=lambda each: each.score, reverse=True)
-        return rows
-
-    def _search_on_own_limits(self, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
-        """Search for each source on its own limit, without the tokens that no output contains.
-
-        Where a beam does not end by itself, its hypotheses are made to end at the limit. All are
-        scored once more, as a whole and with every token allowed.
-        """
+    def _on_own_limits(self, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
+        """Search for each source up to its own limit; those of the same limit in batches."""
         limits = self.limits(sources, [()] * len(sources)).tolist()
-        options: dict[str, Any] = {
-            "disable_unk": True,
-            "suppress_sequences": _pieces(self._tgt_texts, [[PAD], [BOS]]),
-            "min_decoding_length": 1,
-            "no_repeat_ngram_size": self.no_repeat,
-        }
-        beams = self._search_with(sources, [limit + 1 for limit in limits], options)
-        unfinished = [
-            place
-            for place, beam in enumerate(beams)
-            if not all(decoded.finished for decoded in beam[: self.options.n_best])
-        ]
-        if self.decode.beam_size > 1:  # all that have finished before the limit or reach it
-            options |= {"patience": 2, "num_hypotheses": 2 * self.decode.beam_size}
-        at_limit = self._search_with(
-            [sources[place] for place in unfinished],
-            [limits[place] for place in unfinished],
-            options,
-        )
-        for place, beam in zip(unfinished, at_limit, strict=True):
-            beams[place] = beam
-        rows = [
-            list(dict.fromkeys(decoded.tokens[:limit] for decoded in beam))
-            for beam, limit in zip(beams, limits, strict=True)
-        ]
-        scored = self._score(
-            [(source, row) for source, each in zip(sources, rows, strict=True) for row in each]
-        )
-        return [
-            sorted(
-                [next(scored) for _ in each], key=lambda hypothesis: hypothesis.score, reverse=True
-            )
-            for each in rows
-        ]
-
-    def _search_with(
-        self, sources: Sequence[Ids], max_lengths: Sequence[int], options: Mapping[str, Any]
-    ) -> list[list[Decoded]]:
-        """Search for all sources at the same time, those of the same maximum in batches."""
+        size = max(1, self.batch_tokens // self.decode.beam_size)
         futures: list[Any] = [None] * len(sources)
-        for length in sorted(set(max_lengths)):
-            places = [place for place, each in enumerate(max_lengths) if each == length]
+        for limit in sorted(set(limits)):
+            places = [place for place, each in enumerate(limits) if each == limit]
             started = self._translate(
-                [sources[place] for place in places], length, **self._batches, **options
+                [sources[place] for place in places],
+                limit,
+                max_batch_size=size,
+                batch_type="tokens",
             )
             for place, future in zip(places, started, strict=True):
                 futures[place] = future
-        return self._results(futures)
-
-    def _score(self, pairs: Sequence[tuple[Ids, tuple[int, ...]]]) -> Iterator[Hypothesis]:
-        """Score these outputs of these sources, every token allowed."""
-        if not pairs:
-            return
-        results = self.translator.score_batch(
-            _pieces(self._src_texts, [source for source, _ in pairs]),
-            _pieces(self._tgt_texts, [tokens for _, tokens in pairs]),
-            max_input_length=0,
-            # Logits of all positions are in memory together, so small batches are faster as well.
-            max_batch_size=self.batch_tokens // 4,
-            batch_type="tokens",
-        )
-        for (_, tokens), result in zip(pairs, results, strict=True):
-            yield self._hypothesis(tokens, sum(result.log_probs))
+        return list(map(self._best, self._results(futures), limits))
 
     def _read(self, result: Any) -> list[Decoded]:
         """Read the hypotheses of one source, best first."""
@@ -325,16 +231,6 @@ class CTranslate2Engine(Engine):
             tokens = ids[:-1] if finished else ids
             beam.append(Decoded(tokens, finished, score * max(1, len(ids)) ** penalty))
         return beam
-
-    def _hypothesis(self, tokens: tuple[int, ...], log_prob: float) -> Hypothesis:
-        score = log_prob / (len(tokens) + 1) ** self.decode.length_penalty
-        return Hypothesis(tokens, log_prob, score)
-
-    @property
-    def _batches(self) -> dict[str, Any]:
-        """How CTranslate2 is to share many sources out to batches."""
-        size = max(1, self.batch_tokens // self.decode.beam_size)
-        return {"max_batch_size": size, "batch_type": "tokens"}
 
     @cached_property
     def _src_texts(self) -> list[str]:
