@@ -4,10 +4,9 @@
     python scripts/bench_host.py --tokenizer RUN --input corpora/multi30k/train.de.gz --json FILE
 
 A stand-in for the engine "translates" each line into its own tokens, backwards. All else is what
-`mt translate` does with a file: reading, SentencePiece, sorting, batches, worker processes, quality
-flags, writing. On a fast GPU this is what bounds `mt translate`. Every turn prints lines per second
-and the processor time that the parent process takes for a line, workers not counted; the table has
-the medians.
+`mt translate` does with a file: reading, SentencePiece, sorting, batches, quality flags, writing.
+On a fast GPU this is what bounds `mt translate`. Every turn prints lines per second and the
+processor time that a line takes; the last line has the medians.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -33,7 +31,7 @@ from mt.data.reading.text_files import read_lines
 from mt.data.tokens.batches import pad_rows
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Hypotheses, Ids, search_in_worker
+from mt.search.engine_contract import Hypotheses, Ids
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.search import Finished, collect
 from mt.translate import translate_file
@@ -41,7 +39,6 @@ from mt.translate.assemble import make_translator
 from mt.translate.formats import LineFormat
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.streaming import TextFiles
-from mt.translate.workers import Pool
 
 PENALTY = 1.0
 
@@ -86,12 +83,11 @@ class Backwards(TorchEngine):
 class Turn:
     """One translation of the file."""
 
-    workers: int
     lines_per_second: float
-    parent_microseconds: float  # of processor time for a line, encoding included
+    microseconds: float  # of processor time for a line, encoding included
 
 
-def measure(args: argparse.Namespace, workers: int, source: Path, count: int) -> Turn:
+def measure(args: argparse.Namespace, source: Path, count: int) -> Turn:
     """Translate the file once."""
     tokenizer = Tokenizer.load(args.tokenizer)
     engine = Backwards(
@@ -100,12 +96,10 @@ def measure(args: argparse.Namespace, workers: int, source: Path, count: int) ->
         tokens=args.batch_tokens,
         lines=args.window,
     )
-    pool = Pool([partial(search_in_worker, engine, tokenizer)] * workers) if workers else None
     loaded = LoadedEngine(
         engine=engine,
         tokenizer=tokenizer,
         max_source=256,
-        pool=pool,
         reads_ahead=args.reads_ahead,
     )
     files = TextFiles(source=str(source), output=f"{source}.out", overwrite=True)
@@ -117,7 +111,7 @@ def measure(args: argparse.Namespace, workers: int, source: Path, count: int) ->
         options = EngineOptions(models=[source])
         translate_file.translate_file(files, LineFormat(), SearchOptions(), options)
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
-    return Turn(workers, count / seconds, 1e6 * cpu / count)
+    return Turn(count / seconds, 1e6 * cpu / count)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -130,7 +124,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--lines", type=int, default=100_000, help="repeated if the file is shorter"
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="0: no process")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--window", type=int, default=20_000, help="lines sorted together")
     parser.add_argument("--batch-tokens", type=int, default=8192)
@@ -149,20 +142,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "input.txt"
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        order = args.workers * args.turns
-        turns = [measure(args, workers, source, len(lines)) for workers in order]
+        turns = [measure(args, source, len(lines)) for _ in range(args.turns)]
     print(f"{date.today()}, {len(lines):,} lines, batches of {args.batch_tokens:,} tokens")
-    print("workers  lines/s  parent, us a line")
-    rows = []
-    for workers in args.workers:
-        own = [turn for turn in turns if turn.workers == workers]
-        speed = statistics.median(turn.lines_per_second for turn in own)
-        cpu = statistics.median(turn.parent_microseconds for turn in own)
-        rows.append(Turn(workers, speed, cpu))
-        print(f"{workers:>7} {speed:>8,.0f} {cpu:>18.1f}")
+    speed = statistics.median(turn.lines_per_second for turn in turns)
+    median = Turn(speed, statistics.median(turn.microseconds for turn in turns))
+    print(f"{median.lines_per_second:,.0f} lines/s, {median.microseconds:.1f} us a line")
     if args.json:
-        rows_and_turns = {"medians": rows, "turns": turns}
-        content = {key: [asdict(one) for one in values] for key, values in rows_and_turns.items()}
+        content = {"median": asdict(median), "turns": [asdict(turn) for turn in turns]}
         args.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 

@@ -31,10 +31,6 @@ class PrepackedLinear(nn.Module):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
         self.bias = bias
 
-    def __reduce__(self) -> tuple[type[PrepackedLinear], tuple[Tensor, Tensor | None]]:
-        """Pickle the plain weight, because the layout depends on the machine."""
-        return PrepackedLinear, (self.weight.to_dense(), self.bias)
-
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) -> (..., N)"""
         return cast(

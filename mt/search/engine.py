@@ -41,8 +41,7 @@ WINDOW_ON_GPU = 100_000
 class TorchEngine(Engine):
     """A model with everything else that the search of a batch depends on.
 
-    It can be pickled and sent to another process, unless `fused` is compiled. Raises ConfigError
-    for an n-best list longer than the beam.
+    Raises ConfigError for an n-best list longer than the beam.
     """
 
     model: Inference | Ensemble

@@ -102,7 +102,7 @@ class CTranslate2Engine(Engine):
             if None in rows:
                 incomplete[number] = rows
             else:
-                yield number, Hypotheses.of(rows)
+                yield number, Hypotheses.of([row or [] for row in rows])
         again = [
             (number, place)
             for number, rows in incomplete.items()

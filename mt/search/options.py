@@ -162,8 +162,8 @@ class EngineOptions:
         EXECUTION, "NAME",
     )] = "auto"  # fmt: skip
     workers: Annotated[int | None, Setting(
-        "processes that translate: on a CPU, or each on a GPU (default: one per core; a GPU, or "
-        "all for a large file)",
+        "threads on a CPU, or processes, each on a GPU (default: one per core; a GPU, or all for a "
+        "large file)",
         EXECUTION, "N", min=1,
     )] = None  # fmt: skip
     batch_tokens: BatchTokens = None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from mt.config.plan import plan_data
-from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.runs.model_folder import read_folder
@@ -18,7 +16,7 @@ from mt.runtime.devices import Device, can_compile, choose_device, find_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Answer, Engine, search_in_worker
+from mt.search.engine_contract import Answer, search_in_worker
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
@@ -37,7 +35,7 @@ def load_torch(
     large: bool = False,
     reasons: str = "",
 ) -> LoadedEngine:
-    """Load the models, and start the processes that decode beside this one.
+    """Load the models, and on several GPUs start a process for each.
 
     `reasons`: why this engine was chosen, for the closing summary. Raises MtError for what the user
     must correct.
@@ -61,18 +59,13 @@ def load_torch(
     )
     if large and not searches and can_compile(device):
         engine = with_fused_candidates(engine, first.tokenizer.tgt.size, report)
-    pool: Pool | None
-    if searches:
-        # A process that has used a GPU cannot be forked.
-        pool = Pool(searches, forks=False)
+    pool = Pool(searches) if searches else None
+    if pool is not None:
         loaded = _loaded(pool)
     else:
-        workers = 1 if on_gpu else options.workers or torch.get_num_threads()
-        pool = cpu_pool(engine, first.tokenizer, workers)
-        # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
-        # fast within 5 %.
-        tokens = engine.batch_tokens // min(2, workers)
-        loaded = LoadedOnDevice(str(device), device.precision, tokens)
+        if not on_gpu and options.workers is not None:
+            torch.set_num_threads(options.workers)
+        loaded = LoadedOnDevice(str(device), device.precision, engine.batch_tokens)
     several = f"{len(searches)} GPUs in {loaded.precision}"
     where = several if len(searches) > 1 else loaded.device
     return LoadedEngine.of_model(
@@ -90,11 +83,6 @@ def load_torch(
         },
         name=f"torch on {where} ({reasons})" if reasons else "",
     )
-
-
-def cpu_pool(engine: Engine, tokenizer: Tokenizer, workers: int) -> Pool | None:
-    """Start so many processes that search with the engine; None for one, which needs no other."""
-    return None if workers == 1 else Pool([partial(search_in_worker, engine, tokenizer)] * workers)
 
 
 def with_fused_candidates(

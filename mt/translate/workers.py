@@ -1,8 +1,6 @@
-"""A pool of processes, one per core and each with one thread, that decode batches side by side.
+"""A pool of processes, one for each GPU, that decode batches side by side.
 
-Matrix products of a decoding step are small: two threads that share one wait for each other most of
-the time, two processes do not. Where the system can fork, the processes share the weights, as
-nobody writes to their pages.
+They are spawned: a process that has used a GPU cannot be forked.
 
 Why not `multiprocessing.Pool` or `concurrent.futures.ProcessPoolExecutor`: the first waits for ever
 for the result of a worker that was killed. The second reports that one died, but not which one or
@@ -16,7 +14,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import traceback
 from collections import deque
@@ -55,14 +52,11 @@ class Pool:
     Ctrl-C and the end of this process end them, as `close` does.
     """
 
-    def __init__(
-        self, functions: Sequence[Function], forks: bool = sys.platform == "linux"
-    ) -> None:
+    def __init__(self, functions: Sequence[Function]) -> None:
         """Start a process for each function. Raises MtError if the system refuses one."""
-        context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self.workers: list[_Worker] = []
         try:
-            self._start(context, functions, forks)
+            self._start(functions)
         except OSError as error:
             self.close()
             raise MtError(
@@ -70,15 +64,12 @@ class Pool:
                 "ask for fewer"
             ) from error
 
-    def _start(self, context: Any, functions: Sequence[Function], forks: bool) -> None:
+    def _start(self, functions: Sequence[Function]) -> None:
+        context: Any = multiprocessing.get_context("spawn")
         for number, function in enumerate(functions, start=1):
             ours, theirs = context.Pipe()
-            # A forked process inherits our ends of all pipes, and would keep them open after us.
-            inherited = [*(worker.connection for worker in self.workers), ours] if forks else []
             process = context.Process(
-                target=_serve,
-                args=(function, theirs, inherited, forks, prints_messages()),
-                daemon=True,
+                target=_serve, args=(function, theirs, prints_messages()), daemon=True
             )
             process.start()
             theirs.close()
@@ -87,9 +78,7 @@ class Pool:
     def close(self) -> None:
         """End all workers, whatever they are doing."""
         for worker in self.workers:
-            # SIGKILL: SIGTERM is lost on a process that was forked a moment ago and still has the
-            # handlers of its parent. A worker has nothing to tidy up.
-            worker.process.kill()
+            worker.process.kill()  # a worker has nothing to tidy up
         for worker in self.workers:
             worker.process.join()
             worker.connection.close()
@@ -150,23 +139,14 @@ class Pool:
         )
 
 
-def _serve(
-    function: Function,
-    connection: Connection,
-    inherited: Sequence[Connection],
-    forked: bool,
-    prints: bool,
-) -> None:
+def _serve(function: Function, connection: Connection, prints: bool) -> None:
     """Run a worker: receive jobs and send results until the pipe ends."""
-    for other in inherited:
-        other.close()
     # Ctrl-C reaches all processes; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if prints:
         print_messages()
-    if not forked:
-        prepare_cpu()
+    prepare_cpu()
     torch.set_num_threads(1)
     # Jobs and answers larger than a pipe are on their way while the function runs.
     jobs: SimpleQueue[tuple[Any, ...]] = SimpleQueue()

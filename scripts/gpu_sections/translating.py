@@ -100,7 +100,7 @@ def translator_of(setting: Setting, searches: list[SearchHere]) -> Translator:
     with torch.device("meta"):
         elsewhere = engine_of(random_model(setting), setting, ELSEWHERE)
     options = loading_options(setting, elsewhere)
-    pool = Pool(searches, forks=False)
+    pool = Pool(searches)
     return make_translator(LoadedEngine(engine=elsewhere, pool=pool, reads_ahead=True, **options))
 
 

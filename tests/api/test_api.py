@@ -112,8 +112,8 @@ def test_it_gives_what_the_command_writes(
     assert best == plain.lines
 
 
-def test_worker_processes_give_as_many_outputs_as_are_asked_for(tiny_run: Path) -> None:
-    with package.load(tiny_run, beam_size=3, engine="torch", workers=2) as translator:
+def test_a_translator_gives_as_many_outputs_as_are_asked_for(tiny_run: Path) -> None:
+    with package.load(tiny_run, beam_size=3, engine="torch") as translator:
         for n_best in (3, 1):
             [line] = translator.translate(["drei zwei"], n_best=n_best)
             assert len(line.hypotheses) == n_best

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 from torch import Tensor
@@ -46,14 +44,6 @@ def test_a_prepacked_matrix_gives_the_same_product(dtype: torch.dtype, with_bias
         )
         bound = (8 * torch.finfo(torch.float32).eps + torch.finfo(dtype).eps) * size
         assert bool(((found.double() - exact).abs() <= bound).all())
-
-
-@needs_packing
-def test_a_pickled_layer_gives_the_same_product() -> None:
-    """As it is sent to another process."""
-    layer, x = PrepackedLinear(drawn(50, 64, seed=1), drawn(50, seed=2)), drawn(7, 64)
-    copied = pickle.loads(pickle.dumps(layer))
-    torch.testing.assert_close(copied(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_dtype_that_cannot_be_packed_is_left_alone() -> None:

@@ -28,7 +28,6 @@ from mt.search.options import Sampling, SearchOptions
 from mt.search.search import Stepper
 from mt.translate import loaded_engine
 from mt.translate.assemble import make_translator
-from mt.translate.load_torch import cpu_pool
 from mt.translate.loaded_engine import LoadedEngine, batch_cuts
 from mt.translate.translator import Translator
 
@@ -41,13 +40,12 @@ def translator(loaded: LoadedModel, engine: TorchEngine, **values: Any) -> Trans
     )
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel, workers: int) -> None:
+def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
     """8 PB are more than any process can address."""
     decode = loaded.config.decode.model_copy(update={"beam_size": 10**15})
     engine = TorchEngine(Inference(loaded.model, CPU), decode)
     with (
-        translator(loaded, engine, pool=cpu_pool(engine, loaded.tokenizer, workers)) as one,
+        translator(loaded, engine) as one,
         pytest.raises(ConfigError) as caught,
     ):
         list(one.translate(["eins"]))
@@ -88,23 +86,20 @@ def test_other_errors_of_memory_and_none(loaded: LoadedModel) -> None:
             assert str(caught.value).startswith("decoding: a batch of 1 sentence with 2 hypotheses")
 
 
-@pytest.mark.parametrize(
-    ("error", "workers"), [(MemoryError, 1), (torch.OutOfMemoryError, 1), (MemoryError, 2)]
-)
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
 def test_a_batch_that_does_not_fit_is_searched_in_halves(
-    loaded: LoadedModel, tiny_corpus: Path, error: type[Exception], workers: int
+    loaded: LoadedModel, tiny_corpus: Path, error: type[Exception]
 ) -> None:
-    """The summary says so once, also of batches of worker processes."""
+    """The summary says so once."""
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:7]
 
     def start(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
-        if len(src) > (3 if workers == 1 else 1):
+        if len(src) > 3:
             raise error
         return real(src, src_mask, n_hypotheses)
 
     def outputs(engine: TorchEngine) -> tuple[list[tuple[str, ...]], str]:
-        pool = cpu_pool(engine, loaded.tokenizer, workers)
-        with translator(loaded, engine, pool=pool) as halving:
+        with translator(loaded, engine) as halving:
             texts = [one.texts for one in halving.translate(lines)]
             return texts, halving.summary()
 
@@ -116,10 +111,7 @@ def test_a_batch_that_does_not_fit_is_searched_in_halves(
         found, summary = outputs(engine)
     assert found == expected
     said = re.findall(r"(\d+) batch(?:es)? too large for the memory, translated in halves", summary)
-    assert len(said) == 1
-    assert int(said[0]) > 0
-    if workers == 1:
-        assert said == ["2"]  # 7 = 3 + 4, 4 = 2 + 2
+    assert said == ["2"]  # 7 = 3 + 4, 4 = 2 + 2
 
 
 def test_the_batches_of_a_gpu_fill_half_of_its_memory(
