@@ -82,11 +82,10 @@ class Translator:
 
     def __init__(self, search: SearchOptions, engine: EngineOptions) -> None:
         """Load the models. Raises Error for what the user must correct."""
-        from mt.translate.load import check_language, load_engine
+        from mt.translate.load import load_engine
 
         self._search = search
         self._engine = engine
-        check_language(engine.models[0], search.to)
         self._loaded = load_engine(search, engine)
 
     def __enter__(self) -> Translator:

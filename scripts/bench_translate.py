@@ -33,7 +33,7 @@ from unittest import mock
 from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.runs.model_folder import read_folder
+from mt.runs.model_folder import open_model
 from mt.search.options import EngineName, EngineOptions, PrecisionName, SearchOptions
 from mt.translate.load_ctranslate2 import available_cores, convert
 
@@ -161,7 +161,7 @@ def serve_ctranslate2(
     """Receive lines and send their translations. The first lines choose the batch size."""
     import ctranslate2
 
-    described = read_folder(model)
+    described = open_model(model)
     tokenizer = described.tokenizer
     translator: Any = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=precision, inter_threads=threads, intra_threads=1
@@ -195,7 +195,7 @@ def export_model(model: Path, stack: ExitStack) -> Path:
     """Export the model to a temporary CTranslate2 folder."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
     folder.mkdir()
-    convert(read_folder(model), folder)
+    convert(open_model(model), folder)
     return folder
 
 
@@ -227,7 +227,7 @@ def bench_speed(args: argparse.Namespace, lines: list[str]) -> list[dict[str, An
     references = None
     if args.reference:
         references = every_nth(list(read_lines(args.reference)), args.lines)
-    tokenizer = read_folder(args.model).tokenizer
+    tokenizer = open_model(args.model).tokenizer
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         folder = export_model(args.model, stack) if args.ctranslate2 else Path()

@@ -183,10 +183,10 @@ def tiny_run(
     run = tmp_path_factory.mktemp("tiny") / "run"
     train(config, run, "cpu")
     if find_spec("ctranslate2"):  # as the first translation would, which says so on stderr
-        from mt.runs.model_folder import read_folder
+        from mt.runs.model_folder import open_model
         from mt.translate.load_ctranslate2 import load_converted
 
-        load_converted(read_folder(run), Path.exists, lambda _: None)
+        load_converted(open_model(run), Path.exists, lambda _: None)
     return run
 
 

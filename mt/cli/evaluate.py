@@ -18,9 +18,9 @@ from mt.search.options import EngineOptions, SearchOptions
 
 if TYPE_CHECKING:
     from mt.cli.evaluate_inputs import System, Texts
-    from mt.config.schema import Config
     from mt.evaluation.comet import Comet
     from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, TextDirection
+    from mt.runs.model_folder import ModelFolder
 
 statistics_option = opt.options_in("Confidence and significance")
 
@@ -110,7 +110,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     from mt.evaluation.perturb import check_kinds
     from mt.evaluation.systems import evaluate_systems
     from mt.evaluation.table import Style, format_evaluation
-    from mt.runs.model_folder import read_config
+    from mt.runs.model_folder import open_model
 
     check_metrics(given.metric_list)
     check_kinds(listed(given.perturb))
@@ -118,24 +118,24 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     for fault in _faults(given, systems, search, engine):
         raise DataError(fault)
     _check_comet(given)
-    configs = {system.path: read_config(Path(system.path)) for system in systems if system.is_model}
+    models = {system.path: open_model(Path(system.path)) for system in systems if system.is_model}
     wanted = TextOptions(given.src, given.ref, given.test_set, given.langs)
-    texts = read_texts(systems, wanted, search, configs)
+    texts = read_texts(systems, wanted, search, models)
     comet = _load_comet(given, texts, engine.device)
     sets = [text.data for text in texts]
     directions = dict.fromkeys(test_set.direction for test_set in sets)
     is_drawn = given.is_drawn(len(systems))
-    settings = {each: _settings(given, configs, comet, each.to, is_drawn) for each in directions}
+    settings = {each: _settings(given, models, comet, each.to, is_drawn) for each in directions}
     # The texts tell the language that each is translated into.
     decoding = replace(search, to=None, with_scores=False)
     translate = partial(translate_sets, search=decoding, engine=engine)
     evaluations: list[Evaluation] = []
     if given.perturb:
         evaluations += chain.from_iterable(
-            _perturbed(each, listed(given.perturb), configs, settings, translate) for each in sets
+            _perturbed(each, listed(given.perturb), models, settings, translate) for each in sets
         )
     else:
-        outputs = outputs_of(systems, texts, translate)
+        outputs = outputs_of(systems, models, texts, translate)
         for test_set, of_set in zip(sets, outputs, strict=True):
             evaluations.append(evaluate_systems(test_set, of_set, settings[test_set.direction]))
     if given.as_json:
@@ -242,7 +242,7 @@ def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> 
 
 def _settings(
     given: EvaluationGroup,
-    configs: Mapping[str, Config],
+    models: Mapping[str, ModelFolder],
     comet: Comet | None,
     into: str | None,
     is_drawn: bool,
@@ -253,7 +253,7 @@ def _settings(
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.systems import Settings
 
-    language, choice = scoring_of(configs, given.tgt_lang, given.tokenize, into)
+    language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
     tokenizer = choose_tokenizer(language, choice, say, "--tokenize")
     return Settings(
         given.metric_list,
@@ -270,18 +270,18 @@ def _settings(
 def _perturbed(
     test_set: EvaluationSet,
     kinds: Sequence[str],
-    configs: Mapping[str, Config],
+    models: Mapping[str, ModelFolder],
     settings: Mapping[TextDirection, Settings],
     translate: Callable[..., list[list[str]]],
 ) -> Iterator[Evaluation]:
     """Evaluate a model on a test set and on its perturbations."""
     from mt.evaluation.perturb import evaluate_perturbed
 
-    ((model, config),) = configs.items()
+    (model,) = models.values()
     chosen = settings[test_set.direction]
-    languages = test_set.direction.source or config.data.src_lang, chosen.tgt_lang
+    languages = test_set.direction.source or model.config.data.src_lang, chosen.tgt_lang
     return evaluate_perturbed(
-        test_set, kinds, languages, lambda sets: translate(Path(model), sets), chosen
+        test_set, kinds, languages, lambda sets: translate(model, sets), chosen
     )
 
 

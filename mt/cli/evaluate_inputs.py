@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mt.cli import options as opt
 from mt.cli.console import say
-from mt.config.plan import plan_data
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
 from mt.evaluation.systems import ANY_DIRECTION, EvaluationSet, TextDirection
@@ -19,7 +18,7 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import read_input
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config
+    from mt.runs.model_folder import ModelFolder
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
@@ -80,20 +79,21 @@ def _name_and_path(text: str) -> tuple[str, str]:
 
 
 def scoring_of(
-    configs: Mapping[str, Config], tgt_lang: str | None, tokenize: str, into: str | None
+    models: Mapping[str, ModelFolder], tgt_lang: str | None, tokenize: str, into: str | None
 ) -> tuple[str, str]:
     """Target language and BLEU tokenizer: as given, else those of the models' configs.
 
     `into`: the target language of a test set, instead of the configs'.
     """
-    if not configs or (tgt_lang is not None and tokenize != "auto"):
+    if not models or (tgt_lang is not None and tokenize != "auto"):
         return tgt_lang or into or "", tokenize
     pairs = {}
-    for model, config in configs.items():
+    for name, model in models.items():
+        config = model.config
         choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
-        pairs[model] = (tgt_lang or into or config.data.tgt_lang, choice)
+        pairs[name] = (tgt_lang or into or config.data.tgt_lang, choice)
     if len(set(pairs.values())) > 1:
-        each = "; ".join(f"{model} {', '.join(pair)}" for model, pair in pairs.items())
+        each = "; ".join(f"{name} {', '.join(pair)}" for name, pair in pairs.items())
         raise DataError(
             f"evaluate: target language and BLEU tokenizer of the models differ: {each}; give "
             "--tgt-lang, or --tgt-lang and --tokenize, for all"
@@ -108,19 +108,19 @@ def read_texts(
     systems: Sequence[System],
     texts: TextOptions,
     search: SearchOptions,
-    configs: Mapping[str, Config],
+    models: Mapping[str, ModelFolder],
 ) -> list[Texts]:
     """Read every test set, and the outputs that are in files.
 
     Raises DataError for missing files and unequal counts.
     """
     if not texts.test_set and not texts.ref:
-        return _configured_sets(*next(iter(configs.items())), search)
-    direction = _direction_of(configs, search.from_, search.to)
+        return _configured_sets(*next(iter(models.items())), search)
+    direction = _direction_of(models, search.from_, search.to)
     src: NamedLines = {}
     test_set = None
     if texts.test_set:
-        src, refs, test_set = _set_of_sacrebleu(texts.test_set, texts.langs, direction, configs)
+        src, refs, test_set = _set_of_sacrebleu(texts.test_set, texts.langs, direction, models)
     else:
         if texts.src is not None:
             src = {f"--src {texts.src}": _read(texts.src, "--src")}
@@ -154,13 +154,12 @@ def _read(path: str, option: str) -> list[str]:
 
 
 def _direction_of(
-    configs: Mapping[str, Config], source: str | None, to: str | None
+    models: Mapping[str, ModelFolder], source: str | None, to: str | None
 ) -> TextDirection:
     """The languages of --from and --to; a model of both directions tells the other language."""
-    if not configs or (not source and not to):
+    if not models or (not source and not to):
         return TextDirection(source, to)
-    plan = plan_data(next(iter(configs.values())).data)
-    known = plan.direction(source, to) or (None, None)
+    known = next(iter(models.values())).data.direction(source, to) or (None, None)
     return TextDirection(source or known[0], to or known[1])
 
 
@@ -190,7 +189,7 @@ def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
 
 
 def _set_of_sacrebleu(
-    name: str, langs: str | None, direction: TextDirection, configs: Mapping[str, Config]
+    name: str, langs: str | None, direction: TextDirection, models: Mapping[str, ModelFolder]
 ) -> tuple[NamedLines, NamedLines, tuple[str, str]]:
     """Source and all references of a test set of sacreBLEU; its name with its language pair."""
     from mt.cli.corpora import languages
@@ -198,8 +197,8 @@ def _set_of_sacrebleu(
 
     option = f"--test-set {name}"
     source, to = languages(langs, []) if langs else direction
-    if configs and not (source and to):
-        plan = plan_data(next(iter(configs.values())).data)
+    if models and not (source and to):
+        plan = next(iter(models.values())).data
         directions = plan.directions or [plan.usual]
         if len(directions) == 1:
             source, to = directions[0]
@@ -214,7 +213,7 @@ def _set_of_sacrebleu(
     return src, references, (name, pair)
 
 
-def _configured_sets(model: str, config: Config, search: SearchOptions) -> list[Texts]:
+def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> list[Texts]:
     """The texts of `data.test` in a model's config."""
     from mt.data.reading.corpus import read_pairs
     from mt.data.reading.test_sets import named_set
@@ -225,26 +224,26 @@ def _configured_sets(model: str, config: Config, search: SearchOptions) -> list[
             f"{' and '.join(chosen)}: the texts of data.test have languages of their own; give "
             f"--src and --ref, or leave {' and '.join(chosen)} out"
         )
-    data = plan_data(config.data)
+    data = model.data
     remedy = "give --src FILE and --ref FILE, or --test-set NAME"
     if not data.test:
-        raise DataError(f"--model {model}: its config has no data.test to translate; {remedy}")
+        raise DataError(f"--model {name}: its config has no data.test to translate; {remedy}")
     several = len(data.directions) > 1
     sets = []
-    for name, text in zip(names_of(data.test), data.test, strict=True):
+    for title, text in zip(names_of(data.test), data.test, strict=True):
         try:
             pairs = list(read_pairs(text.source, data.root, text.name))
         except DataError as error:
-            raise DataError(f"{error} This is data.test of {model}; or {remedy}") from error
+            raise DataError(f"{error} This is data.test of {name}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
-        numbers = _numbers_with_reference(name, {text.name: refs})
+        numbers = _numbers_with_reference(title, {text.name: refs})
         if numbers:
             sources, refs = ([lines[n - 1] for n in numbers] for lines in (sources, refs))
         is_usual = text.direction == data.usual and not data.has_tokens
         is_told = not is_usual or (several and text.direction in data.directions)
         direction = TextDirection(*text.direction) if is_told else ANY_DIRECTION
         test_set = None if numbers else named_set(text.source, text.name)
-        sets.append(Texts(EvaluationSet(name, [refs], sources, direction, numbers, test_set), {}))
+        sets.append(Texts(EvaluationSet(title, [refs], sources, direction, numbers, test_set), {}))
     return sets
 
 
@@ -253,6 +252,7 @@ def _configured_sets(model: str, config: Config, search: SearchOptions) -> list[
 
 def outputs_of(
     systems: Sequence[System],
+    models: Mapping[str, ModelFolder],
     texts: Sequence[Texts],
     translate: Callable[..., list[list[str]]],
 ) -> list[dict[str, list[str]]]:
@@ -260,7 +260,7 @@ def outputs_of(
     sets = [text.data for text in texts]
     outputs = {
         system.name: translate(
-            Path(system.path), sets, name=system.name if len(systems) > 1 else ""
+            models[system.path], sets, name=system.name if len(systems) > 1 else ""
         )
         if system.is_model
         else [text.hyps[system.name] for text in texts]
@@ -271,7 +271,7 @@ def outputs_of(
 
 
 def translate_sets(
-    model: Path,
+    model: ModelFolder,
     data: Sequence[EvaluationSet],
     search: SearchOptions,
     engine: EngineOptions,
@@ -280,11 +280,11 @@ def translate_sets(
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.terminal import Progress, can_show_bar
     from mt.translate.assemble import make_translator
-    from mt.translate.load import check_language, load_engine
+    from mt.translate.load import check_languages, load_engine
 
     outputs = []
     for test_set in data:
-        check_language(model, test_set.direction.to)
+        check_languages(model, replace(search, to=test_set.direction.to))
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
             direction, sources = test_set.direction, test_set.sources or []

@@ -50,15 +50,14 @@ def metric_names(incomplete: str) -> list[str]:
 
 def _target_languages(ctx: typer.Context) -> list[str]:
     """Complete `--to` with the languages of the command's model."""
-    from mt.config.plan import plan_data
-    from mt.runs.model_folder import read_config
+    from mt.runs.model_folder import open_model
 
     model = ctx.params.get("models") or ctx.params.get("model") or ctx.params.get("trained")
     folder = model[0] if isinstance(model, list | tuple) and model else model
     if not folder:
         return []
     with suppress(MtError):
-        directions = plan_data(read_config(Path(folder)).data).directions
+        directions = open_model(Path(folder)).data.directions
         return list(dict.fromkeys(direction.tgt for direction in directions))
     return []
 

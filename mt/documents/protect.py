@@ -18,13 +18,12 @@ from pathlib import Path
 
 import regex
 
-from mt.config.plan import plan_data
 from mt.data.reading.words import composed, is_unspaced, tokens
 from mt.data.tokens import noise
 from mt.data.tokens.writing import ADDRESS, Case, case_of
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
-from mt.runs.model_folder import read_config
+from mt.runs.model_folder import ModelFolder
 from mt.translate.lines import Line, Step, Translation
 from mt.translate.progress import SHOWN
 from mt.translate.streaming import read_file
@@ -77,9 +76,9 @@ class Protection(Step):
     def __bool__(self) -> bool:
         return bool(self._patterns or self._is_auto or self._terms)
 
-    def why_aligned(self, model: Path) -> str:
+    def why_aligned(self, model: ModelFolder) -> str:
         """Why alignments are needed, as a message says it."""
-        self.tags = plan_data(read_config(model).data).tags
+        self.tags = model.data.tags
         return "--glossary: has terms" if self._terms else "--protect: keeps texts"
 
     def before(self, lines: Sequence[Line]) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mt.config.plan import Direction, plan_data
+from mt.config.plan import Direction
 from mt.data.reading.language_codes import base_code
 from mt.documents.document import Document
 from mt.documents.inline_tags import Rendered
 from mt.documents.protect import Protection
 from mt.documents.read_document import read_document
 from mt.errors import ConfigError, DataError
-from mt.runs.model_folder import read_config
+from mt.runs.model_folder import open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
 from mt.translate.formats import DOCUMENTS, LineFormat
-from mt.translate.load import load_translator
+from mt.translate.load import load_translator, opened
 from mt.translate.progress import LineNumbers
 from mt.translate.streaming import TextFiles, open_output, refuse_overwrite
 from mt.translate.translate_file import translate_file
@@ -37,10 +37,11 @@ def translate_protected(
     """
     protection = Protection(protect, glossary)
     inputs = {"the input": files.source, "--glossary": glossary, "--shortlist": engine.shortlist}
-    refuse_overwrite(files.output, inputs.items(), engine.models)
+    refuse_overwrite(files.output, inputs.items(), engine.folders)
     if line_format.name in DOCUMENTS:
         translate_document(files, line_format.name, search, engine, protection)
         return
+    engine = opened(engine)
     search = protecting(protection, files, search, engine)
     summary = translate_file(files, line_format, search, engine, protection)
     say(summary + protection.summary())
@@ -60,8 +61,9 @@ def translate_document(
     given = {"--alignments": search.alignments, "--prefix": files.prefix, "--resume": files.resume}
     if named := " and ".join(option for option, value in given.items() if value):
         raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
-    search = protecting(protection, files, search, engine)
     content = files.read_whole()
+    engine = opened(engine)
+    search = protecting(protection, files, search, engine)
     document = read_document(form, content, files.name, protection.keep)
     _check_languages(document, files.name, search, engine)
     if document.needs_alignment and search.alignments is None:
@@ -101,7 +103,7 @@ def _check_languages(
     """Raise DataError if a document is in other languages than the model translates."""
     if not document.languages:
         return
-    data = plan_data(read_config(engine.models[0]).data)
+    data = open_model(engine.models[0]).data
     direction = data.direction(search.from_, search.to) or Direction("", search.to or "")
     if direction == ("src", "tgt"):  # of a model that does not know its languages
         return
@@ -126,7 +128,7 @@ def protecting(
             f"{named}: not with --protect or --glossary, which need the alignments themselves; "
             "leave out one of them"
         )
-    reason = protection.why_aligned(engine.models[0]) if protection else ""
+    reason = protection.why_aligned(open_model(engine.models[0])) if protection else ""
     return _aligning(search, engine, reason) if reason else search
 
 

@@ -45,10 +45,10 @@ class ModelGroup:
         config = load_config(str(self.config), self.settings or []).config
         if (base := config.train.init_from) is not None:
             from mt.config.auto import with_shape_of
-            from mt.runs import model_folder
+            from mt.runs.model_folder import open_model
 
-            folder = model_folder.find_model(Path(base).expanduser(), "train.init_from")
-            config = with_shape_of(config, model_folder.read_config(folder))
+            there = open_model(Path(base).expanduser(), "train.init_from")
+            config = with_shape_of(config, there.config)
         return config
 
 
@@ -71,7 +71,7 @@ def model(
     from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.summary import format_summary, summarise, summary_as_json
-    from mt.runs.model_folder import read_folder
+    from mt.runs.model_folder import open_model
 
     if given.trained is None:
         values, told = replace_auto(given.read_config(), sizes_for(TYPICAL_PAIRS))
@@ -80,7 +80,7 @@ def model(
         is_given = values.tokenizer.model is not None
         tokenizer = own_tokenizer(values.tokenizer) if is_given else None
     else:
-        folder = read_folder(given.trained)
+        folder = open_model(given.trained)
         values, tokenizer = folder.config, folder.tokenizer
     sizes = [values.tokenizer.size] * 2
     if tokenizer is not None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from mt.config.plan import plan_data
 from mt.data.reading.language_codes import base_code
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
@@ -73,7 +72,7 @@ def export(
         "to_code": target,
         "to_name": NAMES.get(target, target),
     }
-    data = plan_data(loaded.config.data)
+    data = loaded.data
     learnt = [[*map(base_code, direction)] for direction in data.directions or [data.usual]]
     known = {code for direction in learnt for code in direction} - UNKNOWN
     faults = list(_faults(loaded, output, metadata))

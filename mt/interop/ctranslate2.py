@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mt.config.plan import plan_data
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop.exporter import import_package, new_folder
@@ -61,7 +60,7 @@ def export(
     """
     quantization = quantization or "fp32"
     store = store_of(loaded.folder) if shortlist else None
-    data = plan_data(loaded.config.data)
+    data = loaded.data
     first_ids = loaded.tokenizer.before_source(language, data) if language else []
     with new_folder(output, loaded.model) as partial:
         parity = write_model(loaded, partial, quantization, first_ids)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mt.config.plan import plan_data
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
@@ -66,7 +65,7 @@ def export(
     is left at `output` then.
     """
     library = import_package("transformers")
-    config, data = loaded.model.config, plan_data(loaded.config.data)
+    config, data = loaded.model.config, loaded.data
     languages = loaded.tokenizer.languages_of(data)
     if config.learned_positions and not config.pre_norm:
         raise ConfigError(

@@ -37,8 +37,8 @@ from mt.runs.model_folder import (
     ModelFolder,
     checkpoints,
     find_model,
+    open_model,
     ranked_checkpoints,
-    read_folder,
     read_meta,
     step_of,
 )
@@ -50,6 +50,11 @@ class LoadedModel(ModelFolder):
     """A model folder with its model, ready to translate."""
 
     model: Transformer
+
+    @classmethod
+    def of(cls, opened: ModelFolder, model: Transformer) -> LoadedModel:
+        """The model of a folder that is open."""
+        return cls(opened.folder, opened.meta, opened.config, opened.tokenizer, model)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -200,12 +205,13 @@ def load_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def load_model(path: Path) -> LoadedModel:
-    """Load the model at a run directory or checkpoint, or an averaged or imported one."""
-    described = read_folder(path)
+def load_model(path: Path | ModelFolder) -> LoadedModel:
+    """Load the model at a run directory or checkpoint, an averaged, imported or opened one."""
+    described = open_model(path)
+    described.verify()
     model = build_model(described.config, described.tokenizer)
     put_weights(model, load_weights(described.folder), str(described.folder / WEIGHTS))
-    return LoadedModel(**vars(described), model=model.eval())
+    return LoadedModel.of(described, model.eval())
 
 
 def average(folders: Sequence[Path], shares: Sequence[float] | None = None) -> dict[str, Tensor]:
@@ -296,11 +302,14 @@ def _write_average(
 ) -> None:
     """Write the average of checkpoints; `about` goes into its `meta.json`."""
     require_new(output)
-    newest = read_folder(folders[-1])
-    for folder in folders[:-1]:
+    *others, newest = map(open_model, folders)
+    for opened in (*others, newest):
+        opened.verify()
         # Matrices of other heads or pieces may have the same shapes.
-        if _computation(read_folder(folder)) != _computation(newest):
-            raise CheckpointError(f"{newest.folder}: not the same model as {folder}; {remedy}")
+        if _computation(opened) != _computation(newest):
+            raise CheckpointError(
+                f"{newest.folder}: not the same model as {opened.folder}; {remedy}"
+            )
     names = {"config", "tokenizer", SEVERAL_SENTENCES}
     meta = {**{name: value for name, value in newest.meta.items() if name in names}, **about}
     styles = newest.styles

@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from mt import __version__
 from mt.config.load import config_of_model
-from mt.config.plan import HELD_OUT, with_held_out_files
+from mt.config.plan import HELD_OUT, DataPlan, plan_data, with_held_out_files
 from mt.config.schema import Config
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
@@ -57,15 +58,29 @@ class ModelFolder:
     config: Config
     tokenizer: Tokenizer
 
+    @cached_property
+    def data(self) -> DataPlan:
+        """The plan of its training text."""
+        return plan_data(self.config.data)
+
+    @property
+    def styles(self) -> Styles | None:
+        """How the training text is written, where that was learnt with the vocabulary."""
+        return Styles.load(_tokenizer_folder(self.folder))
+
     @property
     def weights_hash(self) -> str:
         """SHA-256 of the weights, as `meta.json` has it."""
         return str(self.meta["sha256"][WEIGHTS])
 
     @property
-    def styles(self) -> Styles | None:
-        """How the training text is written, where that was learnt with the vocabulary."""
-        return Styles.load(tokenizer_folder(self.folder))
+    def run_dir(self) -> Path | None:
+        """The run that it is a checkpoint of."""
+        return run_dir_of(self.folder)
+
+    def verify(self) -> None:
+        """Raise DamagedError if the weights are not those that were written."""
+        read_meta(self.folder, [WEIGHTS])
 
 
 def step_name(step: int) -> str:
@@ -204,19 +219,20 @@ def folders_of(model: Path) -> list[Path]:
     return folders
 
 
-def read_config(path: Path) -> Config:
-    """The config that a model was trained with; its weights are not read."""
-    folder = find_model(path)
-    config = config_of_model(read_meta(folder, [])["config"], f"config of {folder}")
-    return _with_texts(config, folder)
+def open_model(model: Path | ModelFolder, option: str = "--model") -> ModelFolder:
+    """Read the model folder that `option` names; what is open is returned as it is.
 
-
-def read_folder(path: Path) -> ModelFolder:
-    """Read the model at a run directory, or in a model folder; verify its weights."""
-    folder = find_model(path)
-    meta = read_meta(folder, [WEIGHTS])
-    config = _with_texts(config_of_model(meta["config"], str(folder / META)), folder)
-    tokenizer = Tokenizer.load(tokenizer_folder(folder))
+    Raises CheckpointError for what is none, and for a damaged one; its weights are not read.
+    """
+    if isinstance(model, ModelFolder):
+        return model
+    folder = find_model(model, option)
+    meta = read_meta(folder, [])
+    config = config_of_model(meta["config"], str(folder / META))
+    if run_dir := run_dir_of(folder):  # the sets that it has held out of its text are there
+        data = with_held_out_files(config.data, run_dir / HELD_OUT)
+        config = config.model_copy(update={"data": data})
+    tokenizer = Tokenizer.load(_tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
@@ -225,15 +241,7 @@ def read_folder(path: Path) -> ModelFolder:
     return ModelFolder(folder, meta, config, tokenizer)
 
 
-def _with_texts(config: Config, folder: Path) -> Config:
-    """The config with the files of sets that the model's run has held out of its text."""
-    if (run_dir := run_dir_of(folder)) is None:
-        return config
-    data = with_held_out_files(config.data, run_dir / HELD_OUT)
-    return config.model_copy(update={"data": data})
-
-
-def tokenizer_folder(folder: Path) -> Path:
+def _tokenizer_folder(folder: Path) -> Path:
     """Where the tokenizer of a model is: the checkpoints of a run share that of the run."""
     return folder if Tokenizer.exists_in(folder) else run_dir_of(folder) or folder
 
@@ -247,4 +255,4 @@ def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
         return Tokenizer(read_model(path, option))
     if Tokenizer.exists_in(path):
         return Tokenizer.load(path)
-    return read_folder(find_model(path, option)).tokenizer
+    return open_model(path, option).tokenizer

@@ -10,13 +10,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mt.errors import ConfigError
 from mt.settings import Setting, check
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, DecodeConfig
+    from mt.runs.model_folder import ModelFolder
+else:
+    ModelFolder = Any  # evaluated with the other types of a field, and slow to import
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16", "int8"]
@@ -150,7 +153,7 @@ DEFAULT_SEARCH = SearchOptions()
 class EngineOptions:
     """Which engine translates, with which models, and on what."""
 
-    models: Sequence[Path] = ()  # several make an ensemble
+    models: Sequence[Path | ModelFolder] = ()  # several make an ensemble
     ensemble: Annotated[Literal["probability", "log"] | None, Setting(
         "average probabilities (probability, if not given) or log-probabilities (log) of several "
         "models",
@@ -174,6 +177,11 @@ class EngineOptions:
         "--shortlist writes; for --engine ctranslate2",
         EXECUTION, "FILE",
     )] = None  # fmt: skip
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where the models are."""
+        return [model if isinstance(model, Path) else model.folder for model in self.models]
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range, and for values that do not go together."""

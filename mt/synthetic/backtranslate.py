@@ -26,7 +26,7 @@ def backtranslate(
     """
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
-    check_output(files, [("the input", files.source)], engine.models)
+    check_output(files, [("the input", files.source)], engine.folders)
     before = f"{tag} " if tag else ""
     spec = CorpusSpec(
         (line.replace("\t", " ") for line in files.read()),  # a tab would begin a reference

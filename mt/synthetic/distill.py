@@ -21,7 +21,7 @@ from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.text_files import under
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.runs.model_folder import read_config
+from mt.runs.model_folder import open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.synthetic.make_corpus import TSV_COLUMNS, CorpusSpec, check_output, make_corpus
 from mt.translate.streaming import TextFiles, are_large, opened, read_file
@@ -48,8 +48,8 @@ def distill(
     """
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
-    config = read_config(engine.models[0])
-    data = plan_data(config.data)
+    teacher = open_model(engine.models[0])
+    config, data = teacher.config, teacher.data
     if data.has_tokens:
         raise ConfigError(
             "--model: translates into several languages, and its corpus is of one direction; write "
@@ -64,14 +64,14 @@ def distill(
         )
     root, sources = _sources(data, text)
     inputs = [(name, file) for name, pair in sources.items() for file in local_files(pair, root)]
-    check_output(files, inputs, engine.models)
+    check_output(files, inputs, engine.folders)
     path = Path(files.output).with_suffix(".yaml")
     if path.exists() and not files.overwrite:
         raise ConfigError(
             f"--output {files.output}: the student's config would replace {path}; give another "
             "path, or --overwrite"
         )
-    teachers = " and ".join(str(model) for model in engine.models)
+    teachers = " and ".join(str(model) for model in engine.folders)
     student = student_config(config, files.output, layers, teachers)
     lines = _read(text, sources, root, with_references=metric is not None)
     spec = CorpusSpec(

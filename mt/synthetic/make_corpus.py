@@ -183,7 +183,7 @@ def make_corpus(
                 f"--output {files.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
-    _write_record(spec, Path(files.output), engine.models)
+    _write_record(spec, Path(files.output), engine.folders)
     # The filter counts blank lines, and repeated ones.
     say(translator.summary(counts_blank=False).partition("\n")[0])
     say(f"{files.output}: {pair_filter.summary()}")

@@ -82,7 +82,7 @@ def translate(
     translations: list[Translation] = []
     try:
         engine = TorchEngine(Inference(model.model, device), model.config.decode)  # a copy of it
-        cuts_sentences = cuts_into_sentences("auto", model.meta)
+        cuts_sentences = cuts_into_sentences("auto", model)
         loaded = LoadedEngine.of_model(model, engine, cuts_sentences=cuts_sentences)
         for (source, to), group in groupby(zip(directions, lines, strict=True), key=itemgetter(0)):
             translator = make_translator(loaded, to if loaded.data.has_tokens else None, source)

@@ -6,30 +6,16 @@ Loads no torch where CTranslate2 decodes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from typing_extensions import assert_never
 
-from mt.config.load import config_of_model
-from mt.config.plan import DataPlan, plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
-from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, MtError
-from mt.runs.model_folder import (
-    META,
-    SEVERAL_SENTENCES,
-    DamagedError,
-    find_model,
-    read_config,
-    read_folder,
-    read_meta,
-    tokenizer_folder,
-)
+from mt.runs.model_folder import SEVERAL_SENTENCES, DamagedError, ModelFolder, open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.settings import changed
 from mt.terminal import say
@@ -57,8 +43,10 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     `large`: the text is worth starting a process for each GPU. Prints notes, also before slow
     steps. Raises MtError for what the user must correct.
     """
-    check_source_language(search.from_, plan_data(read_config(engine.models[0]).data))
-    loaded = _load(search, engine, large)
+    engine = opened(engine)
+    first = open_model(engine.models[0])
+    check_languages(first, search)
+    loaded = _load(first, search, engine, large)
     decode = loaded.engine.decode
     if decode.beam_size > LARGE_BEAM:
         say(
@@ -72,30 +60,27 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
         for name, value in values.items()
         if name not in NOT_IN_SETTINGS
     }
-    meta = read_meta(find_model(engine.models[0]), [])
-    cuts_sentences = cuts_into_sentences(search.split_sentences, meta)
+    cuts_sentences = cuts_into_sentences(search.split_sentences, first)
     settings = {**loaded.settings, **settings}
     return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
+
+
+def opened(engine: EngineOptions) -> EngineOptions:
+    """The options with their models open."""
+    return replace(engine, models=[open_model(model) for model in engine.models])
 
 
 def load_translator(
     search: SearchOptions, engine: EngineOptions, large: bool = False, **wants: Any
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
-    check_language(engine.models[0], search.to)
     return make_translator(load_engine(search, engine, large), search.to, search.from_, **wants)
 
 
-def check_language(model: Path, to: str | None) -> None:
-    """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
-    data = plan_data(read_config(model).data)
-    if to is not None or data.has_tokens:  # else any tokenizer will do, and is read only once
-        Tokenizer.load(tokenizer_folder(find_model(model))).before_source(to, data)
-
-
-def check_source_language(code: str | None, data: DataPlan) -> None:
-    """Raise ConfigError for a `--from` that the model of this `data` does not translate from."""
-    known = sorted({direction.src for direction in data.directions})
+def check_languages(model: ModelFolder, search: SearchOptions) -> None:
+    """Raise ConfigError for a `--from` or `--to` that the model does not know."""
+    model.tokenizer.before_source(search.to, model.data)
+    code, known = search.from_, sorted({direction.src for direction in model.data.directions})
     if code is not None and code not in known and known not in ([], ["src"]):
         raise ConfigError(
             "--from: must be a language that this model translates from "
@@ -103,16 +88,16 @@ def check_source_language(code: str | None, data: DataPlan) -> None:
         )
 
 
-def cuts_into_sentences(choice: str, meta: Mapping[str, Any]) -> bool:
-    """Whether the sentences of a line are translated one by one, by the model with this `meta`.
+def cuts_into_sentences(choice: str, model: ModelFolder) -> bool:
+    """Whether the sentences of a line are translated one by one.
 
     `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
     """
-    share = meta.get(SEVERAL_SENTENCES, 1.0)
+    share = model.meta.get(SEVERAL_SENTENCES, 1.0)
     if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
         return False
     try:
-        split_sentences("", base_code(config_of_model(meta["config"], META).data.src_lang))
+        split_sentences("", base_code(model.config.data.src_lang))
     except ConfigError as error:
         if choice == "always":
             raise
@@ -121,7 +106,9 @@ def cuts_into_sentences(choice: str, meta: Mapping[str, Any]) -> bool:
     return True
 
 
-def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> LoadedEngine:
+def _load(
+    first: ModelFolder, search: SearchOptions, engine: EngineOptions, large: bool
+) -> LoadedEngine:
     match engine.engine:
         case "torch":
             reasons = []
@@ -131,13 +118,12 @@ def _load(search: SearchOptions, engine: EngineOptions, large: bool) -> LoadedEn
                     f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or give "
                     "--engine torch, which has every option of the search"
                 )
-            return load_ctranslate2(read_folder(engine.models[0]), search, engine)
+            return load_ctranslate2(first, search, engine)
         case "auto":
             reasons = reasons_for_torch(search, engine)
             if not reasons:
-                described = read_folder(engine.models[0])  # its faults are reported as they are
                 try:
-                    return load_ctranslate2(described, search, engine)
+                    return load_ctranslate2(first, search, engine)
                 except DamagedError:
                     raise
                 except (MtError, RuntimeError) as error:

@@ -55,6 +55,7 @@ def load_ctranslate2(
 
     from mt.search.engine_ctranslate2 import CTranslate2Engine
 
+    described.verify()
     config = described.config
     threads = options.workers or available_cores()
     precision = "fp32" if options.precision == "auto" else options.precision

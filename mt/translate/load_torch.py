@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mt.config.plan import plan_data
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, build_model, load_model
-from mt.runs.model_folder import read_folder
+from mt.runs.model_folder import open_model
 from mt.runtime.devices import Device, can_compile, choose_device, find_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
@@ -102,20 +101,21 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
         if device is not ELSEWHERE:
             models.append(load_model(path))
             continue
-        described = read_folder(path)
+        described = open_model(path)
         with device.device:
             model = build_model(described.config, described.tokenizer)
-        models.append(LoadedModel(**vars(described), model=model))
-    for path, other in zip(options.models[1:], models[1:], strict=True):
-        if other.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
+        models.append(LoadedModel.of(described, model))
+    first = models[0]
+    for other in models[1:]:
+        if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
             raise ConfigError(
-                f"--model {path}: has another vocabulary than {options.models[0]}; the models of "
-                "an ensemble must be trained with the same tokenizer"
+                f"--model {other.folder}: has another vocabulary than {first.folder}; the models "
+                "of an ensemble must be trained with the same tokenizer"
             )
-        theirs, ours = (plan_data(loaded.config.data).directions for loaded in (other, models[0]))
+        theirs, ours = other.data.directions, first.data.directions
         if not {*theirs} & {*ours} and {direction[::-1] for direction in theirs} & {*ours}:
             raise ConfigError(
-                f"--model {path}: translates from {' to '.join(theirs[0])}, {options.models[0]} "
+                f"--model {other.folder}: translates from {' to '.join(theirs[0])}, {first.folder} "
                 f"from {' to '.join(ours[0])}; the models of an ensemble must have one direction"
             )
     return models

@@ -55,7 +55,7 @@ class LoadedEngine:
     @classmethod
     def of_model(cls, model: ModelFolder, engine: Engine, **values: Any) -> LoadedEngine:
         """Take from a model folder what `values` does not have."""
-        search, data = engine.options, plan_data(model.config.data)
+        search, data = engine.options, model.data
         return cls(
             engine=engine,
             tokenizer=model.tokenizer,

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mt.config.plan import plan_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 from mt.model.checkpoint import load_model
@@ -125,7 +124,7 @@ def load_scorer(search: SearchOptions, options: EngineOptions) -> Scorer:
     device = choose_device(options.device, options.precision)
     loaded = load_model(options.models[0])
     forced = ForcedDecoder(Inference(loaded.model, device), search.alignments, options.batch_tokens)
-    first_ids = loaded.tokenizer.before_source(search.to, plan_data(loaded.config.data))
+    first_ids = loaded.tokenizer.before_source(search.to, loaded.data)
     length_penalty = search.decode_config(loaded.config).length_penalty
     return Scorer(forced, loaded.tokenizer, length_penalty, first_ids)
 

@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mt.config.plan import plan_data
 from mt.data.tokens.directions import DirectedPairs, tokens_before
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
-from mt.runs.model_folder import read_config, run_dir_of
+from mt.runs.model_folder import open_model, run_dir_of
 from mt.runs.run_dir import STORE
 
 SHORTLIST = "vmap.txt"  # by the name that CTranslate2 gives it
@@ -54,7 +53,7 @@ def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
 
     It is for the directions of the last stage of training.
     """
-    data = plan_data(read_config(store.parents[1]).data)
+    data = open_model(store.parents[1]).data
     flows = [flow for flow in data.stages[-1].flows if flow.weight]
     pairs = DirectedPairs.of(open_built(store), flows, tokens_before(flows, tokenizer))
     n_languages = len({flow.direction.tgt for flow in flows})

@@ -35,7 +35,7 @@ def translate_file(
     """
     prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
-    refuse_overwrite(files.output, inputs.items(), engine.models)
+    refuse_overwrite(files.output, inputs.items(), engine.folders)
     if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
     lines = files.read()

@@ -13,6 +13,7 @@ from conftest import Mt, mt_command, refused
 from messages import says
 
 from mt.errors import MtError
+from mt.runs.model_folder import open_model
 from mt.search.options import EngineOptions, SearchOptions
 
 
@@ -63,10 +64,12 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
     with mock.patch("mt.translate.load.load_engine", side_effect=MtError("enough")) as made:
         ended = mt("evaluate", "-m", tiny_run, *files, *search, *execution)
     assert refused(ended) == "enough"
-    assert made.call_args.args[:2] == (
-        SearchOptions(beam_size=3, length_penalty=0.5, with_scores=False),
-        EngineOptions(models=[tiny_run], batch_tokens=7, precision="bf16", device="cuda:3"),
+    search, engine = made.call_args.args
+    assert search == SearchOptions(beam_size=3, length_penalty=0.5, with_scores=False)
+    assert engine == EngineOptions(
+        models=engine.models, batch_tokens=7, precision="bf16", device="cuda:3"
     )
+    assert engine.folders == [open_model(tiny_run).folder]
 
 
 def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

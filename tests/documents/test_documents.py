@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Mt, refused
@@ -16,10 +16,12 @@ from lxml import etree, html
 from messages import raises_saying, says
 from stand_in_engine import StandInEngine, stand_in_translator
 
+from mt.config.schema import Config
 from mt.documents import translate_document as module
 from mt.documents.document import Document
 from mt.documents.read_document import read_document
 from mt.errors import DataError
+from mt.runs.model_folder import ModelFolder
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
@@ -391,7 +393,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "load_translator", load)
     monkeypatch.setattr(module, "say", said.append)
-    engine = EngineOptions(models=[tmp_path / "model"])
+    opened = ModelFolder(tmp_path / "model", {}, Config(), cast("Any", None))
+    engine = EngineOptions(models=[opened])
     for content in (
         "<p>eins</p>\n\n<p>b <b>weg</b> <code>weg</code></p>",
         "<p>eins</p><b>zwei</b>",

@@ -7,19 +7,19 @@ import time
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
 from messages import raises_saying, says
 from stand_in_engine import StandInEngine, stand_in_translator
 
-from mt.config.schema import DataConfig, TextEntry
+from mt.config.schema import Config, DataConfig, TextEntry
 from mt.documents import protect, translate_document
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.documents.protect import Protection
 from mt.errors import ConfigError, DataError
+from mt.runs.model_folder import ModelFolder
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import translate_file
 from mt.translate.formats import LineFormat
@@ -118,11 +118,11 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(module, "load_translator", load)
             monkeypatch.setattr(module, "say", said.append)
         data = DataConfig(train=[TextEntry(src="a", tgt="b", tag="<bt>")])
-        monkeypatch.setattr(protect, "read_config", lambda _: SimpleNamespace(data=data))
         (tmp_path / "in").write_text(text, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
         line_format = LineFormat(form, **fields)
-        engine = EngineOptions(models=[tmp_path / "model"])
+        opened = ModelFolder(tmp_path / "model", {}, Config(data=data), cast("Any", None))
+        engine = EngineOptions(models=[opened])
         translate_document.translate_protected(
             files, line_format, SearchOptions(), engine, *options
         )

@@ -91,9 +91,8 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
     top, count = target["top_pieces"][0]
     assert count == pieces.count(top) == max(map(pieces.count, pieces))
 
-    # The same from two processes, many chunks and a sorting on disk.
+    # The same from two processes and many chunks.
     monkeypatch.setattr(corpus_statistics, "PAIRS_PER_CHUNK", 1)
-    monkeypatch.setattr("mt.data.tokens.duplicates.ROWS_IN_MEMORY", 2)
     assert stats(mt, *options, "--workers", "2") == values
 
 

@@ -24,7 +24,7 @@ from mt.files import read_json
 from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import load_model
-from mt.runs.model_folder import read_folder, read_meta
+from mt.runs.model_folder import open_model, read_meta
 
 NAME = "Owner/opus"
 # Files of a model on the hub that mt has no use for.
@@ -98,7 +98,7 @@ def test_without_a_network_takes_what_was_fetched_before(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     n_asked = len(hub.asked)
     assert mt(*importing).code == 0
-    folder = read_folder(tmp_path / "imported")
+    folder = open_model(tmp_path / "imported")
     assert folder.meta["imported"]["commit"] == hub.commit_of(NAME)
     assert len(hub.asked) == n_asked
 
@@ -124,15 +124,16 @@ def test_messages(hub: Hub, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPa
     (tmp_path / "t5" / "config.json").write_text(json.dumps(config))
     for weights in ("model.safetensors", "pytorch_model.bin"):
         (tmp_path / "tf" / weights).unlink()
-    for given, fragments in [
+    cases: list[tuple[list[Any], list[str]]] = [
         (["hf:../.."], ["../..", "Repo id must use"]),
         (["Owner/opuss"], ["Owner/opuss", "no folder Owner/opuss here", "authenticated"]),
         ([NAME, "--revision", "v9"], [NAME, "Revision Not Found"]),
         (["Owner/gated"], ["Owner/gated", "gated repo"]),
         (["hf:Owner/t5"], ["Owner/t5: config.json", "must be marian, found t5"]),
         (["Owner/tf"], ["Owner/tf: needs weights", "found neither"]),
-        ([SAVED, "--revision", "v1"], ["--revision", SAVED]),
-    ]:
+        ([SAVED, "--revision", "v1"], ["--revision", str(SAVED)]),
+    ]
+    for given, fragments in cases:
         message = refused(mt("import", "huggingface", *given, "-o", tmp_path / "x"))
         assert says(message.splitlines()[-1].removeprefix("mt: "), *fragments)
         assert "model.safetensors" not in hub.fetched()
@@ -168,8 +169,8 @@ def test_models_as_transformers_saves_them(
     assert ended.returncode == 0, ended.stderr
     assert says(ended.stderr, "compared with transformers", hub.commit_of(NAME))
     import_model(tmp_path / "marian", tmp_path / "local")
-    assert [read_folder(tmp_path / name).weights_hash for name in ("named", "local")] == [
-        read_folder(tmp_path / "local").weights_hash
+    assert [open_model(tmp_path / name).weights_hash for name in ("named", "local")] == [
+        open_model(tmp_path / "local").weights_hash
     ] * 2
 
 

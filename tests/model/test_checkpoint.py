@@ -38,7 +38,7 @@ from mt.model.checkpoint import (
     weights_of,
 )
 from mt.model.transformer import Transformer
-from mt.runs.model_folder import checkpoints, find_model, read_config, read_meta, step_name
+from mt.runs.model_folder import checkpoints, find_model, open_model, read_meta, step_name
 
 CONFIG = {
     "model": {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16},
@@ -125,7 +125,7 @@ def test_a_model_of_a_removed_key_of_training_is_read_as_ever(save: Save, config
     optim = values["optim"] | {"optimizer": "muon", "rdrop": 5.0}
     train = values["train"] | {"metric": "comet", "freeze": ["encoder"]}
     folder = save(1, config=values | {"optim": optim, "train": train})
-    assert load_model(folder).config == read_config(folder) == config
+    assert load_model(folder).config == open_model(folder).config == config
     folder = save(2, config=values | {"model": values["model"] | {"source_word_dropout": 0.1}})
     with raises_saying(ConfigError, "model.source_word_dropout", "removed"):
         load_model(folder)

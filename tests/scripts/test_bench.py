@@ -87,7 +87,7 @@ def test_a_gpu_is_measured_with_a_usual_vocabulary_and_large_batches(
     monkeypatch.setattr(bench_train, "choose_device", lambda *_: device)
     monkeypatch.setattr(sys, "argv", ["bench_train.py", "--data", "synthetic"])
     args = bench_train.parse_arguments()
-    config = bench_train.bench_config(args, "base", "bf16", "adamw", tmp_path)
+    config = bench_train.bench_config(args, "base", "bf16", tmp_path)
     assert config.tokenizer.vocab_size == vocab_size
     assert config.batch.tokens_per_update == tokens
 

@@ -89,7 +89,7 @@ def run_beams(
     models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, **more: Any
 ) -> Ran:
     stepper = ScriptedStepper(models, size, more.get("vocab", 7))
-    options = {
+    options: dict[str, Any] = {
         "beam_size": size,
         "length_penalty": alpha,
         "n_best": n_best,

@@ -19,7 +19,7 @@ from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import read_config, read_meta
+from mt.runs.model_folder import open_model, read_meta
 from mt.training import launch, prepare
 from mt.training.launch import train
 
@@ -112,7 +112,7 @@ def test_a_training_takes_the_time_that_is_given(
     train(quick_config(BLIND, values), tmp_path, "cpu")
     told = log_of(tmp_path).removeprefix(told)
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
-    asked = [read_config(tmp_path), load_config(str(tmp_path / "config.yaml")).config]
+    asked = [open_model(tmp_path).config, load_config(str(tmp_path / "config.yaml")).config]
     assert [config.train.epochs for config in asked] == [3, 3]
     assert read_meta(tmp_path / "checkpoints" / "last", [])["epochs_in_time"] == float(epochs)
 

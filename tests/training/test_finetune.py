@@ -117,7 +117,7 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
     )
     assert config_shown == model_shown
     config, _ = resolve_init_from(without_shape(fine_tuned(base), dropout=0.3))
-    there = model_folder.read_folder(base).config
+    there = model_folder.open_model(base).config
     assert config.tokenizer == there.tokenizer
     assert config.model == there.model.model_copy(update={"dropout": 0.3})
     said = message(without_shape(fine_tuned(base), d_ff=8), tmp_path / "run", ConfigError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, write_lines
@@ -76,7 +77,7 @@ def test_the_corpus_behind_held_out_sets_is_recorded(
     folder.mkdir()
     for side in ("src", "tgt"):
         write_lines(folder / f"a.{side}", lines_of(tiny_corpus / f"train.{side}")[:300])
-    about = {"source": "X", "name": "X", "version": "1", "languages": [], "url": []}
+    about: dict[str, Any] = {"source": "X", "name": "X", "version": "1", "languages": [], "url": []}
     about |= {"licence": "CC0", "citation": "us", "files": described([*folder.iterdir()])}
     (folder / "corpus.yaml").write_text(CorpusRecord.model_validate(about).model_dump_json())
     corpus = {side: str(folder / f"a.{side}") for side in ("src", "tgt")}

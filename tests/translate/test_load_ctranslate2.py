@@ -21,7 +21,7 @@ from mt import artefacts
 from mt.artefacts import RECORD, is_made, user_cache
 from mt.errors import CheckpointError
 from mt.files import sha256_of
-from mt.runs.model_folder import ModelFolder, checkpoints, read_folder
+from mt.runs.model_folder import ModelFolder, checkpoints, open_model
 from mt.search import ctranslate2_model
 from mt.translate import load, load_ctranslate2
 from mt.translate.load_ctranslate2 import CACHE, is_mine, load_converted
@@ -34,7 +34,7 @@ DISK_FULL = OSError(28, "No space left on device")
 def described(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFolder:
     """A model folder of its own, not converted; the user's cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return read_folder(copy_model(tiny_run, tmp_path / "model"))
+    return open_model(copy_model(tiny_run, tmp_path / "model"))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
 ) -> None:
     """A valid one of other weights, with a record."""
     pytest.importorskip("ctranslate2")
-    other = read_folder(checkpoints(tiny_run)[0])
+    other = open_model(checkpoints(tiny_run)[0])
     assert other.weights_hash != described.weights_hash
     planted = described.folder / ".ctranslate2"
     planted.mkdir()

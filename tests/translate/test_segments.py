@@ -25,7 +25,7 @@ from mt.data.reading.sentences import join_sentences, split_sentences
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
-from mt.runs.model_folder import find_model, read_meta
+from mt.runs.model_folder import open_model
 from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
 from mt.translate.lines import Line
@@ -309,11 +309,11 @@ def test_without_the_library_lines_stay_whole(
     tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    meta = read_meta(find_model(tiny_run), [])
-    assert not cuts_into_sentences("auto", meta)
+    model = open_model(tiny_run)
+    assert not cuts_into_sentences("auto", model)
     said = capsys.readouterr().err
     assert says(said, "--split-sentences", "sentencex", "pip install", "whole")
     with pytest.raises(ConfigError, match=r"--split-sentences.*sentencex.*pip install"):
-        cuts_into_sentences("always", meta)
+        cuts_into_sentences("always", model)
     with pytest.raises(ConfigError, match=r"--split-sentences.*never.*'yes'"):
         SearchOptions(split_sentences="yes")  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from messages import says
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
-from mt.runs.model_folder import find_model, read_config
+from mt.runs.model_folder import find_model, open_model
 from mt.translate import shortlist
 from mt.translate.shortlist import ALWAYS, CANDIDATES, store_of, translation_table
 
@@ -124,6 +124,6 @@ def test_what_an_earlier_mt_tuned_is_ignored(
     (folder / "vmap.txt").write_text("\t▁\n", encoding="utf-8")
     now = mt(*arguments)
     assert (now.code, now.out) == (0, before.out)
-    assert read_config(copied_run).decode.beam_size > 1
+    assert open_model(copied_run).config.decode.beam_size > 1
     assert mt("export", "ctranslate2", "-m", copied_run, "-o", tmp_path / "out").code == 0
     assert not (tmp_path / "out" / "vmap.txt").exists()
