@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from mt.artefacts import exclusive
-from mt.cleaning.plan import CleaningPlan, DamagedResultError, claim_work
+from mt.cleaning.plan import CleaningPlan
 from mt.cleaning.rejected import HEADER, write_packed
 from mt.cleaning.report import CleaningReport, sum_up
 from mt.data.reading.corpus import local_files
@@ -20,8 +20,7 @@ from mt.files import whole_file
 from mt.terminal import say
 
 LOCK = "lock"  # in the work folder
-# Damaged results that are made again, before it is taken for a damaged disk.
-MOST_DAMAGED = 20
+WORK_FILE = "cleaning.json"  # tells that a folder is one of work
 Run = Callable[[CleaningPlan], None]
 
 
@@ -47,13 +46,15 @@ def clean_corpora(
     """
     # Raises first of all where a package or a file is missing.
     notes = list(dict.fromkeys(note for scorer in plan.scorers for note in scorer.notes))
+    plan.parts  # noqa: B018
     waiting = f"waiting for another process in the work folder {plan.work}"
     try:
-        claim_work(plan.kept.parent)  # its name depends on all files, which must be there
+        claim_work(plan.work)
         with exclusive(plan.work / LOCK, lambda: say(waiting)):
             claim_work(plan.work)  # the other process may have removed it
             try:
-                report = _run_and_sum_up(plan, run, notes)
+                run(plan)
+                report = sum_up(plan, notes)
             except (MtError, KeyboardInterrupt, SystemExit) as error:
                 _keep_or_remove(plan, error, keep_work)
                 raise
@@ -71,9 +72,7 @@ def clean_corpora(
             for output in outputs if not empty else ():
                 _concatenate(plan, output, ["pairs"] if plan.form.is_table else ["src", "tgt"])
             # The kept pairs are in the output.
-            finished = [plan.kept, *plan.work.glob("*/*.partial")]
-            for folder in finished if keep_work else [plan.work]:
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(plan.kept if keep_work else plan.work, ignore_errors=True)
     except OSError as error:
         raise DataError(
             f"{error.filename or plan.work}: cannot be written: {error.strerror or error}. "
@@ -93,22 +92,24 @@ def clean_corpora(
     return report
 
 
+def claim_work(folder: Path) -> None:
+    """Make the work folder, or check that it is one. Raises DataError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {path.name for path in folder.iterdir()}
+    if names and WORK_FILE not in names:
+        raise DataError(
+            f"{folder}: is no work folder of a cleaning, because it has no {WORK_FILE}, and is not "
+            "empty. Name another folder with --work."
+        )
+    (folder / WORK_FILE).touch()
+
+
 def _keep_or_remove(plan: CleaningPlan, error: BaseException, keep_work: bool) -> None:
     """After an error or a signal, say where what is done lies; remove the folder of nothing."""
-    if any(plan.texts.glob("*/index.json")):
+    if any(plan.scored.glob("*/*")):
         add_note(error, f"what is done is in {plan.work}; the same command continues with it")
-    elif not keep_work and not any(plan.work.glob("*/*/*")):  # nor of other files or settings
+    elif not keep_work:
         shutil.rmtree(plan.work, ignore_errors=True)
-
-
-def _run_and_sum_up(plan: CleaningPlan, run: Run, notes: list[str]) -> CleaningReport:
-    """Run all stages; also again, where one before has left what cannot be read."""
-    for _ in range(MOST_DAMAGED):
-        with suppress(DamagedResultError):
-            run(plan)
-            return sum_up(plan, notes)
-    run(plan)
-    return sum_up(plan, notes)
 
 
 def records_of(plan: CleaningPlan) -> FileRecords:

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,8 +27,8 @@ from mt.errors import ConfigError, MtError
 
 T = TypeVar("T")
 
-# Gets the name of a stage, and how many of its tasks are done, of how many.
-Progress: TypeAlias = Callable[[str, int, int], None]
+# Gets the name of a stage, and how many of its tasks are done, of how many if that is known.
+Progress: TypeAlias = Callable[[str, int, int | None], None]
 # How often a stage is submitted again for ranks that have died; what they finished stays.
 ATTEMPTS = 3
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -37,30 +38,43 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
     """Run all stages in up to so many processes. When one fails, all end, with its error."""
     with ExitStack() as stack:
         pool: ProcessPoolExecutor | None = None
-        for name in STAGES:
-            world = len(STAGES[name].results(plan))
-            progress(name, 0, world)
-            if min(workers, world) <= 1:
-                for rank in range(world):
-                    STAGES[name](plan, rank, world)
-                    progress(name, rank + 1, world)
+        for name, stage in STAGES.items():
+            progress(name, 0, total := stage.n_tasks(plan))
+            tasks = stage.tasks(plan)
+            first = list(islice(tasks, 2))
+            if min(workers, len(first)) < 2:
+                for done, (_, arguments) in enumerate(chain(first, tasks), start=1):
+                    stage.run(plan, *arguments)
+                    progress(name, done, total)
                 continue
             to_send = replace(plan)  # without what it has loaded
             pool = pool or stack.enter_context(process_pool(workers, to_send))
-            _run_in(pool, name, world, progress)
+            calls = ((_run_task, name, *arguments) for _, arguments in chain(first, tasks))
+            try:
+                for done in count_done(pool, calls, 2 * workers):
+                    progress(name, done, total)
+            except BrokenProcessPool:
+                raise MtError(
+                    "a process of the cleaning was killed, perhaps for want of memory. The same "
+                    "command continues; with fewer --workers it takes less memory"
+                ) from None
 
 
-def _run_in(pool: ProcessPoolExecutor, name: str, world: int, progress: Progress) -> None:
-    futures = [pool.submit(with_shared, _run_task, name, rank, world) for rank in range(world)]
-    try:
-        for done, future in enumerate(as_completed(futures), start=1):
-            future.result()
-            progress(name, done, world)
-    except BrokenProcessPool:
-        raise MtError(
-            "a process of the cleaning was killed, perhaps for want of memory. The same command "
-            "continues; with fewer --workers it takes less memory"
-        ) from None
+def count_done(
+    pool: ProcessPoolExecutor, calls: Iterable[tuple[Any, ...]], at_once: int
+) -> Iterator[int]:
+    """Yield how many calls of `with_shared` are done; so many are in the pool at a time."""
+    waiting: set[Future[Any]] = set()
+    done = 0
+    for call in chain(calls, [None]):
+        while waiting and (call is None or len(waiting) >= at_once):
+            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in ended:
+                future.result()
+            done += len(ended)
+            yield done
+        if call is not None:
+            waiting.add(pool.submit(with_shared, *call))
 
 
 @contextmanager
@@ -102,15 +116,17 @@ def with_shared(task: Callable[..., T], *arguments: Any) -> T:
     return task(_shared, *arguments)
 
 
-def _run_task(plan: CleaningPlan, name: str, rank: int, world: int) -> None:
-    STAGES[name](plan, rank, world)
+def _run_task(plan: CleaningPlan, name: str, *arguments: Any) -> None:
+    STAGES[name].run(plan, *arguments)
 
 
 def run_rank(plan: CleaningPlan, stage: str, start: str, _: object, rank: int, world: int) -> None:
     """Run a stage as datatrove calls it, in the folder in which the command was given."""
     with suppress(OSError):  # absolute paths need none
         os.chdir(start)  # places in reports are the same as without a cluster
-    STAGES[stage](plan, rank, world)
+    for number, arguments in STAGES[stage].tasks(plan):
+        if number % world == rank:
+            STAGES[stage].run(plan, *arguments)
 
 
 def run_on_slurm(
@@ -122,13 +138,13 @@ def run_on_slurm(
     submitted again. Raises MtError where ranks still fail, ConfigError without datatrove.
     """
     executor_class = _slurm_executor()
-    for name in STAGES:
-        results = STAGES[name].results(plan)
-        world = min(ranks, len(results))
+    for name, stage in STAGES.items():
+        world = min(ranks, stage.n_tasks(plan) or ranks)
         progress(name, 0, world)
-        if all(folder.is_dir() for folder in results):
+        if not any(True for _ in islice(stage.tasks(plan), 1)):
             continue
-        logs = plan.work.absolute() / "jobs" / f"{plan.kept.name}-{name.replace(' ', '-')}-{world}"
+        jobs = f"{plan.writing_key[:16]}-{name.replace(' ', '-')}-{world}"
+        logs = plan.work.absolute() / "jobs" / jobs
         # datatrove remembers which ranks are done, also where their results have been removed.
         shutil.rmtree(logs / "completions", ignore_errors=True)
         for _ in range(ATTEMPTS):

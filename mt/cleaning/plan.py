@@ -1,24 +1,22 @@
-"""The plan of a cleaning: corpora and settings, and work folders keyed by their content."""
+"""The plan of a cleaning: corpora and settings, and the keys of what the stages make of them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 
+from mt.artefacts import is_made
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
+from mt.config.schema import Clean
 from mt.data.reading.columns import NoRowsError
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import local_files, read_pairs
@@ -26,21 +24,18 @@ from mt.data.reading.formats import SUFFIXES, aligned_files, format_of, require_
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
 from mt.data.tokens.duplicates import hashes
 from mt.errors import DataError
-from mt.files import read_json, write_whole
+from mt.files import read_json
 
 if TYPE_CHECKING:
     from mt.config.plan import Corpus, DataPlan, Direction
-    from mt.config.schema import Clean, Source
+    from mt.config.schema import Source
     from mt.data.reading.text_files import Damage, FileRecords
 
-FORMAT = 2
-WORK_FILE = "cleaning.json"
 # A shard ends where either is reached, so that one fits into the memory of a process.
 PAIRS_PER_SHARD = 250_000
 BYTES_PER_SHARD = 64 << 20
-# Pairs whose keys are sorted at a time: 100 MB.
+# Pairs whose keys are compared at a time: 100 MB.
 PAIRS_PER_BUCKET = 1_000_000
-MAX_BUCKETS = 256
 
 AGAINST = "data.clean.against"  # in messages
 Packing = Literal["", ".gz", ".zst"]
@@ -117,43 +112,49 @@ class CleaningPlan:
                 raise
 
     @cached_property
-    def texts(self) -> Path:
-        """Folder of the pairs as they were read, in shards."""
-        parts = [_state(part.source, self.root) for part in self.parts]
-        return self._folder("texts", FORMAT, self.pairs_per_shard, parts)
+    def scored_as(self) -> Clean:
+        """The settings that scoring has: they do not tell at which limits a pair goes."""
+        rules = [rule.key for rule in RULES if rule.key and rule.limit(self.clean) is not None]
+        limits = {key: getattr(Clean(), key) for key in rules}
+        return self.clean.model_copy(update={**limits, "max_targets": None, "leaks": None})
 
     @cached_property
-    def scores(self) -> Path:
-        """Folder of scores, keys and leaks of each shard."""
-        # A rule that is on has the same scores at every limit.
-        rules = {rule.key for rule in RULES}
-        settings = {
-            key: value is not None if key in rules else value
-            for key, value in self.clean.model_dump(mode="json").items()
-            if key not in ("max_targets", "leaks")
-        }
-        settings["keys"] = self.finds_duplicates  # which max_targets decides too
-        sets = [
-            [text.name, *_state(text.source, self.root), self._ways(text)]
-            for text in self.evaluation
-        ]
-        against = [_file_state(file) for file in files_against(self.clean, self.root)]
-        directions = [corpus.direction for corpus in self.corpora]
-        others: list[object] = [SCORES_VERSION, self.usual, directions, self.pairs_per_bucket]
-        return self._folder("scores", self.texts.name, settings, others, sets, against)
+    def scoring_key(self) -> str:
+        """Stands for all that scores, keys and leaks depend on: an artefact's key."""
+        files = [path for part in self.parts for path in local_files(part.source, self.root)]
+        sets = [path for text in self.evaluation for path in local_files(text.source, self.root)]
+        against = files_against(self.clean, self.root)
+        return _digest(
+            SCORES_VERSION,
+            self.pairs_per_shard,
+            self.usual,
+            [_described(corpus) for corpus in (*self.corpora, *self.evaluation)],
+            self.scored_as.model_dump(mode="json"),
+            [_file_state(path) for path in (*files, *sets, *against)],
+        )
 
     @cached_property
-    def decisions(self) -> Path:
-        """Folder of what the rules decide of each shard, and of the duplicates of each bucket."""
+    def writing_key(self) -> str:
+        """Stands for all that the cleaned text depends on."""
         weights = [corpus.weight for corpus in self.corpora]
+        names = [self.title(number) for number in range(len(self.corpora))]
         settings = self.clean.model_dump(mode="json")
-        return self._folder("decisions", self.scores.name, settings, weights)
+        return _digest(self.scoring_key, settings, weights, names, asdict(self.form))
 
-    @cached_property
+    @property
+    def scored(self) -> Path:
+        """Folder of the pairs of each shard with their scores, and of an index of each part."""
+        return self.work / "scored"
+
+    @property
+    def dropped(self) -> Path:
+        """Folder of the pairs that go because of others."""
+        return self.work / "dropped"
+
+    @property
     def kept(self) -> Path:
         """Folder of the cleaned pairs, the rejected ones and the counts of each shard."""
-        names = [self.title(number) for number in range(len(self.corpora))]
-        return self._folder("kept", self.decisions.name, names, astuple(self.form))
+        return self.work / "kept"
 
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
@@ -186,30 +187,27 @@ class CleaningPlan:
         several = len({other.direction for other in self.corpora}) > 1
         return corpus.file + f" {corpus.direction}" * several
 
-    def _folder(self, stage: str, *content: object) -> Path:
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return self.work / f"{stage}-{digest[:16]}"
-
     def index(self, part: int) -> dict[str, Any]:
-        """The index of a part, by the first stage: pairs of its shards, records of its files."""
-        return dict(read_result(self.texts / f"{part:05}" / "index.json"))
+        """The index of a part: pairs of its shards, records of its files, damage."""
+        return dict(read_json(self.scored / f"{part:05}" / "index.json"))
+
+    def shards_of(self, part: int) -> Iterator[Shard]:
+        """The shards of a part that has been read."""
+        start = 0
+        for number, pairs in enumerate(self.index(part)["pairs"]):
+            yield Shard(part, number, start, pairs, self.parts[part].corpus)
+            start += pairs
+
+    def is_scored(self, part: int) -> bool:
+        """Whether a part has been read, and all of its shards are scored."""
+        return is_made(self.scored / f"{part:05}", self.scoring_key) and all(
+            is_made(self.scored / shard.name, self.scoring_key) for shard in self.shards_of(part)
+        )
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """All shards, in the order of the corpora, once the first stage is done."""
-        shards = []
-        for number, part in enumerate(self.parts):
-            start = 0
-            for count, pairs in enumerate(self.index(number)["pairs"]):
-                shards.append(Shard(number, count, start, pairs, part.corpus))
-                start += pairs
-        return shards
-
-    @cached_property
-    def buckets(self) -> int:
-        """Into how many buckets the keys of all shards go; 0 if duplicates stay."""
-        pairs = sum(shard.pairs for shard in self.shards) if self.finds_duplicates else 0
-        return min(MAX_BUCKETS, -(-pairs // self.pairs_per_bucket))
+        """All shards, in the order of the corpora, once they are scored."""
+        return [shard for part in range(len(self.parts)) for shard in self.shards_of(part)]
 
     @cached_property
     def scorers(self) -> list[PairScorer]:
@@ -218,7 +216,7 @@ class CleaningPlan:
         Raises DataError where a package is missing.
         """
         directions = [corpus.direction for corpus in self.corpora]
-        scorers = {pair: PairScorer(self.clean, *pair) for pair in dict.fromkeys(directions)}
+        scorers = {pair: PairScorer(self.scored_as, *pair) for pair in dict.fromkeys(directions)}
         return [scorers[pair] for pair in directions]
 
     def language_key(self, corpus: int) -> np.uint64:
@@ -226,11 +224,6 @@ class CleaningPlan:
         direction = self.corpora[corpus].direction
         is_usual = direction == self.usual
         return np.uint64(0) if is_usual else hashes(["\n".join(direction).encode()])[0]
-
-    @property
-    def finds_duplicates(self) -> bool:
-        """Whether keys are needed."""
-        return self.clean.duplicates is not None or self.clean.max_targets is not None
 
 
 def files_against(clean: Clean, root: Path) -> list[Path]:
@@ -260,66 +253,6 @@ def plan_of(
     return CleaningPlan(work, data.root, tuple(corpora), data.clean, data.usual, sets, form)
 
 
-def claim_work(folder: Path) -> None:
-    """Make the work folder, or check that it is one of this version. Raises DataError."""
-    path = folder / WORK_FILE
-    try:
-        # A partial file is that of a process which makes the folder now, or was killed then.
-        if folder.exists() and any(path.suffix != ".partial" for path in folder.iterdir()):
-            if (version := read_json(path)["format"]) != FORMAT:
-                raise DataError(
-                    f"{folder}: is the work folder of another version of mt (format {version}, "
-                    f"{FORMAT} is required). Remove it, or name another with --work."
-                )
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"format": FORMAT}) + "\n")
-    except (ValueError, KeyError, TypeError, FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"{folder}: is no work folder of a cleaning, because it has no {WORK_FILE}, and is not "
-            "empty. Name another folder with --work."
-        ) from None
-
-
-class DamagedResultError(DataError):
-    """A result of a stage could not be read, and is removed, so that it is made again."""
-
-
-def read_result(path: Path) -> Any:
-    """A JSON file or arrays that a stage wrote. Raises DamagedResultError."""
-    with _damage_removed(path):
-        match path.suffix:
-            case ".json":
-                return dict(read_json(path))
-            case ".npz":
-                with path.open("rb") as file, np.load(file) as arrays:
-                    return dict(arrays)
-            case _:
-                return np.load(path, mmap_mode="r")
-
-
-def read_texts(path: Path, n_pairs: int) -> list[tuple[str, str]]:
-    """Pairs that a stage wrote, a source and its target in turn. Raises DamagedResultError."""
-    with _damage_removed(path):
-        lines = path.read_bytes().decode("utf-8").split("\n") if n_pairs else []
-        if len(lines) != 2 * n_pairs:
-            raise ValueError(f"{len(lines):,} lines, {2 * n_pairs:,} are required")
-        return list(zip(lines[::2], lines[1::2], strict=True))
-
-
-@contextmanager
-def _damage_removed(path: Path) -> Iterator[None]:
-    """Remove the result that `path` belongs to if it cannot be read in here."""
-    try:
-        yield
-    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error, FileNotFoundError) as error:
-        shutil.rmtree(path.parent, ignore_errors=True)
-        raise DamagedResultError(
-            f"{path}: was damaged ({error}), perhaps when the machine stopped, and is removed. The "
-            "same command makes it again."
-        ) from None
-
-
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     source = corpus.source
     require_one_format(source, root, corpus.name)
@@ -336,10 +269,16 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
         yield Part(number, source, str(under(root, source.path)), False)
 
 
-def _state(source: Source, root: Path) -> list[Any]:
-    """The keys of a source, and its files with size and time: another state is another text."""
-    states = [_file_state(path) for path in local_files(source, root)]
-    return [source.model_dump(mode="json"), states]
+def _described(corpus: Corpus) -> list[Any]:
+    return [
+        corpus.name,
+        corpus.direction,
+        corpus.source.model_dump(mode="json", exclude={"weight"}),
+    ]
+
+
+def _digest(*content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _file_state(path: Path) -> list[Any]:

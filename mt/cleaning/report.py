@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+import numpy as np
 
 from mt.cleaning.leaks import Found, LeakCount
-from mt.cleaning.plan import CleaningPlan, read_result
+from mt.cleaning.plan import CleaningPlan
 from mt.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
 from mt.data.tokens.duplicates import expected_false_drops
 from mt.evaluation.table import aligned
+from mt.files import read_json
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,6 @@ class CleaningReport:
         """JSON of the same fields."""
         return json.dumps(asdict(self), ensure_ascii=False, indent=1)
 
-    @classmethod
-    def from_json(cls, text: str) -> CleaningReport:
-        """Return the report that `to_json` wrote. Raises ValueError."""
-        try:
-            return TypeAdapter(cls).validate_json(text)
-        except ValidationError as error:
-            raise ValueError(f"{error.error_count()} values are missing or wrong") from None
-
 
 def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     """The report of a cleaning whose stages are done; `notes` say what was not checked."""
@@ -115,14 +108,14 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     short: list[Counter[str]] = [Counter() for _ in corpora]
     examples: dict[str, list[list[Any]]] = {reason: [[], []] for reason in (*REASONS, NEAR_LEAK)}
     for shard in plan.shards:
-        counts = read_result(plan.kept / shard.name / "counts.json")
+        counts = read_json(plan.kept / shard.name / "counts.json")
         pairs[shard.corpus].update(counts["pairs"])
         short[shard.corpus].update(counts["short"])
         for reason, both in examples.items():
             for examples_of, drawn in zip(both, counts["examples"][reason], strict=True):
                 examples_of += drawn
         if index is not None:
-            scored = read_result(plan.scores / shard.name / "scores.npz")
+            scored = np.load(plan.scored / shard.name / "scores.npz")
             leaking += Found(scored["src"], scored["tgt"], scored["pairs"])
     funnels = [
         CorpusFunnel(

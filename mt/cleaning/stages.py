@@ -1,25 +1,25 @@
-"""The stages of a cleaning, each a function of (plan, rank, world) that many processes can run.
+"""The stages of a cleaning: score the pairs of each shard; then drop duplicates, and write.
 
-Rank r of w works on every w-th part, shard or bucket. Each result is a folder that is renamed into
-place once complete, and one that is there is not made again: a killed rank is run again, with any
-rank and world, and the bytes are the same. A stage needs all results of the one before.
+Each result is an artefact, so a killed cleaning continues, and the bytes are the same however many
+processes work. A stage needs all results of the one before.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
-from mt.artefacts import whole_folder
+from mt.artefacts import is_made, make
 from mt.cleaning.leaks import PAIR, Found
-from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, read_result, read_texts
+from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard
 from mt.cleaning.rejected import (
     DUPLICATE,
     LEAK,
@@ -34,6 +34,7 @@ from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, p
 from mt.files import save_array
 
 Pairs: TypeAlias = list[tuple[str, str]]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 Duplicates: TypeAlias = Literal["exact", "normalised"] | None
 
 # Pairs that are scored at a time.
@@ -42,63 +43,68 @@ PAIRS_AT_A_TIME = 10_000
 SHORT_CHARACTERS = 25
 
 
-@dataclass(frozen=True)
-class CleaningStage:
-    """A stage: the folders of all its results, and how the one with a number is made."""
+class CleaningStage(NamedTuple):
+    """A stage: its tasks, of which many processes can take a part, and how one is done."""
 
-    results: Callable[[CleaningPlan], list[Path]]
-    make: Callable[[CleaningPlan, int, Path], None]
-
-    def __call__(self, plan: CleaningPlan, rank: int, world: int) -> None:
-        """Make the results of a rank that are missing."""
-        results = self.results(plan)
-        for number in range(rank, len(results), world):
-            if not results[number].is_dir():
-                with whole_folder(results[number], "stays") as folder:
-                    self.make(plan, number, folder)
+    # The tasks that are left, each with a number that it always has, and its arguments.
+    tasks: Callable[[CleaningPlan], Iterator[tuple[int, tuple[Any, ...]]]]
+    run: Callable[..., None]
+    n_tasks: Callable[[CleaningPlan], int | None]  # of all; None: not known before
 
 
-def read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
-    """Copy the pairs of a part into shards. Raises DataError for a text that is damaged."""
-    records: FileRecords = {}
-    damage = Damage()
-    pairs = plan.pairs_of(plan.parts[number], damage, records)
-    counts: list[int] = []
-    for text, count in _shard_texts(pairs, plan.pairs_per_shard):
-        (folder / f"{len(counts):05}").write_bytes(text)
-        counts.append(count)
-    index = {"pairs": counts, "records": records, "damage": damage.messages()}
-    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+# --- scoring ----------------------------------------------------------------------------------
 
 
-def _shard_texts(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[bytes, int]]:
-    """The text of each shard, a source and its target in turn; its pairs, `limit` at most."""
-    lines: list[str] = []
-    size = 0
-    for src, tgt in pairs:
-        lines += (src, tgt)
-        size += len(src) + len(tgt)
-        if len(lines) >= 2 * limit or size >= BYTES_PER_SHARD:
-            yield "\n".join(lines).encode(), len(lines) // 2
-            lines, size = [], 0
-    if lines:
-        yield "\n".join(lines).encode(), len(lines) // 2
+def unscored_shards(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Shard, Pairs]]]:
+    """The shards of all parts that are not scored, read in turn; then the index of each part.
 
-
-def shard_pairs(plan: CleaningPlan, shard: Shard) -> Pairs:
-    """The pairs of a shard as they were read."""
-    return read_texts(plan.texts / f"{shard.part:05}" / f"{shard.number:05}", shard.pairs)
-
-
-def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
-    """Repair and score the pairs of a shard, make their keys, and look for leaks.
-
-    Writes `_columns`, with the keys ordered by bucket so that a bucket is one piece, and repairs.
+    Raises DataError for a text that is damaged.
     """
-    shard = plan.shards[number]
+    total = 0
+    for number, part in enumerate(plan.parts):
+        if plan.is_scored(number):
+            total += len(plan.index(number)["pairs"])
+            continue
+        records: FileRecords = {}
+        damage = Damage()
+        counts: list[int] = []
+        for pairs in _shards(plan.pairs_of(part, damage, records), plan.pairs_per_shard):
+            yield total, (Shard(number, len(counts), sum(counts), len(pairs), part.corpus), pairs)
+            counts.append(len(pairs))
+            total += 1
+        index = {"pairs": counts, "records": records, "damage": damage.messages()}
+        text = json.dumps(index)
+
+        def write(folder: Path, text: str = text) -> None:
+            (folder / "index.json").write_text(text, encoding="utf-8")
+
+        make(plan.scored / f"{number:05}", plan.scoring_key, write)
+
+
+def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[Pairs]:
+    """The pairs of each shard, `limit` at most."""
+    shard: Pairs = []
+    size = 0
+    for pair in pairs:
+        shard.append(pair)
+        size += len(pair[0]) + len(pair[1])
+        if len(shard) >= limit or size >= BYTES_PER_SHARD:
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
+
+
+def score_shard(plan: CleaningPlan, shard: Shard, pairs: Pairs) -> None:
+    """Repair and score the pairs of a shard, make their keys, and look for leaks."""
+    build = partial(_score, plan, shard, pairs)
+    make(plan.scored / shard.name, plan.scoring_key, build)
+
+
+def _score(plan: CleaningPlan, shard: Shard, pairs: Pairs, folder: Path) -> None:
+    """Write `_columns`, the pairs and what was repaired, and the keys in the sources' order."""
     scorer = plan.scorers[shard.corpus]
     fix = scorer.fix
-    pairs = shard_pairs(plan, shard)
     parts = []
     leaking = Found()
     repaired: dict[int, tuple[str, str]] = {}
@@ -114,13 +120,11 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     rows = np.array(list(repaired), np.int64)
     every |= {"repaired": rows, **vars(leaking)}
     np.savez(folder / "scores.npz", allow_pickle=False, **every)
-    lines = "\n".join([text for pair in repaired.values() for text in pair])
-    (folder / "repaired.txt").write_bytes(lines.encode())
-    bucket = (keys[:, 0] >> np.uint64(32)) * np.uint64(plan.buckets) >> np.uint64(32)
-    order = np.argsort(bucket, kind="stable")
+    for name, texts in (("pairs.txt", pairs), ("repaired.txt", repaired.values())):
+        (folder / name).write_bytes("\n".join(chain.from_iterable(texts)).encode())
+    order = np.argsort(keys[:, 0], kind="stable")
     save_array(folder / "keys.npy", keys[order])
     save_array(folder / "order.npy", order.astype(np.uint32))
-    save_array(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(plan.buckets + 1)))
 
 
 def _columns(
@@ -140,16 +144,14 @@ def _columns(
         "near": np.zeros(n, np.float32),
     }
     leaking = Found()
-    leaks = plan.evaluation_index
-    if leaks is not None or plan.finds_duplicates:
-        src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
-        sides = hashes(src), hashes(tgt)
-        keys = keys_of(pairs, src, tgt, plan.clean.duplicates)
-        columns["keys"] = np.column_stack([sides[0], keys])
-        if leaks is not None:
-            columns["flags"] = leaks.flags(*sides)
-            columns["near"] = leaks.near(src, tgt)
-            leaking = leaks.found(*sides, columns["flags"])
+    src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
+    sides = hashes(src), hashes(tgt)
+    keys = keys_of(pairs, src, tgt, plan.clean.duplicates)
+    columns["keys"] = np.column_stack([sides[0], keys])
+    if (leaks := plan.evaluation_index) is not None:
+        columns["flags"] = leaks.flags(*sides)
+        columns["near"] = leaks.near(src, tgt)
+        leaking = leaks.found(*sides, columns["flags"])
     return columns, leaking
 
 
@@ -168,13 +170,16 @@ def keys_of(
             assert_never(duplicates)
 
 
-def decide_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
-    """Decide by scores and leaks which pairs of a shard go: the number of a reason, or -1."""
-    result = read_result(plan.scores / plan.shards[number].name / "scores.npz")
+# --- deciding and writing ---------------------------------------------------------------------
+
+
+def decide_shard(plan: CleaningPlan, shard: Shard) -> npt.NDArray[np.int8]:
+    """(n,) By scores and leaks, the number of the reason for which a pair goes, or -1."""
+    result = np.load(plan.scored / shard.name / "scores.npz")
     decisions = decide(result["scores"], plan.clean)
     is_leak = leaks_go(result["flags"], plan.clean.leaks)
     decisions[(decisions < 0) & is_leak] = LEAK
-    save_array(folder / "decisions.npy", decisions)
+    return decisions
 
 
 def leaks_go(
@@ -192,38 +197,57 @@ def leaks_go(
             assert_never(leaks)
 
 
-def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
-    """Find the pairs of a bucket that equal another one, or whose source has too many targets.
+def find_duplicates(plan: CleaningPlan) -> None:
+    """Find the pairs that equal another one, or whose source has too many targets."""
+    make(plan.dropped, plan.writing_key, partial(_find_duplicates, plan))
 
-    Writes rows of pair and reason, ordered by shard, and where those of each shard start. Of equal
-    pairs, and of those with one source, the first ones stay: those of the corpus with the highest
-    weight, else of the first. Pairs that a rule rejects do not count. Pairs in other languages have
-    other keys, and are not compared.
-    """
+
+def _find_duplicates(plan: CleaningPlan, folder: Path) -> None:
+    """Write rows of pair and reason, ordered by shard, and where those of each shard start."""
     shards = plan.shards
+    found = [np.zeros((0, 3), np.uint32)]
+    if plan.clean.duplicates is not None or plan.clean.max_targets is not None:
+        stays = [decide_shard(plan, shard) < 0 for shard in shards]
+        n_buckets = -(-sum(shard.pairs for shard in shards) // plan.pairs_per_bucket)
+        edges = np.array([n * 2**64 // n_buckets for n in range(1, n_buckets)], np.uint64)
+        keys = [np.load(plan.scored / s.name / "keys.npy", mmap_mode="r") for s in shards]
+        cuts = [[0, *np.searchsorted(own[:, 0], edges).tolist(), len(own)] for own in keys]
+        for bucket in range(n_buckets):
+            slices = [slice(*own[bucket : bucket + 2]) for own in cuts]
+            found.append(_duplicates(plan, keys, slices, stays))
+    dropped = np.concatenate(found)
+    dropped = dropped[np.lexsort((dropped[:, 1], dropped[:, 0]))]
+    save_array(folder / "starts.npy", np.searchsorted(dropped[:, 0], np.arange(len(shards) + 1)))
+    save_array(folder / "dropped.npy", dropped[:, 1:])
+
+
+def _duplicates(
+    plan: CleaningPlan, keys: Sequence[Hashes], slices: Sequence[slice], stays: Sequence[Flags]
+) -> npt.NDArray[np.uint32]:
+    """(n, 3) Shard, pair and reason of those that go, of a slice of the keys of each shard.
+
+    Of equal pairs, and of those with one source, the first ones stay: those of the corpus with the
+    highest weight, else of the first. Pairs that a rule rejects do not count. Pairs in other
+    languages have other keys, and are not compared.
+    """
     weights = [corpus.weight for corpus in plan.corpora]
-    by_priority = sorted(range(len(shards)), key=lambda number: -weights[shards[number].corpus])
-    keys, places = [np.zeros((0, 3), np.uint64)], [np.zeros((0, 2), np.uint32)]
-    for number in by_priority:
-        scored = plan.scores / shards[number].name
-        start, end = read_result(scored / "starts.npy")[bucket : bucket + 2]
-        rows = read_result(scored / "order.npy")[start:end]
-        own_keys = read_result(scored / "keys.npy")[start:end]
-        is_kept = read_result(plan.decisions / shards[number].name / "decisions.npy")[rows] < 0
-        keys.append(own_keys[is_kept])
+    by_weight = sorted(range(len(keys)), key=lambda n: -weights[plan.shards[n].corpus])
+    own_keys, places = [np.zeros((0, 3), np.uint64)], [np.zeros((0, 2), np.uint32)]
+    for number in by_weight:
+        order = np.load(plan.scored / plan.shards[number].name / "order.npy", mmap_mode="r")
+        rows = np.array(order[slices[number]])
+        is_kept = stays[number][rows]
+        own_keys.append(keys[number][slices[number]][is_kept])
         own_places = np.column_stack([np.full(len(rows), number, np.uint32), rows])
         places.append(own_places[is_kept])
-    key, place = np.concatenate(keys), np.concatenate(places)
+    key, place = np.concatenate(own_keys), np.concatenate(places)
     reasons = np.full(len(key), -1, np.int64)
     if plan.clean.duplicates is not None:
         reasons[repeated(key[:, 1:])] = DUPLICATE
     if plan.clean.max_targets is not None:
         left = np.flatnonzero(reasons < 0)
         reasons[left[_number_in_group(key[left, 0]) >= plan.clean.max_targets]] = MANY_TARGETS
-    dropped = np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
-    dropped = dropped[np.lexsort((dropped[:, 1], dropped[:, 0]))]
-    save_array(folder / "starts.npy", np.searchsorted(dropped[:, 0], np.arange(len(shards) + 1)))
-    save_array(folder / "dropped.npy", dropped[:, 1:])
+    return np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
 
 
 def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
@@ -237,21 +261,26 @@ def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
+def write_shard(plan: CleaningPlan, number: int) -> None:
     """Write the pairs of a shard that stay, those that go, and the counts of both."""
+    build = partial(_write, plan, number)
+    make(plan.kept / plan.shards[number].name, plan.writing_key, build)
+
+
+def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     shard, form = plan.shards[number], plan.form
-    scored = plan.scores / shard.name
-    pairs = shard_pairs(plan, shard)
+    scored = plan.scored / shard.name
+    pairs = _read_pairs(scored / "pairs.txt")
     decisions = all_decisions(plan, number)
     columns = ("scores", "is_short", "flags", "near", "repaired")
-    arrays = read_result(scored / "scores.npz")
+    arrays = np.load(scored / "scores.npz")
     values = {name: arrays[name] for name in columns}
     findings = ShardFindings(plan, shard, pairs, decisions, **values)
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
     rows = values["repaired"].tolist()
-    for row, pair in zip(rows, read_texts(scored / "repaired.txt", len(rows)), strict=True):
+    for row, pair in zip(rows, _read_pairs(scored / "repaired.txt"), strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     if form.is_table:
@@ -262,30 +291,35 @@ def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
         write_packed(folder / name, "".join([pair[side] + "\n" for pair in kept]), form.packing)
 
 
+def _read_pairs(path: Path) -> Pairs:
+    """Pairs that scoring wrote, a source and its target in turn."""
+    content = path.read_bytes()
+    lines = content.decode("utf-8").split("\n") if content else []
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
 def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:
     """(n,) The reason of each pair of a shard, duplicates included; -1: it stays."""
-    folder = plan.decisions / plan.shards[number].name
-    decisions: npt.NDArray[np.int8] = np.array(read_result(folder / "decisions.npy"))
-    for folder in STAGES["finding duplicates"].results(plan):
-        start, end = read_result(folder / "starts.npy")[number : number + 2]
-        dropped = read_result(folder / "dropped.npy")[start:end]
-        decisions[dropped[:, 0]] = dropped[:, 1]
+    decisions = decide_shard(plan, plan.shards[number])
+    start, end = np.load(plan.dropped / "starts.npy")[number : number + 2]
+    dropped = np.load(plan.dropped / "dropped.npy", mmap_mode="r")[start:end]
+    decisions[dropped[:, 0]] = dropped[:, 1]
     return decisions
 
 
-def _of_shards(folder: str) -> Callable[[CleaningPlan], list[Path]]:
-    return lambda plan: [getattr(plan, folder) / shard.name for shard in plan.shards]
+def _undone(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    if not is_made(plan.dropped, plan.writing_key):
+        yield 0, ()
+
+
+def _unwritten(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    for number, shard in enumerate(plan.shards):
+        if not is_made(plan.kept / shard.name, plan.writing_key):
+            yield number, (number,)
 
 
 STAGES = {
-    "reading": CleaningStage(
-        lambda plan: [plan.texts / f"{number:05}" for number in range(len(plan.parts))], read_part
-    ),
-    "scoring": CleaningStage(_of_shards("scores"), score_shard),
-    "deciding": CleaningStage(_of_shards("decisions"), decide_shard),
-    "finding duplicates": CleaningStage(
-        lambda plan: [plan.decisions / f"bucket-{n:03}" for n in range(plan.buckets)],
-        find_duplicates,
-    ),
-    "writing": CleaningStage(_of_shards("kept"), apply),
+    "scoring": CleaningStage(unscored_shards, score_shard, lambda _: None),
+    "finding duplicates": CleaningStage(_undone, find_duplicates, lambda _: 1),
+    "writing": CleaningStage(_unwritten, write_shard, lambda plan: len(plan.shards)),
 }

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mt.training.runlog import RunLog
 
 REPORT = "report.json"
-# Tasks of a stage from which on it is logged that the stage begins: of a million pairs.
-LOGGED_TASKS = 4
 
 
 def clean_training_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:
@@ -51,12 +49,11 @@ def _clean(data: DataPlan, log: RunLog) -> None:
     folder = log.run_dir / CLEANED
     plan = plan_of(data, folder.with_name("cleaning"))
 
-    def progress(stage: str, done: int, total: int) -> None:
-        if not done and total > LOGGED_TASKS:
+    def progress(stage: str, done: int, _: int | None) -> None:
+        if not done:
             log.say(f"data.train: cleaning, {stage}")
 
     def build(partial: Path) -> None:
-        log.say("data.train: cleaning")
         outputs = [
             CleanedFiles([n], [partial / f"{n}.src", partial / f"{n}.tgt"])
             for n in range(len(data.corpora))
@@ -77,4 +74,4 @@ def _clean(data: DataPlan, log: RunLog) -> None:
             if leak.sources or leak.targets:
                 log.say(f"{name}: {leak.summary()}")
 
-    make(folder, plan.kept.name, build)
+    make(folder, plan.writing_key, build)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import QuickConfig, log_of
 from messages import raises_saying, says
+from pydantic import TypeAdapter
 
 from mt.api import cleaner
 from mt.cleaning import executors
@@ -52,7 +53,9 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     run = tmp_path / "run"
     assert train(dirty, run).exit_code == 0
     log = log_of(run)
-    report = CleaningReport.from_json((run / STORE / "cleaned" / "report.json").read_text())
+    report = TypeAdapter(CleaningReport).validate_json(
+        (run / STORE / "cleaned" / "report.json").read_text()
+    )
     kept = report.kept
     assert says(
         log, "data.train[0]", f"{kept} of 304 pairs kept, ", " of them repaired; rejected: "

@@ -150,7 +150,7 @@ class State:
         store = SimpleNamespace(fingerprint=self.store)
         prepared: Any = SimpleNamespace(config=self.config, data=data, store=store, plans=plans)
         self.plan = Prepared.plan_fingerprint.fget(prepared)  # type: ignore[attr-defined]
-        self.text = "" if data.clean is None else plan_of(data, root / "work").kept.name
+        self.text = "" if data.clean is None else plan_of(data, root / "work").writing_key
 
 
 def before_of(flows: Any, tokenizer: Tokenizer) -> Any:

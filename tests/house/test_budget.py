@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 36_800,
+    "all of mt": 36_780,
     "core": 23_802,
-    "tests": 35_254,
+    "tests": 35_217,
     "pages": 134_500,
     "api and single files": 1_111,
     "data": 6_119,
     "training": 3_901,
     "translate": 3_407,
-    "cleaning": 2_633,
+    "cleaning": 2_613,
     "inspect": 2_609,
     "search": 2_546,
     "config": 2_419,
