@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,11 +25,9 @@ from mt.data.reading.corpus_record import (
     read_record,
 )
 from mt.errors import ConfigError
-from mt.runs.manifest import read_manifest
 from mt.runs.model_folder import read_meta, run_dir_of
 
 HISTORY = "history"  # the key of `meta.json` and `manifest.json`
-Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Start(BaseModel, extra="ignore"):
@@ -75,73 +73,22 @@ def model_name(folder: Path) -> str:
 
 
 def history_of(folder: Path, meta: Mapping[str, Any]) -> list[Start]:
-    """The starts that a model folder with this `meta.json` is the result of."""
-    run_dir = run_dir_of(folder)
+    """The starts that a model folder with this `meta.json` is the result of.
+
+    Where there are none, as in early models of 0.3.0, or they are damaged, that is one of them.
+    """
     name, step = model_name(folder), meta.get("step")
-    step = step if isinstance(step, int) else 0
-    if meta.get(HISTORY):
-        return _starts(meta[HISTORY], name)
-    starts: list[Start] = []
-    with suppress(OSError, ValueError):
-        if run_dir is not None:
-            starts = recorded_history(read_manifest(run_dir), name, step)
-    if step:  # later starts have added to the manifest
-        starts = [
-            start.model_copy(update={"to_update": min(start.to_update, step)})
-            if start.model == name
-            else start
-            for start in starts
-            if start.model != name or start.from_update < step
-        ]
-    return starts or [_unrecorded(name, step)]
-
-
-def recorded_history(manifest: Mapping[str, Any], name: str, step: int = 0) -> list[Start]:
-    """The history in the manifest of a run; that of mt 0.3.0 has one start, up to `step`."""
-    if HISTORY in manifest:
-        return _starts(manifest[HISTORY], name)
-    start = _unrecorded(name, step)
-    if "corpora" not in manifest:
-        return [start]
-    corpora = _valid(TrainedCorpus, manifest["corpora"])
-    # Files that were changed or cleaned have another SHA-256 than the corpus.
-    known = {name for corpus in corpora for name in (*corpus.changed, *corpus.cleaned)}
-    known |= {file.sha256 for corpus in corpora for file in corpus.files.values()}
-    data = manifest.get("data")
-    files = data.items() if isinstance(data, dict) else ()
-    digests = {path: file.get("sha256") if isinstance(file, dict) else "" for path, file in files}
-    used = [(Path(path).name, digest) for path, digest in digests.items()]
-    if rest := dict.fromkeys(name for name, digest in used if known.isdisjoint((name, digest))):
-        reason = "no corpus.yaml beside it, or validation text"
-        corpora.append(TrainedCorpus.of_unknown_origin(", ".join(rest), reason))
-    start.began_from = "new weights"
-    if isinstance(base := manifest.get("init_from"), dict):
-        start.began_from = model_name(Path(str(base.get("folder"))))
-        corpora += _unrecorded(start.began_from).corpora
-    start.corpora = corpora
-    return [start]
-
-
-def _starts(entries: Any, name: str) -> list[Start]:
-    """The starts in a list; where one is damaged, all that it says is unknown."""
-    starts = _valid(Start, entries)
-    is_whole = isinstance(entries, list) and len(starts) == len(entries)
-    return starts if is_whole else [*starts, _unrecorded(name)]
+    try:
+        starts = [Start.model_validate(entry) for entry in meta.get(HISTORY) or ()]
+    except (ValidationError, TypeError):
+        starts = []
+    return starts or [_unrecorded(name, step if isinstance(step, int) else 0)]
 
 
 def _unrecorded(name: str, step: int = 0) -> Start:
     """The training of a model of which nothing is known."""
     unknown = TrainedCorpus.of_unknown_origin(f"training data of {name}", "not recorded")
     return Start(model=name, began_from="not recorded", to_update=step, corpora=[unknown])
-
-
-def _valid(kind: type[Kind], entries: Any) -> list[Kind]:
-    """The entries of a list that are of a kind; damaged ones are left out."""
-    values = []
-    for entry in entries if isinstance(entries, list) else ():
-        with suppress(ValidationError):
-            values.append(kind.model_validate(entry))
-    return values
 
 
 def continued(earlier: Iterable[Start], start: Start, step: int) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -21,7 +20,6 @@ from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import average_models, average_run, load_model
 from mt.runs.manifest import read_manifest
-from mt.runs.model_folder import read_meta
 from mt.runs.origin import (
     Start,
     continued,
@@ -29,7 +27,6 @@ from mt.runs.origin import (
     corpora_of_text,
     history_of,
     merged,
-    recorded_history,
 )
 from mt.training.launch import train
 from mt.training.trainer import Trainer
@@ -70,6 +67,11 @@ def trained(quick_config: QuickConfig, tmp_path: Path) -> Trained:
     return run
 
 
+def recorded(run: Path) -> list[Start]:
+    """The history in the manifest of a run."""
+    return [Start.model_validate(entry) for entry in read_manifest(run)["history"]]
+
+
 def licences_of(model: Path) -> list[tuple[str, str]]:
     """Name and licence of each corpus on the card of a model, each with its citation."""
     card = model_card(load_model(model), "Use it.")
@@ -91,7 +93,7 @@ def test_each_start_that_did_updates_is_in_the_history(
     trained("run", corpus("Unused", "GPL"), max_steps=4)
     assert "no update is left to do, so nothing is trained on this data" in log_of(run)
     assert (run / "manifest.json").read_bytes() == claimed
-    history = recorded_history(read_manifest(run), "run")
+    history = recorded(run)
     assert [
         (start.model, start.began_from, start.updates, [each.name for each in start.corpora])
         for start in history
@@ -109,27 +111,14 @@ def test_each_start_that_did_updates_is_in_the_history(
     first = run / "checkpoints" / "step-00000002"
     assert licences_of(first) == [("Closed", "CC-BY-NC-4.0")]
     assert "Free" not in model_card(load_model(first), "Use it.")
-    # Of mt 0.3.0, the run is one start, and a later one is added to it.
-    for path in (run / "manifest.json", *run.glob("checkpoints/step-*/meta.json")):
-        values = json.loads(path.read_text())
-        del values["history"]
-        path.write_text(json.dumps(values))
-    trained("run", closed, max_steps=7)
-    assert ("Closed", "CC-BY-NC-4.0") in licences_of(run)
-    assert [start.updates for start in recorded_history(read_manifest(run), "run")] == [
-        "1–4",
-        "5–7",
-    ]
-    older = run / "checkpoints" / "step-00000004"
-    assert [start.updates for start in history_of(older, read_meta(older, []))] == ["1–4"]
-    assert [start.updates for start in history_of(older, {"step": 3, "history": []})] == ["1–3"]
-    # Damaged, or of no run: nothing is claimed.
-    assert [start.updates for start in history_of(older, {"step": "four"})] == ["1–4", "5–7"]
-    assert [start.began_from for start in history_of(run, {"step": "four"})] == ["not recorded"]
     # A start on the same data goes on with the row of the one before.
-    trained("run", closed, max_steps=8)
-    history = recorded_history(read_manifest(run), "run")
-    assert [start.updates for start in history] == ["1–4", "5–8"]
+    for steps in (7, 8):
+        trained("run", closed, max_steps=steps)
+    assert [start.updates for start in recorded(run)] == ["1–2", "3–4", "5–8"]
+    # A model without a history claims none.
+    older = run / "checkpoints" / "step-00000004"
+    (start,) = history_of(older, {"step": 4})
+    assert (start.updates, start.began_from) == ("1–4", "not recorded")
 
 
 def test_exported_files_of_one_name_stay_apart() -> None:
@@ -168,7 +157,7 @@ def test_models_that_began_from_others_keep_their_corpora(
     unknown = ("own.src, own.tgt", "unknown: no corpus.yaml beside it")
     behind = [("Closed", "CC-BY-NC-4.0"), unknown]
     assert licences_of(tuned) == behind
-    history = recorded_history(read_manifest(tuned), "")
+    history = recorded(tuned)
     assert [start.began_from for start in history] == ["new weights", "base"]
     # The average of two models began from neither alone, and the card names both.
     average_models([tuned, base], [0.25, 0.75], tmp_path / "mixed")
@@ -177,7 +166,7 @@ def test_models_that_began_from_others_keep_their_corpora(
     assert "of update" not in card
     assert str(tmp_path) not in card
     again = trained("again", plain, max_steps=1, init_from=str(tmp_path / "mixed"))
-    assert recorded_history(read_manifest(again), "")[-1].began_from == "mixed"
+    assert recorded(again)[-1].began_from == "mixed"
     average_run(tuned, 1, tmp_path / "mean")
     assert licences_of(tmp_path / "mean") == behind
     if find_spec("transformers"):
