@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, ModelConfig
-from mt.data.tokens.sentencepiece_model import model_info
+from mt.data.tokens.sentencepiece_model import model_proto
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import CheckpointError, ConfigError
 from mt.files import require_new, sha256_of
@@ -171,6 +171,7 @@ def model_config(
     decode = {"beam_size": settings["num_beams"], "length_penalty": settings["length_penalty"]}
     max_tokens = max(1, min(MAX_TOKENS, settings["max_position_embeddings"] - 2))
     source, target, output = filter(torch.is_tensor, embeddings(tensors, settings).values())
+    spec = model_proto(segmenter.models[0]).trainer_spec
     mapping = {
         "data": {
             "max_tokens": max_tokens,
@@ -178,7 +179,7 @@ def model_config(
         },
         "tokenizer": {
             "vocab_size": max(segmenter.src.size, segmenter.tgt.size),
-            "type": "bpe" if model_info(segmenter.models[0]).algorithm == "bpe" else "unigram",
+            "type": "bpe" if spec.model_type == spec.BPE else "unigram",
             "joint": segmenter.joint,
             "byte_fallback": b"<0x00>" in segmenter.models[0],
         },

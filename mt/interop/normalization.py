@@ -16,16 +16,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from mt.data.tokens.sentencepiece_model import (
-    NORMALIZER_SPEC,
-    PRECOMPILED_CHARSMAP,
-    fields,
-    model_info,
-)
+from mt.data.tokens.sentencepiece_model import model_proto
 
-REMOVE_EXTRA_WHITESPACES = 4  # the number of a field of NormalizerSpec
 HANGUL = ("\uac00", "\ud7a3")  # the first and the last syllable; their decomposition is computed
 
 
@@ -34,12 +27,11 @@ def with_normalization(model: bytes) -> bytes:
 
     A model with a map of its own is returned as it is.
     """
-    if model_info(model).has_normalization:
-        return model
-    spec = _field(PRECOMPILED_CHARSMAP, _charsmap())
-    spec += _field(REMOVE_EXTRA_WHITESPACES, True)
-    # A message that comes twice is merged field by field (protobuf), so the rest of it stays.
-    return model + _field(NORMALIZER_SPEC, spec)
+    proto = model_proto(model)
+    if not proto.normalizer_spec.precompiled_charsmap:
+        proto.normalizer_spec.precompiled_charsmap = _charsmap()
+        proto.normalizer_spec.remove_extra_whitespaces = True
+    return bytes(proto.SerializeToString())
 
 
 def normalization_rules() -> dict[str, str]:
@@ -113,21 +105,4 @@ def _charsmap() -> bytes:
             normalization_rule_tsv=str(path),
             minloglevel=2,
         )
-    compiled: Any = model.getvalue()
-    for field in (NORMALIZER_SPEC, PRECOMPILED_CHARSMAP):
-        compiled = dict(fields(compiled))[field]
-    return bytes(compiled)
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    """The bytes of a field, as `fields` reads it: an int, or a text or message."""
-    if isinstance(value, bytes):
-        return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
-    return _to_varint(number << 3) + _to_varint(value)
-
-
-def _to_varint(value: int) -> bytes:
-    groups = [value & 0x7F]
-    while value := value >> 7:
-        groups.append(value & 0x7F)
-    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+    return bytes(model_proto(model.getvalue()).normalizer_spec.precompiled_charsmap)

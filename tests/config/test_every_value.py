@@ -31,7 +31,7 @@ from mt.config.schema import (
 )
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
-from mt.data.tokens.sentencepiece_model import model_info
+from mt.data.tokens.sentencepiece_model import model_proto
 from mt.errors import DataError, MtError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.metrics import Score
@@ -117,7 +117,8 @@ def tokenizer_type(value: Any) -> str:
     words = [("eins zwei drei", "one two three")] * 9
     cfg = TokenizerConfig.model_construct(type=value, vocab_size=290)
     tokenizer = tokenizer_of(cfg, words)
-    return model_info(tokenizer.models[0]).algorithm
+    spec = model_proto(tokenizer.models[0]).trainer_spec
+    return str(spec.ModelType.Name(spec.model_type)).lower()
 
 
 def chosen(**values: Any) -> Any:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from mt.data.tokens.sentencepiece_model import model_info
+from mt.data.tokens.sentencepiece_model import user_defined_symbols
 from mt.files import parse_json
 
 # The special pieces by id; data/tokens/tokenizer.py has the ids' names.
@@ -35,7 +35,7 @@ class PieceVocabulary:
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         self.special_ids = [self._ids.get(piece, -1) for piece in SPECIAL_PIECES]
         self._unk = self._model.unk_id()  # in the model
-        self._symbols = set(model_info(model).user_defined_symbols)
+        self._symbols = user_defined_symbols(model)
 
     def piece_size(self) -> int:
         """Pieces of the list."""

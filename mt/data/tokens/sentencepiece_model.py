@@ -1,14 +1,7 @@
-"""SentencePiece model files: what one says of itself, and whether mt can use it.
-
-The file is a protocol buffer, `ModelProto` in `sentencepiece_model.proto` of SentencePiece. The few
-fields that its Python package gives no access to are read here, so that no protobuf is
-needed.
-"""
+"""SentencePiece model files: what one says of itself, and whether mt can use it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +10,21 @@ from mt.errors import DataError
 
 # Of pad, unk, bos and eos.
 SPECIAL_IDS = [0, 1, 2, 3]
-ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-
-# Numbers of fields in the messages ModelProto, SentencePiece, TrainerSpec and NormalizerSpec.
-PIECES = 1
-TRAINER_SPEC = 2
-NORMALIZER_SPEC = 3
-TYPE_OF_PIECE = 3
-MODEL_TYPE = 3
-TREAT_WHITESPACE_AS_SUFFIX = 24
-PRECOMPILED_CHARSMAP = 2
-USER_DEFINED = 4  # a value of SentencePiece.type
 
 
-@dataclass(frozen=True)
-class ModelInfo:
-    """Properties of a SentencePiece model."""
+def model_proto(model: bytes) -> Any:
+    """A model's `ModelProto`, from its bytes, which SentencePiece can load."""
+    # Takes 0.1 s, and only models of the user and of other programs need it.
+    from sentencepiece import sentencepiece_model_pb2
 
-    algorithm: str  # unigram, bpe, word or char
-    user_defined_symbols: tuple[int, ...]  # their ids
-    space_at_word_end: bool  # pieces are "word▁" and not "▁word"
-    has_normalization: bool  # replaces text by a map
+    schema: Any = sentencepiece_model_pb2  # which fills itself when it is imported
+    return schema.ModelProto.FromString(model)
 
 
-def model_info(model: bytes) -> ModelInfo:
-    """Read the properties of a model from its bytes, which SentencePiece can load."""
-    algorithm = 1  # the value of a field that is not written
-    symbols = []
-    space_at_word_end = False
-    has_normalization = False
-    n_pieces = 0
-    for field, value in fields(model):
-        if field == PIECES and isinstance(value, bytes):
-            if dict(fields(value)).get(TYPE_OF_PIECE) == USER_DEFINED:
-                symbols.append(n_pieces)
-            n_pieces += 1
-        elif field == TRAINER_SPEC and isinstance(value, bytes):
-            spec = dict(fields(value))
-            kind = spec.get(MODEL_TYPE, algorithm)
-            algorithm = kind if isinstance(kind, int) else algorithm
-            space_at_word_end = bool(spec.get(TREAT_WHITESPACE_AS_SUFFIX, False))
-        elif field == NORMALIZER_SPEC and isinstance(value, bytes):
-            has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
-    name = ALGORITHMS.get(algorithm, "unknown")
-    return ModelInfo(name, tuple(symbols), space_at_word_end, has_normalization)
+def user_defined_symbols(model: bytes) -> set[int]:
+    """The ids of a model's user-defined symbols."""
+    pieces = model_proto(model).pieces
+    return {number for number, piece in enumerate(pieces) if piece.type == piece.USER_DEFINED}
 
 
 def special_ids(processor: Any) -> list[int]:
@@ -99,60 +63,9 @@ def read_model(path: Path, where: str) -> bytes:
             "that fits with `mt tokenizer train`, or with spm_train and --pad_id=0 --unk_id=1 "
             "--bos_id=2 --eos_id=3."
         )
-    if model_info(model).space_at_word_end:
+    if model_proto(model).trainer_spec.treat_whitespace_as_suffix:
         raise DataError(
             f"{where}: {path}: a space must belong to the word after it, but the model was trained "
             "with treat_whitespace_as_suffix. Train it again without that."
         )
     return model
-
-
-def require_algorithm(model: bytes, required: str, what: str) -> None:
-    """Raise `DataError` unless `tokenizer.type` is what the model is; sampling depends on it."""
-    algorithm = model_info(model).algorithm
-    if algorithm == required:
-        return
-    remedy = "name another model"
-    if algorithm in ("bpe", "unigram"):
-        remedy = f"set tokenizer.type to {algorithm}, or {remedy}"
-    raise DataError(
-        f"{what}: must be a model of tokenizer.type {required}, found {algorithm}; {remedy}"
-    )
-
-
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field: an int, or bytes of a text, message or fixed-width number.
-
-    The encoding is described at https://protobuf.dev/programming-guides/encoding/.
-    """
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
-        kind = tag & 7
-        if kind == 0:
-            value, place = _varint(message, place)
-            yield tag >> 3, value
-            continue
-        if kind == 2:
-            length, place = _varint(message, place)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"not a SentencePiece model: a field of wire type {kind}")
-        yield tag >> 3, message[place : place + length]
-        place += length
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """The integer at `place`, seven bits a byte with the lowest first, and the place after it."""
-    value = 0
-    shift = 0
-    while True:
-        if place >= len(message):
-            raise ValueError("not a SentencePiece model: it is cut off")
-        byte = message[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, place

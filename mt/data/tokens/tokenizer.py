@@ -15,10 +15,9 @@ from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, PieceVocabulary, read_vocabularies
 from mt.data.tokens.sentencepiece_model import (
     SPECIAL_IDS,
-    model_info,
     read_model,
-    require_algorithm,
     special_ids,
+    user_defined_symbols,
 )
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
@@ -126,7 +125,7 @@ class Side:
         if isinstance(self.processor, PieceVocabulary):
             ids = self.processor.symbol_ids()
         else:
-            ids = set(model_info(self._model).user_defined_symbols)
+            ids = user_defined_symbols(self._model)
         return ids | {i for i, piece in enumerate(self.all_pieces()) if LANGUAGE.fullmatch(piece)}
 
 
@@ -289,7 +288,6 @@ def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
             continue
         try:
             models.append(read_model(Path(name).expanduser(), f"tokenizer.{key}"))
-            require_algorithm(models[-1], cfg.type, f"tokenizer.{key}: {name}")
         except DataError as error:
             faults.append(str(error))
     if faults:
