@@ -99,14 +99,14 @@ def test_tokens_of_nothing_get_one_message(mt: Mt, tiny_run: Path) -> None:
 
 
 def test_rates_are_those_of_training() -> None:
-    """tiny.yaml by hand: 0.003 at update 100, half of it half-way from there to 650, 0 at 650."""
+    """tiny.yaml by hand: 0.004 at update 100, half of it half-way from there to 780, 0 at 780."""
     rows = [line.split()[:2] for line in schedule_table({"tiny": load_config("tiny.yaml").config})
             .splitlines()[1:]]  # fmt: skip
     rates = {int(step.replace(",", "")): float(rate) for step, rate in rows}
-    assert rates[50] == 0.0015
-    assert rates[100] == max(rates.values()) == 0.003
-    assert rates[375] == pytest.approx(0.0015, rel=1e-3)
-    assert rates[650] == 0
+    assert rates[50] == 0.002
+    assert rates[100] == max(rates.values()) == 0.004
+    assert rates[440] == pytest.approx(0.002, rel=1e-3)
+    assert rates[780] == 0
 
 
 def test_epochs_are_refused(mt: Mt) -> None:
