@@ -5,6 +5,7 @@ A token store, cleaned text, a model converted for another engine, an export, a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mt.files import read_json, sync_files, sync_folder
 
@@ -127,6 +128,11 @@ def user_cache(kind: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # A relative path is not valid (XDG base directories), and would be another one in each folder.
     return (home if home.is_absolute() else Path.home() / ".cache") / "mt" / kind
+
+
+def content_key(content: Any) -> str:
+    """A key that changes with what an artefact is made of: a value that JSON has."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def key_of(folder: Path) -> str:

@@ -3,9 +3,6 @@
 Commands and options begin with `mt`, also several options of one command; shipped configs end in
 `.yaml`, all others are keys of a config without indices of lists, or `KEY: VALUE`. A key that is
 off is ignored, so that configs and models of an earlier version still load.
-Commands and options begin with `mt`, shipped configs end in `.yaml`, all others are keys of a
-config without indices of lists. A key that is off is ignored, so that configs and models of an
-earlier version still load.
 """
 
 from __future__ import annotations
@@ -15,10 +12,10 @@ import re
 # fmt: off
 REMOVED = {
     "data.stages.shares": "0.4.0: give the stage weights",
-    **dict.fromkeys(
-        (f"data.stages.until.{key}" for key in ("epochs", "stall", "text", "tokens")),
-        "0.4.0: end the stage after updates, or a share",
-    ),
+    "data.stages.until.epochs": "0.4.0: end the stage after updates, or a share",
+    "data.stages.until.stall": "0.4.0: end the stage after updates, or a share",
+    "data.stages.until.tokens": "0.4.0: end the stage after updates, or a share",
+    "data.stages.until.text": "0.4.0, with data.stages.until.epochs",
     "data.train.share": "0.4.0: weigh the text by how many more pairs the others have",
     "data.augment.placeholders": "0.4.0: --protect places texts by the alignment",
     "iwslt14.yaml": "0.3.0: nobody had measured it; take recipe: medium.yaml",

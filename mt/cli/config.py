@@ -47,9 +47,9 @@ def check(config: opt.ConfigName, settings: opt.Settings = None) -> None:
     for line in (*data.unread, *(f"warning: {warning}" for warning in data.warnings)):
         say(line)
     if loaded.config.train.init_from:
-        from mt.training.finetune import resolve_init_from
+        from mt.training.finetune import load_base
 
-        resolve_init_from(loaded.config)
+        load_base(loaded.config)
     print_result(f"{loaded.path}: good")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import MAX_POSITIONS, Config
@@ -39,39 +40,45 @@ TYPICAL_PAIRS = 100_000
 
 
 def sizes_for(n_pairs: int) -> Sizes:
-    """The row of `SIZES` for a number of pairs."""
     return next(sizes for most, sizes in SIZES.items() if n_pairs < most)
 
 
 def has_auto(config: Config) -> bool:
-    """Whether `replace_auto` has anything to replace."""
     return any(config.value(key) == "auto" for key in KEYS)
 
 
 def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
     """The config with `sizes` where it says `auto`, and the text that tells them."""
-    told = []
-    for key, size in zip(KEYS, sizes, strict=True):
-        if config.value(key) == "auto":
-            config = config.with_value(key, size)
-            told.append(f"{key}: auto is {'null' if size is None else f'{size:,.9g}'}")
-    return config, ", ".join(told)
+    auto = {key: size for key, size in zip(KEYS, sizes, strict=True) if config.value(key) == "auto"}
+    return config.with_values(auto), told(auto)
+
+
+def told(values: Mapping[str, Any]) -> str:
+    """What stands for `auto`, by key, as a message says it."""
+    numbers = {key: "null" if size is None else f"{size:,.9g}" for key, size in values.items()}
+    return ", ".join(f"{key}: auto is {number}" for key, number in numbers.items())
+
+
+def keys_left_to(config: Config, base: Config | None) -> list[str]:
+    """The keys whose values are those of the model of `train.init_from`, of this config.
+
+    None: of any config. Sinusoidal positions are no weights, so their number is not one of them.
+    """
+    keys = config.left_to_base
+    is_named = config.train.init_from is None or "max_positions" in config.model.model_fields_set
+    has_learned = base is None or base.model.learned_positions
+    return keys if is_named or not has_learned else [*keys, MAX_POSITIONS]
 
 
 def with_shape_of(config: Config, there: Config) -> Config:
-    """The config with the values of the base's config where `Config.left_to_base` says so.
+    """The config with the values of the base's config where it leaves them to that.
 
     Raises ConfigError if the two cannot be combined.
     """
-    if config.train.init_from is None:
-        return config
-    keys = config.left_to_base
-    if there.model.learned_positions and "max_positions" not in config.model.model_fields_set:
-        keys.append(MAX_POSITIONS)
+    keys = keys_left_to(config, there)
     if not keys:
         return config
-    for key in keys:
-        config = config.with_value(key, there.value(key))
+    shaped = config.with_values({key: there.value(key) for key in keys})
     return config_from_mapping(
-        config.model_dump(mode="json"), f"with train.init_from {config.train.init_from}"
+        shaped.model_dump(mode="json"), f"with train.init_from {config.train.init_from}"
     )

@@ -174,30 +174,18 @@ def _held_out(path: str, entry: TextEntry, train: list[TextEntry]) -> Iterator[F
         )
 
 
-def _names(data: DataConfig) -> Iterator[Fault]:
+def _misplaced(data: DataConfig) -> Iterator[Fault]:
+    """Keys that say how `path` is read, and keys that only training has."""
+    of_path = {"name": "configuration of a data set", "tags": "treatment of inline tags in path"}
+    of_path |= {key: f"{key} of path" for key in ("format", "delimiter", "quoting")}
     for path, source in named_sources(data):
-        meanings = {"name": "configuration of a data set", "format": "format of path"}
-        meanings |= {"delimiter": "delimiter of path", "quoting": "quoting of path"}
-        meanings |= {"tags": "treatment of inline tags in path"}
-        for key, meaning in meanings.items():
-            value = getattr(source, key)
-            if value != type(source).model_fields[key].default and not source.path:
-                yield Fault(
-                    [f"{path}.{key}", f"{path}.path"],
-                    f"is the {meaning}, found {shown(value)} without path; add path",
-                )
-
-
-def _of_training(data: DataConfig) -> Iterator[Fault]:
-    """Keys that only training has."""
-    for path, source in named_sources(data):
-        for key in ("tag", "reverse", "weight"):
-            value = getattr(source, key)
-            is_set = value != type(source).model_fields[key].default
-            if is_set and not path.startswith("data.train"):
-                yield Fault(
-                    [f"{path}.{key}"], f"is for data.train, found {shown(value)}; remove it"
-                )
+        for key, value in source.model_dump(exclude_defaults=True).items():
+            place = f"{path}.{key}"
+            if key in of_path and not source.path:
+                text = f"is the {of_path[key]}, found {shown(value)} without path; add path"
+                yield Fault([place, f"{path}.path"], text)
+            elif key in ("tag", "reverse", "weight") and not path.startswith("data.train"):
+                yield Fault([place], f"is for data.train, found {shown(value)}; remove it")
 
 
 def _languages(data: DataConfig) -> Iterator[Fault]:
@@ -373,7 +361,7 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
 
 
 _CHECKS: tuple[Callable[..., Iterator[Fault]], ...] = (
-    _heads, _positions, _longest_pair, _cases, _names, _of_training, _stages, _languages, _tags,
+    _heads, _positions, _longest_pair, _cases, _misplaced, _stages, _languages, _tags,
     _sides, _directions, _vocabulary, _symbols, _own_tokenizer, _warmup, _peak, _new_vocabulary,
     _kept_vocabulary,
 )  # fmt: skip

@@ -90,11 +90,7 @@ class TextEntry(Section):
         "null: src_lang",
         "text",
     )
-    tgt: FileOrColumn | None = key(
-        None,
-        "target, written as src is; null: tgt_lang",
-        "text",
-    )
+    tgt: FileOrColumn | None = key(None, "target, written as src is; null: tgt_lang", "text")
     weight: Positive = key(1.0, "how often its pairs are drawn, relative to other texts", "plan")
     tag: Text | None = key(
         None,
@@ -102,9 +98,7 @@ class TextEntry(Section):
         "text",  # it counts in the lengths of its pairs
     )
     reverse: Flag = key(
-        False,
-        "train with target as source; a text listed both ways is stored once",
-        "plan",
+        False, "train with target as source; a text listed both ways is stored once", "plan"
     )
     src_lang: Text | None = key(None, "its source language; null: data.src_lang", "plan")
     tgt_lang: Text | None = key(None, "its target language; null: data.tgt_lang", "plan")
@@ -119,8 +113,7 @@ class TextEntry(Section):
         "text",
     )
     test_set: Text | None = key(
-        None,
-        "for valid and test: test set that sacreBLEU fetches, such as wmt20",
+        None, "for valid and test: test set that sacreBLEU fetches, such as wmt20"
     )
     format: SourceFormat | None = key(
         None, "format of path; null: by its ending (.txt is tsv)", "text"
@@ -133,14 +126,10 @@ class TextEntry(Section):
         "text",
     )
     delimiter: Delimiter | None = key(
-        None,
-        "character between cells; null: a comma in .csv, a tab elsewhere",
-        "text",
+        None, "character between cells; null: a comma in .csv, a tab elsewhere", "text"
     )
     quoting: Literal["csv", "none"] | None = key(
-        None,
-        "csv: cells may be in quotation marks; null: csv in .csv, else none",
-        "text",
+        None, "csv: cells may be in quotation marks; null: csv in .csv, else none", "text"
     )
     tags: Literal["strip", "keep"] = key(
         "strip", "inline tags of TMX and XLIFF: leave out, or keep as text", "text"
@@ -177,14 +166,10 @@ class Clean(Section):
     max_chars: Length | None = key(2000, "characters of the longer side", "text")
     max_word_ratio: Ratio | None = key(2.5, "ratio of lengths in words, 3 added to both", "text")
     max_char_ratio: Ratio | None = key(
-        2.2,
-        "ratio of lengths in characters, 15 added to both; a Chinese one counts 3",
-        "text",
+        2.2, "ratio of lengths in characters, 15 added to both; a Chinese one counts 3", "text"
     )
     min_letters: UpToOne | None = key(
-        0.5,
-        "share of letters, 4 added; a digit counts half, links and tags nothing",
-        "text",
+        0.5, "share of letters, 4 added; a digit counts half, links and tags nothing", "text"
     )
     max_symbols: UpToOne | None = key(
         0.15, "share of unusual signs, beyond the other side's", "text"
@@ -216,9 +201,7 @@ class Clean(Section):
         "text",
     )
     max_targets: Count | None = key(
-        None,
-        "of pairs with one source, keep so many; null: all",
-        "text",
+        None, "of pairs with one source, keep so many; null: all", "text"
     )
     leaks: Literal["sides", "pairs"] | None = key(
         "sides",
@@ -226,9 +209,7 @@ class Clean(Section):
         "text",
     )
     against: list[Text] = key(
-        [],
-        "more files with text that must not be in the training data",
-        "text",
+        [], "more files with text that must not be in the training data", "text"
     )
 
 
@@ -259,15 +240,9 @@ class TrainingStage(Section):
 
     until: Until | None = key(None, "end of the stage; null in the last stage only")
     weights: list[Coefficient] | None = key(
-        None,
-        "weight of each text of train; 0 leaves it out",
-        "plan",
+        None, "weight of each text of train; 0 leaves it out", "plan"
     )
-    both_directions: Flag = key(
-        False,
-        "also train on each text the other way round",
-        "plan",
-    )
+    both_directions: Flag = key(False, "also train on each text the other way round", "plan")
     augment: Augment | None = key(None, "augment of this stage; null: data.augment", "plan")
 
 
@@ -275,15 +250,10 @@ class DataConfig(Section):
     """Texts for training, validation and tests, and which training pairs are dropped."""
 
     root: Text | None = key(
-        None,
-        "folder that relative paths start from; null: the current folder",
-        in_recipes=False,
+        None, "folder that relative paths start from; null: the current folder", in_recipes=False
     )
     src_lang: Text = key(
-        "src",
-        "code of the source language, such as de",
-        "model",
-        in_recipes=False,
+        "src", "code of the source language, such as de", "model", in_recipes=False
     )
     tgt_lang: Text = key(
         "tgt",
@@ -292,9 +262,7 @@ class DataConfig(Section):
         in_recipes=False,
     )
     language_tokens: Flag = key(
-        False,
-        "put a token for the target language, <2fr>, before each source",
-        "text",
+        False, "put a token for the target language, <2fr>, before each source", "text"
     )
     train: list[TextEntry] = key(
         list,
@@ -324,15 +292,11 @@ class DataConfig(Section):
     )
     dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "text")
     temperature: Positive = key(
-        1.0,
-        "T: a text's share of an epoch is in proportion to (weight times pairs)^(1/T)",
-        "plan",
+        1.0, "T: a text's share of an epoch is in proportion to (weight times pairs)^(1/T)", "plan"
     )
     clean: Clean | None = key(None, "clean the training texts; {}: by the rules below", "text")
     augment: Augment | None = key(
-        None,
-        "change some training pairs, other ones in each epoch; {}: the shares below",
-        "plan",
+        None, "change some training pairs, other ones in each epoch; {}: the shares below", "plan"
     )
     stages: list[TrainingStage] | None = key(
         None, "stages of training, each with its own mixture", "plan"

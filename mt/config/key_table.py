@@ -67,7 +67,6 @@ def _types(field: Json) -> list[Json]:
 
 
 def _model_in(field: Json) -> str | None:
-    """The name of the model that a key, or an item of its list, holds."""
     return next(
         (type_["$ref"].rpartition("/")[2] for type_ in _types(field) if "$ref" in type_), None
     )

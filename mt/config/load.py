@@ -186,7 +186,6 @@ def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") ->
 
 
 def _source(text: Any) -> Any:
-    """The mapping of a source of which only the path is given."""
     return {"path": text} if isinstance(text, str) else text
 
 
@@ -247,7 +246,6 @@ def leaves(value: Any, path: str = "") -> Iterator[str]:
 
 
 def is_within(path: str, holder: str) -> bool:
-    """Whether `path` is `holder` or lies below it."""
     return path == holder or path.startswith((f"{holder}.", f"{holder}["))
 
 
@@ -348,7 +346,6 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
 
 
 def shipped_configs() -> list[str]:
-    """Names of the configs that come with mt, such as `base.yaml`."""
     return sorted(path.name for path in shipped_folder().glob("*.yaml"))
 
 

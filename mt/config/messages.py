@@ -134,14 +134,12 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
 
 
 def unknown_section(name: str) -> str:
-    """Return the message for an unknown section: the nearest known one, or all."""
     if near := nearest(name.lower(), sections()):
         return f"unknown section; did you mean {near}?"
     return f"unknown section; known: {', '.join(sections())}"
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that is most like this one; None where none is like it."""
     near = difflib.get_close_matches(word, list(known), 1, cutoff)
     return near[0] if near else None
 

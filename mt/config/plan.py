@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mt.config.data_schema import (
     Augment,
@@ -24,6 +24,9 @@ from mt.config.data_schema import (
     TrainingStage,
     Until,
 )
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
 
 # Where a run directory has sets that are held out of the training text, and that text without them.
 HELD_OUT = "store/held-out"
@@ -42,7 +45,6 @@ class Direction(NamedTuple):
 
     @property
     def turned(self) -> Direction:
-        """The other way round."""
         return Direction(self.tgt, self.src)
 
     def __str__(self) -> str:
@@ -72,7 +74,6 @@ class Corpus:
         return self.source.test_set or self.source.path or self.source.src
 
     def is_same_text(self, other: Corpus) -> bool:
-        """Whether both are the same lines."""
         return (self.source, self.direction) == (other.source, other.direction)
 
 
@@ -148,7 +149,6 @@ class DataPlan:
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        """The flows of the first stage."""
         return self.stages[0].flows
 
     @property
@@ -158,17 +158,14 @@ class DataPlan:
 
     @property
     def held_out(self) -> list[Corpus]:
-        """All texts for validation and tests."""
         return [*chain.from_iterable(self.valid_sets), *self.test]
 
     @property
     def named(self) -> list[Corpus]:
-        """All texts, for training, validation and tests."""
         return [*self.corpora, *self.held_out]
 
     @property
     def tags(self) -> set[str]:
-        """The words that training puts before sources."""
         return {flow.tag for flow in self.flows if flow.tag is not None}
 
     @property
@@ -179,7 +176,6 @@ class DataPlan:
 
     @property
     def token_languages(self) -> list[str]:
-        """The languages that have a token in the vocabulary."""
         return self.target_languages if self.has_tokens else []
 
     @cached_property
@@ -212,7 +208,6 @@ class DataPlan:
         return Direction(source, to) if source and to else None
 
     def file_of(self, flow: Flow) -> str:
-        """The name of the file of a flow's corpus in the config."""
         return self.corpora[flow.corpus].file
 
 
@@ -346,14 +341,14 @@ def held_out_sets(data: DataConfig) -> dict[str, int]:
     }
 
 
-def with_held_out_files(data: DataConfig, folder: Path) -> DataConfig:
-    """The section with files of `folder` in the place of texts that are held out, or lose a part.
+def with_held_out_files(config: Config, folder: Path) -> Config:
+    """The config with files of `folder` in the place of texts that are held out, or lose a part.
 
     Without a set that is held out, it is as it was.
     """
-    sets = held_out_sets(data)
+    data, sets = config.data, held_out_sets(config.data)
     if not sets:
-        return data
+        return config
     folder = folder.absolute()
     flows = corpora_and_flows(data)[1]
     first = data.train[0]
@@ -371,4 +366,4 @@ def with_held_out_files(data: DataConfig, folder: Path) -> DataConfig:
             at(f"{key}-{i}", languages) if f"data.{key}[{i}]" in sets else entry
             for i, entry in enumerate(entries)
         ]
-    return data.model_copy(update=changed)
+    return config.with_values({f"data.{key}": texts for key, texts in changed.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, Field
@@ -62,9 +63,7 @@ class TokenizerConfig(_Strict):
     """The SentencePiece vocabulary."""
 
     vocab_size: VocabularyOrAuto = key(
-        32000,
-        "tokens, 4 special ones included; auto: by the number of pairs",
-        "model",
+        32000, "tokens, 4 special ones included; auto: by the number of pairs", "model"
     )
     type: Literal["bpe", "unigram"] = key("bpe", "SentencePiece algorithm", "model")
     joint: Flag = key(True, "one vocabulary for both languages", "model")
@@ -96,7 +95,6 @@ class TokenizerConfig(_Strict):
 
     @property
     def size(self) -> int:
-        """`vocab_size` as a number, which `mt.config.auto` chooses where it is auto."""
         assert isinstance(self.vocab_size, int), f"{self.vocab_size}: {_CHOSEN}"
         return self.vocab_size
 
@@ -164,7 +162,6 @@ class ModelConfig(_Strict):
 
     @property
     def dropout_p(self) -> float:
-        """`dropout` as a number, which `mt.config.auto` chooses where it is auto."""
         assert isinstance(self.dropout, float | int), f"{self.dropout}: {_CHOSEN}"
         return self.dropout
 
@@ -213,8 +210,7 @@ class TrainConfig(_Strict):
 
     max_steps: Count = key(100_000, "updates until training ends")
     max_epochs: PositiveOrAuto = key(
-        None,
-        "epochs until training ends, if sooner; auto: by the number of pairs",
+        None, "epochs until training ends, if sooner; auto: by the number of pairs"
     )
     max_minutes: Positive | None = key(
         None, "lower max_epochs to what fits into so many minutes, as measured"
@@ -248,14 +244,11 @@ class TrainConfig(_Strict):
         "model",
     )
     new_vocabulary: Flag = key(
-        False,
-        "with init_from: learn a new vocabulary from this data",
-        "model",
+        False, "with init_from: learn a new vocabulary from this data", "model"
     )
 
     @property
     def epochs(self) -> float | None:
-        """`max_epochs` as a number, which `mt.config.auto` chooses where it is auto."""
         assert not isinstance(self.max_epochs, str), f"{self.max_epochs}: {_CHOSEN}"
         return self.max_epochs
 
@@ -270,8 +263,7 @@ class DecodeConfig(_Strict):
 
     beam_size: Length = key(5, "hypotheses kept per sentence; 1: greedy search")
     length_penalty: Penalty = key(
-        1.0,
-        "exponent: score = log-probability / length^length_penalty, eos counted",
+        1.0, "exponent: score = log-probability / length^length_penalty, eos counted"
     )
     max_len_factor: Coefficient = key(2.0, "longest output, in tokens per source token")
     max_len_extra: Length = key(10, "tokens added to the longest output")
@@ -290,7 +282,6 @@ class Config(_Strict):
     decode: DecodeConfig = _section(DecodeConfig, "search for translations")
 
     def value(self, path: str) -> Any:
-        """The value of a key, such as `model.d_ff`."""
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name)
 
@@ -305,19 +296,38 @@ class Config(_Strict):
         }
         return [key for key in keys if key not in named]
 
-    def with_value(self, path: str, value: Any) -> Config:
-        """The config with another value of a key, which is not validated."""
-        section, _, name = path.partition(".")
-        changed = getattr(self, section).model_copy(update={name: value})
-        return self.model_copy(update={section: changed})
+    def with_values(self, values: Mapping[str, Any]) -> Config:
+        """The config with other values of some keys, which are not validated."""
+        changed: dict[str, dict[str, Any]] = {}
+        for path, value in values.items():
+            section, _, name = path.partition(".")
+            changed.setdefault(section, {})[name] = value
+        return self.model_copy(
+            update={
+                section: getattr(self, section).model_copy(update=update)
+                for section, update in changed.items()
+            }
+        )
+
+    def as_asked(self) -> dict[str, Any]:
+        """All values as JSON has them, but for those that are left to another model.
+
+        Loaded from it, a config is equal to this one, and leaves the same keys.
+        """
+        tree = self.model_dump(mode="json")
+        for path in self.left_to_base:
+            section, _, name = path.partition(".")
+            del tree[section][name]
+        if self.train.init_from is not None and "max_positions" not in self.model.model_fields_set:
+            del tree["model"]["max_positions"]
+        return tree
 
     def to_yaml(self) -> str:
         """Return the whole config as YAML, which `load_config` reads back to an equal config."""
-        return yaml_text.dump(self.model_dump(mode="json"))
+        return yaml_text.dump(self.as_asked())
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of configs: types, limits, defaults and descriptions."""
     schema = Config.model_json_schema()
     schema["properties"]["recipe"] = {"type": "string", "description": RECIPE}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -350,6 +360,5 @@ def vocabulary_keys() -> list[str]:
 
 
 def sections() -> dict[str, type[BaseModel]]:
-    """Return the class of each section, by name."""
     fields = Config.model_fields.items()
     return {name: cast("type[BaseModel]", field.annotation) for name, field in fields}

@@ -99,7 +99,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
             },
         },
         tokenizer=tokenizer.tokenizer,
-        texts={"config.yaml": config.with_value("train.init_from", str(output)).to_yaml()},
+        texts={"config.yaml": config.with_values({"train.init_from": str(output)}).to_yaml()},
     )
     parameters = sum(each.numel() for each in weights.values())
     return "\n".join([_report(config, parameters, settings), *notes])

@@ -304,17 +304,14 @@ class Transformer(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the forward pass."""
         return self.compute_dtype or self.output.weight.dtype
 
     @property
     def encoder_layers(self) -> list[EncoderLayer]:
-        """The layers of `encoder`, typed."""
         return cast("list[EncoderLayer]", list(self.encoder))
 
     @property
     def decoder_layers(self) -> list[DecoderLayer]:
-        """The layers of `decoder`, typed."""
         return cast("list[DecoderLayer]", list(self.decoder))
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:

@@ -125,8 +125,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     remarks: list[str] = []
     config = _read_config(folder, remarks)
     if config is not None:
-        data = with_held_out_files(config.data, folder / HELD_OUT)
-        config = config.model_copy(update={"data": data})
+        config = with_held_out_files(config, folder / HELD_OUT)
     metrics = _read_metrics(folder, remarks)
     manifest = _read_manifest(folder, remarks)
     tests = _read_tests(folder, metrics)

@@ -20,6 +20,7 @@ from mt import __version__
 from mt.config.load import config_of_model
 from mt.config.plan import HELD_OUT, DataPlan, plan_data, with_held_out_files
 from mt.config.schema import Config
+from mt.config.settled import Settled
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
@@ -229,9 +230,12 @@ def open_model(model: Path | ModelFolder, option: str = "--model") -> ModelFolde
     folder = find_model(model, option)
     meta = read_meta(folder, [])
     config = config_of_model(meta["config"], str(folder / META))
+    try:
+        config = Settled.read(meta.get("settled", {})).apply(config)
+    except (TypeError, ValueError, LookupError) as error:
+        raise CheckpointError(f"{folder / META}: settled: damaged ({error}); copy it") from None
     if run_dir := run_dir_of(folder):  # the sets that it has held out of its text are there
-        data = with_held_out_files(config.data, run_dir / HELD_OUT)
-        config = config.model_copy(update={"data": data})
+        config = with_held_out_files(config, run_dir / HELD_OUT)
     tokenizer = Tokenizer.load(_tokenizer_folder(folder))
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(

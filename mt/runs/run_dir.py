@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mt import __version__
-from mt.config.auto import KEYS, Sizes, has_auto, replace_auto, sizes_for, with_shape_of
+from mt.config.auto import KEYS, has_auto
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
-from mt.config.schema import MAX_POSITIONS, Config, keys_affecting
+from mt.config.schema import (
+    MAX_POSITIONS,
+    Config,
+    keys_affecting,
+    shape_keys,
+    vocabulary_keys,
+)
+from mt.config.settled import Settled
 from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError, DataError, MtError
-from mt.files import write_whole
+from mt.files import read_json, write_whole
 from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.model_folder import CHECKPOINTS, checkpoints, read_meta
 
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 
 # Its files and folders that have no module of their own beside this one.
 CONFIG = "config.yaml"
+SETTLED = "settled.json"
 LOCK = ".lock"
 LOG = "train.log"
 REPORT = "report.html"
@@ -169,6 +179,8 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     if not path.exists():
         return []
     before = load_config(str(path)).config
+    if settled := read_settled(run_dir):
+        before, config = settled.apply(before), settled.apply(config)
     differing = _differing_keys(before, config)
     has_weights = bool(checkpoints(run_dir))
     has_tokenizer = Tokenizer.exists_in(run_dir)
@@ -225,6 +237,41 @@ def write_config(run_dir: Path, config: Config) -> None:
     write_whole(run_dir / CONFIG, config.to_yaml())
 
 
+def write_settled(run_dir: Path, settled: Settled) -> None:
+    """Write the numbers that a run has settled, with the reason of each."""
+    write_whole(run_dir / SETTLED, json.dumps(settled.as_json(), indent=1))
+
+
+def read_settled(run_dir: Path) -> Settled | None:
+    """What a run has settled; None where it has no tokenizer, as in a new run.
+
+    What was measured counts from the first checkpoint on.
+    """
+    if not (run_dir / CONFIG).exists() or not Tokenizer.exists_in(run_dir):
+        return None
+    settled: Settled | None
+    try:
+        settled = Settled.read(read_json(run_dir / SETTLED))
+    except (OSError, ValueError, TypeError):
+        settled = _settled_by_earlier_version(run_dir)
+    return settled if checkpoints(run_dir) or settled is None else settled.at_its_start
+
+
+def _settled_by_earlier_version(run_dir: Path) -> Settled | None:
+    """What mt 0.3 has written into the config of a run, and measured numbers into checkpoints."""
+    config = load_config(str(run_dir / CONFIG)).config
+    if has_auto(config):
+        return None
+    keys = [*KEYS, *shape_keys(), *vocabulary_keys(), MAX_POSITIONS]
+    settled = Settled({key: config.value(key) for key in keys})
+    for folder in reversed(checkpoints(run_dir)):
+        with suppress(CheckpointError):  # a damaged one is reported on resuming
+            meta = read_meta(folder, [])
+            tokens, epochs = meta.get("measured_tokens_per_batch"), meta.get("epochs_in_time")
+            return replace(settled, tokens_per_batch=tokens, epochs=epochs)
+    return settled
+
+
 @contextmanager
 def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
     """A temporary run directory that starts like `run_dir`, or empty with `fresh`; then removed.
@@ -262,7 +309,7 @@ def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
 def _fill(folder: Path, run_dir: Path) -> None:
     """Give `folder` what training reads from a run directory before it starts."""
     # A copied lock is another one, so a training may be in progress.
-    named = [run_dir / name for name in (CONFIG, MANIFEST, LOCK, WRITING)]
+    named = [run_dir / name for name in (CONFIG, SETTLED, MANIFEST, LOCK, WRITING)]
     for path in filter(Path.exists, [*named, *run_dir.glob("tokenizer.*")]):
         shutil.copy(path, folder)
     (folder / CHECKPOINTS).mkdir()
@@ -278,50 +325,3 @@ def _copy_or_link(source: str, target: str) -> None:
         shutil.copy(source, target)
     else:
         os.symlink(source, target)
-
-
-# --- numbers that a run settles once ----------------------------------------------------------
-
-# Those for `auto` are in its config as soon as it has a tokenizer. Measured ones are not, as other
-# models would take them over with the config: checkpoints keep them, by these keys of `meta.json`.
-MEASURED = {
-    "batch.tokens_per_batch": "measured_tokens_per_batch",
-    "train.max_epochs": "epochs_in_time",
-}
-
-
-def settle_auto(
-    config: Config, run_dir: Path, n_pairs: int, kept_size: int | None, say: Callable[[str], None]
-) -> Config:
-    """The config of a run with numbers where `config` says `auto`; `say` gets a line about them.
-
-    A new run gets those for `n_pairs`; `kept_size` is the size of a vocabulary that is kept from
-    another model.
-    """
-    sizes, origin = sizes_for(n_pairs), f"for {n_pairs:,} pairs"
-    sizes = sizes._replace(vocab_size=kept_size or sizes.vocab_size)
-    if saved := saved_config(run_dir):
-        sizes, origin = Sizes(*map(saved.value, KEYS)), "since this run was started"
-        config = with_shape_of(config, saved)
-    config, told = replace_auto(config, sizes)
-    if told:
-        say(f"{told}, {origin}")
-    return config
-
-
-def saved_config(run_dir: Path) -> Config | None:
-    """The config of a run that has a tokenizer; None where there is none, as in a new run."""
-    path = run_dir / CONFIG
-    if not path.exists() or not Tokenizer.exists_in(run_dir):
-        return None
-    config = load_config(str(path)).config
-    return None if has_auto(config) else config
-
-
-def measured_before(run_dir: Path) -> dict[str, Any] | None:
-    """The numbers that a run has measured, by key of the config; None without a checkpoint."""
-    for folder in reversed(checkpoints(run_dir)):
-        with suppress(CheckpointError):  # a damaged one is reported on resuming
-            meta = read_meta(folder, [])
-            return {key: meta[name] for key, name in MEASURED.items() if name in meta}
-    return None

@@ -32,12 +32,10 @@ class Device:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of activations."""
         return DTYPES[self.precision]
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is a GPU."""
         return self.device.type == "cuda"
 
     def __str__(self) -> str:
@@ -186,7 +184,6 @@ def missing_for_compile(device: Device) -> list[str]:
 
 
 def can_compile(device: Device) -> bool:
-    """Whether torch.compile can work on this device."""
     return not missing_for_compile(device)
 
 

@@ -65,7 +65,6 @@ def requirements() -> dict[str, Any]:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a package; None where it is not installed."""
     with suppress(PackageNotFoundError):
         return version(package)
     return None

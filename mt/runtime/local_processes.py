@@ -91,7 +91,6 @@ def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -46,7 +46,6 @@ def processor_name() -> str:
 
 
 def c_compiler() -> str | None:
-    """Path of the C compiler that torch.compile takes; None without one."""
     names = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
     return next(filter(None, map(shutil.which, names)), None)
 

@@ -12,7 +12,6 @@ from typing_extensions import assert_never
 
 from mt.data.tokens.plan import MOST_ROWS, SHARES
 from mt.errors import TooLittleMemoryError
-from mt.runs.run_dir import measured_before
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,
@@ -23,6 +22,7 @@ from mt.training.compilation import made_up_batch
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+    from mt.config.settled import Settled
     from mt.data.tokens.directions import DirectedPairs
     from mt.training.runlog import RunLog
     from mt.training.update import Updater
@@ -34,7 +34,6 @@ TOKENS_ON_CPU = 8192
 # Padded tokens of the longer side that an update can take as one batch, in updates: no batch is
 # larger than that, so there is no need to measure more.
 MOST_UPDATES = 2
-KEY = "batch.tokens_per_batch"
 # Target tokens of the two batches from which the memory per sentence is estimated.
 SMALL_PROBE = 1024
 LARGE_PROBE = 2048
@@ -58,35 +57,34 @@ def lengths_to_try(pairs: DirectedPairs, longest: int, packed: bool) -> list[int
     return [longest, max(2, int(SHARES / (1 / shortest).sum()))]
 
 
-def settle_batch_size(config: Config, updater: Updater, lengths: list[int], log: RunLog) -> Config:
-    """The config with a number for `batch.tokens_per_batch`, where it is `auto` or null.
-
-    `lengths`: see `lengths_to_try`.
+def settle_batch_size(
+    config: Config, settled: Settled, updater: Updater, lengths: list[int], log: RunLog
+) -> Settled:
+    """Settle `batch.tokens_per_batch`, where it is `auto` or null. `lengths`: see `lengths_to_try`.
 
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
     match given := config.batch.tokens_per_batch:
         case int():
-            return config
+            return settled.because("as asked", tokens_per_batch=None)
         case None:
             measures = updater.device.is_cuda
         case "auto":
             measures = True
         case _:
             assert_never(given)
-    world = updater.world
-    tokens = (world.on_main(lambda: measured_before(log.run_dir)) or {}).get(KEY)
-    origin = "since this run was started"
+    tokens, reason = settled.tokens_per_batch, "since this run was started"
     if tokens is None and not measures:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
-        origin = "on a CPU"
+        reason = "on a CPU"
     elif tokens is None:
+        world = updater.world
         fitting = world.all_or_raise(lambda: fitting_batch(config, updater, lengths))
         tokens = min(world.all_gather(fitting))
-        origin = "here"
-    log.say(f"{KEY}: {given or 'null'} is {tokens:,} {origin}")
-    return config.with_value(KEY, tokens)
+        reason = "here"
+    log.say(f"batch.tokens_per_batch: {given or 'null'} is {tokens:,} {reason}")
+    return settled.because(f"{given or 'null'} is so many {reason}", tokens_per_batch=tokens)
 
 
 def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:

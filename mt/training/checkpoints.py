@@ -67,7 +67,6 @@ class TrainState:
         self.stage_updates += 1
 
     def has_reached(self, end: StageEnd) -> bool:
-        """Whether the stage is over."""
         if end.updates is not None:
             return self.stage_updates >= end.updates
         return end.epochs is not None and self.stage_epochs >= end.epochs
@@ -95,7 +94,6 @@ class TrainState:
 
     @property
     def best(self) -> Scored | None:
-        """The best validation."""
         return None if self.best_name is None else self.scores[self.best_name]
 
     def add_score(self, scored: Scored) -> bool:
@@ -106,7 +104,6 @@ class TrainState:
         return self.best_name == name
 
     def forget_scores(self) -> None:
-        """Drop all scores, and with them the best one."""
         self.scores = {}
         self.bad_validations = 0
 

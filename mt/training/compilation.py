@@ -65,10 +65,7 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
         return out
 
     def forward(
-        src: Tensor,
-        tgt_in: Tensor,
-        src_mask: Tensor,
-        packed: tuple[Packed, Packed] | None = None,
+        src: Tensor, tgt_in: Tensor, src_mask: Tensor, packed: tuple[Packed, Packed] | None = None
     ) -> Tensor:
         if packed is not None:
             sides = list[Tensor]()
@@ -112,7 +109,6 @@ def compile_loss() -> LogitsGradient:
 
 
 def n_compiled_graphs() -> int:
-    """How many graphs torch.compile has made in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")  # loaded by the first compilation
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
 

@@ -22,32 +22,24 @@ from mt.runs.model_folder import WEIGHTS, find_model
 # --- the other model --------------------------------------------------------------------------
 
 
-def resolve_init_from(config: Config) -> tuple[Config, LoadedModel | None]:
+def load_base(config: Config) -> LoadedModel | None:
     """Load the model that `train.init_from` names; None without it.
 
-    Returns it with the config, which has its shape and vocabulary where it names none. It is loaded
-    whole, because `--fresh` may rename its folder. Raises CheckpointError if it cannot be read, and
-    ConfigError if its weights do not fit, with all differing keys.
+    It is loaded whole, because `--fresh` may rename its folder. Raises CheckpointError if it cannot
+    be read, and ConfigError if its weights do not fit, with all differing keys.
     """
     if config.train.init_from is None:
-        return config, None
+        return None
     name = f"train.init_from {config.train.init_from}"
     folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
     try:
-        source = load_model(folder)
+        base = load_model(folder)
     except MtError as error:
         raise CheckpointError(f"{name}: {error}") from error
-    config = with_shape_of(config, source.config)
-    if reasons := list(_mismatches(config, source.config)):
+    shaped = with_shape_of(config, base.config)
+    if reasons := list(_mismatches(shaped, base.config)):
         raise ConfigError("\n".join(f"{name}: {reason}" for reason in reasons))
-    return config, source
-
-
-def kept_size(config: Config, base: LoadedModel | None) -> int | None:
-    """The `vocab_size` of the model to start from, where its vocabulary is kept; else None."""
-    if base is None or config.train.new_vocabulary:
-        return None
-    return base.config.tokenizer.size
+    return base
 
 
 def _mismatches(here: Config, there: Config) -> Iterator[str]:

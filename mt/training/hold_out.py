@@ -5,17 +5,16 @@ The text is read once and written anew, without them; from then on the config na
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.artefacts import is_made, key_of, make
+from mt.artefacts import content_key, is_made, key_of, make
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data, with_held_out_files
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.tokens.split import STAYS, split_pairs, write_parts
-from mt.data.tokens.store import META, corpus_records, known_records
+from mt.data.tokens.store import META, corpus_records, known_records, text_key
 from mt.errors import CheckpointError
 from mt.runs.model_folder import checkpoints
 
@@ -38,8 +37,7 @@ def hold_out(config: Config, log: RunLog, world: World) -> Config:
     if not held_out_sets(config.data):
         return config
     world.main_first(lambda: _make(config, log), lambda: None)
-    data = with_held_out_files(config.data, log.run_dir / HELD_OUT)
-    return config.model_copy(update={"data": data})
+    return with_held_out_files(config, log.run_dir / HELD_OUT)
 
 
 def _make(config: Config, log: RunLog) -> None:
@@ -47,10 +45,9 @@ def _make(config: Config, log: RunLog) -> None:
     sets = held_out_sets(config.data)
     folder = log.run_dir / HELD_OUT
     records = corpus_records(data.corpora, data.root, known_records(folder))
-    texts = [corpus.source.model_dump(exclude={"src", "tgt", "path"}) for corpus in data.corpora]
+    texts = [text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
-    content = [texts, [record["sha256"] for record in records.values()], sizes, seed]
-    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    key = content_key([texts, sizes, seed])
     if checkpoints(log.run_dir) and not (is_made(folder, None) and key_of(folder) == key):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "

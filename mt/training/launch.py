@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.artefacts import exclusive
-from mt.config.auto import has_auto
+from mt.config.auto import KEYS, has_auto, told
 from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
+from mt.config.settled import Settled
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer, tokenizer_of
-from mt.files import write_whole
+from mt.files import read_json, write_whole
 from mt.model.checkpoint import load_model
 from mt.runs.manifest import MANIFEST, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
@@ -26,6 +28,7 @@ from mt.runs.run_dir import (
     CLEANED,
     CONFIG,
     LOCK,
+    SETTLED,
     STORE,
     check_can_be_renamed,
     check_is_free,
@@ -35,17 +38,17 @@ from mt.runs.run_dir import (
     claim,
     dry_run_dir,
     explain_write_errors,
-    saved_config,
+    read_settled,
     set_aside,
-    settle_auto,
     write_config,
+    write_settled,
 )
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.failures import explain_failures
 from mt.terminal import say
 from mt.training.checkpoints import tidy
-from mt.training.finetune import kept_size, resolve_init_from
+from mt.training.finetune import load_base
 from mt.training.hold_out import hold_out
 from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
@@ -57,6 +60,7 @@ from mt.training.prepare import (
     not_cleaned,
     prepare,
     prepare_tokenizer,
+    settle_start,
     training_texts,
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
@@ -144,9 +148,7 @@ def _train(
     # A run that resumes does not need train.init_from, which may be gone.
     is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))
     # In all ranks before the main one sets the run aside, which may be the one to start from.
-    config, base = world.all_or_raise(
-        lambda: resolve_init_from(config) if is_new else (config, None)
-    )
+    base = world.all_or_raise(lambda: load_base(config) if is_new else None)
     world.on_main(lambda: check_tokenizer(config.train.bleu_tokenize, "train.bleu_tokenize"))
     path = run_dir / CONFIG
     before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
@@ -173,6 +175,8 @@ def _train(
                 write_whole(path, before)
             raise
         base = None  # frees its memory
+        with explain_write_errors(run_dir):
+            world.on_main(lambda: write_settled(run_dir, prepared.settled))
         if dry_run:
             return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
         log.say(f"preflight passed: {preflight}")
@@ -227,16 +231,30 @@ def _claim(
         say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
     try:
-        config = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base), log.say)
+        read = settle(config, run_dir, read, base, log)
         for line in check_same_run(run_dir, config):
             log.say(f"config changed since this run was started: {line}")
         with explain_write_errors(run_dir):
             tidy(run_dir)
             write_config(run_dir, config)
+            write_settled(run_dir, read.settled)
     except BaseException:
         lock.close()
         raise
     return lock, config, read
+
+
+def settle(
+    config: Config, run_dir: Path, read: CorpusRead, base: LoadedModel | None, log: RunLog
+) -> CorpusRead:
+    """Settle what the config leaves open, and say what stands for `auto`."""
+    is_known = read_settled(run_dir) is not None
+    settled = settle_start(config, run_dir, read.n_pairs, base)
+    auto = {key: settled.values[key] for key in KEYS if config.value(key) == "auto"}
+    origin = "since this run was started" if is_known else f"for {read.n_pairs:,} pairs"
+    if auto:
+        log.say(f"{told(auto)}, {origin}")
+    return replace(read, settled=settled)
 
 
 def _check_corpora(
@@ -256,7 +274,7 @@ def _check_corpora(
     # The vocabulary is that of the text that is trained on.
     if learns and config.data.clean is None and not held_out_sets(config.data):
         sample = PairSample(config.tokenizer.sample_lines)
-    counts = has_auto(config) and (fresh or saved_config(run_dir) is None)
+    counts = has_auto(config) and (fresh or read_settled(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         watched = log.watch(pairs, "reading data.train")
@@ -278,16 +296,17 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
     check_is_run(run_dir)
     check_version(run_dir)
     log = RunLog(run_dir, config.train.max_steps)
-    config, base = resolve_init_from(config)
+    base = load_base(config)
     read = _check_corpora(config, run_dir, False, base, log)
     with explain_write_errors(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process in the run directory {run_dir}"
         with exclusive(run_dir / LOCK, lambda: log.say(waiting)):
-            config = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base), log.say)
+            read = settle(config, run_dir, read, base, log)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
-            config = hold_out(config, log, World())
+            write_settled(run_dir, read.settled)
+            config = hold_out(read.settled.apply(config), log, World())
             cleaned = clean(plan_data(config.data), log, World())
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
     folder = run_dir / STORE / "train"
@@ -300,7 +319,9 @@ def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
     """Read the config at `path`, in the run directory that the main process has claimed."""
     if not path.exists():
         raise DataError(f"run directory {path.parent}: holds no {CONFIG}.")
-    return None, load_config(str(path)).config, CorpusRead()
+    config = load_config(str(path)).config
+    settled = Settled.read(read_json(path.with_name(SETTLED)))
+    return None, config, CorpusRead(settled=settled)
 
 
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
@@ -328,7 +349,7 @@ def duration(seconds: float) -> str:
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """Describe data and model for the manifest."""
-    data = plan_data(prepared.config.data)
+    data = prepared.data
     start = trainer.start
     stores = [store_of_set(trainer.run_dir, place) for place in range(len(data.valid_sets))]
     valid = files_of(
@@ -358,7 +379,7 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     device = prepared.updater.device
     config = prepared.config
     scoring = prepared.scoring
-    tests = plan_data(config.data).test
+    tests = prepared.data.test
 
     if best is None:
         return

@@ -25,7 +25,6 @@ class Outcome:
 
 
 def stopped_by(number: int, state: TrainState, best: Path | None) -> Outcome:
-    """The outcome after a signal."""
     done = f"stopped by {signal.Signals(number).name} after update {state.step:,}"
     return Outcome(f"{done}; run the same command again to resume", 128 + number, best)
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from mt.artefacts import content_key
+from mt.config.auto import sizes_for
 from mt.config.plan import HELD_OUT, DataPlan, StageEnd, held_out_sets, plan_data
 from mt.config.schema import keys_affecting
+from mt.config.settled import Settled
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
@@ -33,16 +31,16 @@ from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.origin import Start, corpora_of_text, files_of
-from mt.runs.run_dir import CLEANED, STORE, measured_before
+from mt.runs.run_dir import CLEANED, STORE, read_settled
 from mt.runtime.distributed import World
 from mt.training.batch_size import lengths_to_try, settle_batch_size
 from mt.training.hold_out import ELSEWHERE, hold_out
-from mt.training.timing import typical_update
+from mt.training.length import Epochs, settle_length
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, TrainConfig
+    from mt.config.schema import Config
     from mt.data.reading.text_files import FileRecords
     from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
 PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 # Sources whose sentences are counted: the share is then known to 0.5 %.
 SENTENCES_SAMPLE = 2_000
-# Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
-UPDATES_SHARE = 0.9
 
 # Gives the plan of a run with its corpora cleaned, as `data.clean` says.
 CleanText: TypeAlias = "Callable[[DataPlan, RunLog, World], DataPlan]"
@@ -68,14 +64,16 @@ class CorpusRead:
     records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained
     n_pairs: int = 0  # of all training texts, where `auto` goes by it
+    settled: Settled = field(default_factory=Settled)
 
 
 @dataclass(frozen=True)
 class Prepared:
     """All that training needs."""
 
-    config: Config  # tokens_per_batch is a number; max_steps is lowered to max_epochs
-    recorded: Config  # of checkpoints: both as they were given, for students and other data
+    asked: Config
+    settled: Settled
+    config: Config  # as asked, with all that is settled
     data: DataPlan
     ends: list[StageEnd]  # of its stages
     tokenizer: Tokenizer
@@ -110,7 +108,7 @@ class Prepared:
                 for stage in self.data.stages
             ],
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return content_key(content)
 
 
 def not_cleaned(data: DataPlan, log: RunLog, world: World) -> DataPlan:
@@ -121,7 +119,7 @@ def not_cleaned(data: DataPlan, log: RunLog, world: World) -> DataPlan:
 
 
 def prepare(
-    config: Config,
+    asked: Config,
     device: Device,
     log: RunLog,
     world: World | None = None,
@@ -135,42 +133,49 @@ def prepare(
     MtError for what the user can mend.
     """
     world = world or World()
-    read = read or CorpusRead()
-    given, config = config, hold_out(config, log, world)
+    read = read or CorpusRead(settled=settle_start(asked, log.run_dir, 0, base))
+    config = hold_out(read.settled.apply(asked), log, world)
     data = plan_data(config.data)
-    cleaned = clean(data, log, world)
-    tokenizer = prepare_tokenizer(config, cleaned, log, world, base, read.sample)
-    store = prepare_store(cleaned, tokenizer, log, world, read.records)
+    text = clean(data, log, world)
+    tokenizer = prepare_tokenizer(config, text, log, world, base, read.sample)
+    store = prepare_store(text, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
-    plans, config = make_plans(config, data, store, tokenizer, updater, log)
+    plans, settled = make_plans(config, read.settled, data, store, tokenizer, updater, log)
     epochs = Epochs(data, plans, config.train)
-    n_epochs, seconds = epochs_in_time(epochs, updater, log)
-    config = config.with_value("train.max_epochs", n_epochs)
-    ends = epochs.ends(n_epochs)
-    config = settle_length(config, epochs, log)
-    updater.config = updater.config.model_copy(update={"train": config.train})
+    warmup = config.optim.warmup_steps * (config.optim.schedule == "cosine")
+    settled, seconds = settle_length(settled, epochs, updater, warmup, log)
+    config = settled.of_training(config)
+    log.total = updater.max_steps = config.train.max_steps
     if len(data.flows) > 1 and len(data.stages) == 1:
-        kept, drawn = plans[0].pairs.kept, plans[0].drawn
-        for line in describe_mixture(data, data.stages[0], kept, drawn):
+        for line in describe_mixture(data, data.stages[0], plans[0].pairs.kept, plans[0].drawn):
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
-    scoring = world.on_main(lambda: Scoring.of_run(config, log.run_dir, log.say))
-    about = (config, tokenizer, log, world, scoring)
+    scoring = world.on_main(lambda: Scoring.of_run(config, data, log.run_dir, log.say))
+    about = (tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    made = (config, given, data, ends, tokenizer, store, updater, plans, scoring, validations)
-    return Prepared(*made, seconds)
+    numbers = (asked, settled, config, data, epochs.ends(config.train.epochs))
+    return Prepared(*numbers, tokenizer, store, updater, plans, scoring, validations, seconds)
+
+
+def settle_start(config: Config, run_dir: Path, n_pairs: int, base: LoadedModel | None) -> Settled:
+    """The numbers of a run before anything is measured; those of one that is there."""
+    if settled := read_settled(run_dir):
+        return settled
+    of_base = None if base is None else base.config
+    return Settled.at_start(config, sizes_for(n_pairs), f"for {n_pairs:,} pairs", of_base)
 
 
 def make_plans(
     config: Config,
+    settled: Settled,
     data: DataPlan,
     store: Store,
     tokenizer: Tokenizer,
     updater: Updater,
     log: RunLog,
-) -> tuple[list[Plan], Config]:
-    """The plan of each stage, and the config with a number of tokens per batch."""
+) -> tuple[list[Plan], Settled]:
+    """The plan of each stage, with the tokens per batch that are settled."""
     pairs = DirectedPairs.of(store, data.flows, tokens_before(data.flows, tokenizer))
     about = (tokenizer, config.run.seed, data.limits.max_tokens)
     resamples = [
@@ -178,132 +183,16 @@ def make_plans(
     ]
     longest = data.limits.max_tokens + 1 if any(resamples) else pairs.longest
     lengths = lengths_to_try(pairs, longest, updater.packed)
-    config = settle_batch_size(config, updater, lengths, log)
+    settled = settle_batch_size(config, settled, updater, lengths, log)
+    batch = settled.of_training(config).batch
     plans = []
     for stage, resample in zip(data.stages, resamples, strict=True):
         weights = sampling_weights(data, stage, pairs.kept)
-        plans.append(Plan(pairs, weights, config.batch, config.run.seed, resample, updater.packed))
-    return plans, config
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """How many updates the epochs of a training have."""
-
-    data: DataPlan
-    plans: Sequence[Plan]  # of each stage
-    train: TrainConfig
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        """The updates of the first epoch of each stage; its others count as many."""
-        return [len(plan.for_epoch(0, Event()).updates(0)) for plan in self.plans]
-
-    def updates(self, epochs: float) -> float:
-        """The updates of so many epochs."""
-        updates, left = 0.0, epochs
-        for stage, length in zip(self.data.stages, self.lengths, strict=True):
-            end = stage.end(self.train.max_steps, epochs)
-            in_stage = left if end.epochs is None else min(left, end.epochs)
-            if end.updates is not None:
-                in_stage = min(left, end.updates / length)
-            updates += in_stage * length
-            left -= in_stage
-        return updates
-
-    def ends(self, epochs: float | None) -> list[StageEnd]:
-        """Where each stage ends in a training of so many epochs, unless `max_steps` ends it."""
-        if epochs is not None and self.updates(epochs) > self.train.max_steps:
-            epochs = self.within(self.train.max_steps)
-        return [stage.end(self.train.max_steps, epochs) for stage in self.data.stages]
-
-    def within(self, updates: float) -> float:
-        """The epochs that have about so many updates, by bisection."""
-        # Where stages end at shares, which are whole epochs, the updates grow in steps.
-        low, high = 0.0, updates / min(self.lengths)
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.updates(middle) <= updates else (low, middle)
-        return low
-
-
-def epochs_in_time(
-    epochs: Epochs, updater: Updater, log: RunLog
-) -> tuple[float | None, float | None]:
-    """The epochs of a training, as many as fit into `train.max_minutes`, and the time of an update.
-
-    A run with a checkpoint keeps the epochs that it began with, and is not timed. Raises
-    ConfigError if no time is left.
-    """
-    world, minutes, n_epochs = updater.world, epochs.train.max_minutes, epochs.train.epochs
-    if minutes is None:
-        return n_epochs, None
-    if (kept := world.on_main(lambda: measured_before(log.run_dir))) is not None:
-        fitting: float | None = kept.get("train.max_epochs")
-        said = "all its epochs" if fitting is None else f"{fitting:g} epochs"
-        log.say(f"train.max_minutes: the run keeps {said}, as it was started")
-        return fitting or n_epochs, None
-    log.say("train.max_minutes: timing typical updates")
-    seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)
-    gone = time.perf_counter() - log.started
-    return world.on_main(lambda: _fitting(epochs, minutes, gone, seconds, log)), seconds
-
-
-def _fitting(
-    epochs: Epochs, minutes: float, gone: float, per_update: float, log: RunLog
-) -> float | None:
-    """The epochs of the config, or those that fit where `gone` seconds have passed, if fewer.
-
-    An update takes `per_update` seconds.
-    """
-    left = UPDATES_SHARE * 60 * minutes - gone
-    if left < per_update:
-        raise ConfigError(
-            f"train.max_minutes: leaves no time to train, found {minutes:g}: the data took "
-            f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
-        )
-    n_epochs = epochs.train.epochs
-    if left / per_update >= epochs.train.max_steps:
-        return n_epochs
-    fitting = epochs.within(left / per_update)
-    if n_epochs is not None and fitting >= n_epochs:
-        return n_epochs
-    fitting = float(f"{fitting:.3g}")
-    log.say(
-        f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with "
-        f"{per_update:.2f} s an update"
-    )
-    return fitting
-
-
-def settle_length(config: Config, epochs: Epochs, log: RunLog) -> Config:
-    """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
-
-    Raises ConfigError if a cosine has no updates left after its warm-up.
-    """
-    n_epochs, most = config.train.epochs, config.train.max_steps
-    if n_epochs is None:
-        return config
-    updates = epochs.updates(n_epochs)
-    wanted = max(1, round(min(updates, 1e15)))  # 1e308 epochs are infinitely many updates
-    of = " and ".join(f"{length:,}" for length in epochs.lengths)
-    capped = f"; train.max_steps ends training after {most:,}" if most < wanted else ""
-    log.say(
-        f"train.max_epochs: {n_epochs:g} epoch{'s' * (n_epochs != 1)} of {of} updates are "
-        f"{wanted:,} updates{capped}"
-    )
-    log.total = min(most, wanted)
-    warmup = config.optim.warmup_steps
-    if config.optim.schedule == "cosine" and warmup >= log.total:
-        raise ConfigError(
-            f"optim.warmup_steps: must be below the {log.total:,} updates of train.max_epochs with "
-            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
-        )
-    return config.with_value("train.max_steps", log.total)
+        plans.append(Plan(pairs, weights, batch, config.run.seed, resample, updater.packed))
+    return plans, settled
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
-    """Whether a new run needs a tokenizer that is trained on its data."""
     is_kept = base is not None and not config.train.new_vocabulary
     return config.tokenizer.model is None and not is_kept
 
@@ -407,7 +296,7 @@ def start_on(prepared: Prepared, run_dir: Path) -> Start:
     data = prepared.data
     elsewhere = [text.file for text in data.corpora if not local_files(text.source, data.root)]
     made_of = run_dir / (CLEANED if data.clean is not None else f"{STORE}/train")
-    if held_out_sets(prepared.recorded.data):
+    if held_out_sets(prepared.asked.data):
         made_of = run_dir / HELD_OUT
         elsewhere = meta_of(made_of).get(ELSEWHERE, [])
     files = known_records(made_of)

@@ -26,7 +26,6 @@ from mt.runs.metrics import OTHER_VALID
 from mt.runs.model_folder import step_name
 from mt.runs.origin import HISTORY, continued, history_of, model_name
 from mt.runs.outputs import drop_other_outputs
-from mt.runs.run_dir import MEASURED
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.checkpoints import (
     TrainState,
@@ -83,13 +82,11 @@ class Trainer:
         )
         # What goes into the meta.json of each checkpoint.
         self.meta: dict[str, Any] = {
-            "config": prepared.recorded.model_dump(mode="json"),
+            "config": prepared.asked.as_asked(),
+            "settled": prepared.settled.as_json(),
             "tokenizer": prepared.tokenizer.fingerprint,
             **several_sentences(prepared),
         }
-        for key, name in MEASURED.items():
-            if (number := self.config.value(key)) != prepared.recorded.value(key):
-                self.meta[name] = number
         # The starts before this one, those of the model that it began from first.
         self.earlier: list[Start] = []
         self.start = self.world.on_main(lambda: start_on(prepared, self.run_dir))
@@ -103,12 +100,10 @@ class Trainer:
 
     @property
     def plan(self) -> Plan:
-        """The data of the stage."""
         return self.plans[self.state.stage]
 
     @property
     def is_last_stage(self) -> bool:
-        """Whether training ends with the stage."""
         return self.state.stage == len(self.plans) - 1
 
     def resume(self, base: LoadedModel | None = None) -> None:
@@ -220,7 +215,6 @@ class Trainer:
                 place = ""
 
     def _end_stage(self) -> None:
-        """Go on to the next stage if this one is over."""
         if self.state.has_reached(self.ends[self.state.stage]):
             self.state.begin_stage(self.state.stage + 1)
             self._record_stage()
@@ -318,7 +312,6 @@ class Trainer:
         return patience is not None and self.state.bad_validations >= patience
 
     def is_done(self) -> bool:
-        """Whether no update is left to do."""
         return self.state.step >= self.config.train.max_steps or self._is_out_of_patience()
 
     def _report(self, meter: Meter, update: Update) -> None:

@@ -57,6 +57,7 @@ class Updater:
         say: Callable[[str], None],
     ) -> None:
         self.config = config
+        self.max_steps = config.train.max_steps  # `prepare` lowers it to the epochs
         self.device = device
         self.world = world
         self.say = say
@@ -165,7 +166,6 @@ class Updater:
 
     @property
     def n_parameters(self) -> int:
-        """Weights of the model, a shared matrix counted once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
@@ -204,7 +204,7 @@ class Updater:
         If it is not finite, nothing changes but `skipped`.
         """
         config = self.config
-        rate = learning_rate(step + 1, config.optim, config.model.d_model, config.train.max_steps)
+        rate = learning_rate(step + 1, config.optim, config.model.d_model, self.max_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.scaler.unscale_(self.optimizer)

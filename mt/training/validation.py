@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from mt.config.plan import HELD_OUT, Corpus, DataPlan, Direction, Flow, Limits, plan_data
+from mt.config.plan import HELD_OUT, Corpus, DataPlan, Direction, Flow, Limits
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.test_sets import named_set
 from mt.data.tokens.batches import collate
@@ -25,11 +25,7 @@ from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import Store, corpus_records, known_records, open_built, open_or_build
 from mt.data.tokens.store_parts import StoreTexts
 from mt.errors import ConfigError, NonFiniteError
-from mt.evaluation.bleu_tokenizer import (
-    choose_tokenizer,
-    fitting_tokenizer,
-    tokenizer_of,
-)
+from mt.evaluation.bleu_tokenizer import choose_tokenizer, fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.evaluation.significance import signature_on
 from mt.runs.metrics import metrics_lines
@@ -102,15 +98,17 @@ class Scoring:
     """How the translations of a run are scored: metrics and BLEU's tokenizer."""
 
     config: Config
+    data: DataPlan
     tokenize: str  # for BLEU of validations
 
     @classmethod
-    def of_run(cls, config: Config, run_dir: Path, say: Callable[[str], None]) -> Scoring:
+    def of_run(
+        cls, config: Config, data: DataPlan, run_dir: Path, say: Callable[[str], None]
+    ) -> Scoring:
         """With the tokenizer of the validations that `run_dir` has, as far as possible."""
         lines = [line for line in metrics_lines(run_dir) if line and line["kind"] == "valid"]
         recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
         choice = config.train.bleu_tokenize
-        data = plan_data(config.data)
         for texts in data.valid_sets if choice == "auto" else ():
             languages = dict.fromkeys(text.direction.tgt for text in texts)
             tokenizers = {language: fitting_tokenizer(language) for language in languages}
@@ -121,11 +119,11 @@ class Scoring:
                     f"joins, found auto: {chosen}; set it, or leave only one of them in data.valid"
                 )
         tokenize = choose_tokenizer(valid_language(data), choice, say, recorded=recorded)
-        return cls(config, tokenize)
+        return cls(config, data, tokenize)
 
     def tokenizer_into(self, language: str) -> str:
         """BLEU's tokenizer for texts in a language: that of validations, if it fits as well."""
-        valid = valid_language(plan_data(self.config.data))
+        valid = valid_language(self.data)
         if fitting_tokenizer(language) == fitting_tokenizer(valid):
             return self.tokenize
         return choose_tokenizer(language, self.config.train.bleu_tokenize)
@@ -141,7 +139,6 @@ class Scoring:
     def scores(
         self, outputs: list[str], src: list[str], ref: list[str], language: str
     ) -> dict[str, Score]:
-        """The scores of translations by the name of the metric."""
         metrics = self.metrics(src, ref, language)
         return {name: metric.score(outputs) for name, metric in metrics.items()}
 
@@ -166,17 +163,10 @@ class Validation:
     """A validation set of a config as text and as token ids; rank 0 reads it for all."""
 
     def __init__(
-        self,
-        config: Config,
-        tokenizer: Tokenizer,
-        log: RunLog,
-        world: World,
-        scoring: Scoring,
-        place: int = 0,
+        self, tokenizer: Tokenizer, log: RunLog, world: World, scoring: Scoring, place: int = 0
     ) -> None:
         """Read the set at a place of `data.valid`."""
-        self.config = config
-        data = plan_data(config.data)
+        self.config, data = scoring.config, scoring.data
         texts = data.valid_sets[place]
         self.name = names_of([texts[0] for texts in data.valid_sets])[place]
         self.label = "valid" if not place else f"valid {self.name}"  # of its lines in the log
@@ -193,7 +183,7 @@ class Validation:
             text.direction for text, (src, _) in zip(texts, read, strict=True) for _ in src
         ]
         # Every pair that fits the model counts; the limits for training do not apply.
-        longest = config.model.max_positions - 1
+        longest = self.config.model.max_positions - 1
         folder = store_of_set(run_dir, place)
         flows = [Flow.of(text, i, data.has_tokens) for i, text in enumerate(texts)]
         before = tokens_before(flows, tokenizer)
@@ -263,7 +253,6 @@ class Validation:
 
     @property
     def criterion(self) -> Criterion:
-        """How two of its results are compared."""
         return Criterion(self.config.train.metric)
 
     @property
@@ -338,7 +327,7 @@ def score_tests(
 
     Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
-    data = plan_data(scoring.config.data)
+    data = scoring.data
     for name, test in zip(names_of(data.test), data.test, strict=True):
         if name in done:
             continue

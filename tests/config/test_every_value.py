@@ -29,6 +29,7 @@ from mt.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
+from mt.config.settled import Settled
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
 from mt.data.tokens.sentencepiece_model import model_proto
@@ -108,8 +109,8 @@ def tokens_per_batch(value: Any) -> Any:
     )
     updater: Any = SimpleNamespace(device=CPU, world=world)
     log: Any = SimpleNamespace(say=lambda line: None, run_dir=Path("/nowhere"))
-    settled = batch_size.settle_batch_size(config, updater, [9], log)
-    return settled.batch.tokens_per_batch
+    settled = batch_size.settle_batch_size(config, Settled(), updater, [9], log)
+    return settled.tokens_per_batch
 
 
 def tokenizer_type(value: Any) -> str:

@@ -248,7 +248,10 @@ def test_the_tokenizer_of_a_test_into_another_language_is_not_that_of_validation
         log.record(kind, 1, signature=f"nrefs:1|tok:{tokenizer}|x:y")
     monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: "found")
     config = config_of(tiny_mapping, data={"tgt_lang": "ja"})
-    assert validation.Scoring.of_run(config, tmp_path, print).tokenize == "char"
+    assert (
+        validation.Scoring.of_run(config, plan_data(config.data), tmp_path, print).tokenize
+        == "char"
+    )
 
 
 @dataclass(frozen=True)
@@ -277,10 +280,10 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     text = validation.read_text(data.valid[0], data.root)
     score = Score("BLEU", 12.3, "of rank 0")
     device = choose_device("cpu", "fp32")
-    scoring = validation.Scoring(config, "ja-mecab")
+    scoring = validation.Scoring(config, plan_data(config.data), "ja-mecab")
     world = WithAnswers(answers=iter(([text], ({"bleu": score}, {}))))
     with RunLog(tmp_path, 1) as log:
-        valid = validation.Validation(config, loaded.tokenizer, log, world, scoring)
+        valid = validation.Validation(loaded.tokenizer, log, world, scoring)
         assert valid.evaluate(loaded, device, world, Signals()).scores == {"bleu": score}
     world = WithAnswers(answers=iter((text, {"bleu": score}, "outputs/a.jsonl")))
     scored = validation.score_tests(scoring, loaded, device, world, set(), tmp_path, 1)

@@ -18,7 +18,6 @@ from mt.report.run_summary import read_run, read_samples, read_test_sentences
 from mt.report.scores import score_run
 from mt.runs import model_folder
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs
-from mt.runs.run_dir import saved_config
 from mt.training.launch import train
 from mt.training.optim import learning_rate
 from mt.translate.quality_flags import FLAGS
@@ -52,7 +51,7 @@ def test_the_figures_of_a_run(tiny_run: Path) -> None:
 def test_the_files_of_a_run(tiny_run: Path) -> None:
     assert {path.name for path in tiny_run.iterdir()} == {
         ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
-        "samples", "store", "tokenizer.model", "train.log", "writing.json",
+        "samples", "settled.json", "store", "tokenizer.model", "train.log", "writing.json",
     }  # fmt: skip
     manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
     config = checkpoint.load_model(tiny_run).config
@@ -118,7 +117,7 @@ def test_a_test_text_is_scored_as_users_translate_it_and_so_in_report_and_card(
     for side, path in capitals.items():
         write_lines(path, [line.upper() for line in lines_of(tiny_corpus / f"test.{side}")])
     test = [{side: str(path) for side, path in capitals.items()}]
-    config = config_of(saved_config(copied_run).model_dump(), data={"test": test})
+    config = config_of(model_folder.open_model(copied_run).config.model_dump(), data={"test": test})
     train(config, copied_run, "cpu")
     recorded = metrics_of(copied_run, "test")[-1]
     options = ("--device", "cpu", "--precision", "fp32", "--metrics", "bleu", "--json")

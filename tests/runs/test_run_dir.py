@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -18,8 +19,9 @@ from faults import raising
 from messages import raises_saying, says
 
 from mt import __version__
+from mt.config.load import load_config
 from mt.errors import CheckpointError, DataError
-from mt.runs.run_dir import check_same_run, claim, set_aside, write_config
+from mt.runs.run_dir import check_same_run, claim, read_settled, set_aside, write_config
 from mt.training import launch
 
 
@@ -238,3 +240,20 @@ def test_model_and_tokenizer_may_change_before_they_exist(
         check_same_run(started, other_tokenizer)
     (started / "tokenizer.model").unlink()
     assert check_same_run(started, other_tokenizer) == ["tokenizer.vocab_size: was 320, now 400"]
+
+
+def test_a_run_of_mt_0_3_has_its_numbers_in_its_config_and_checkpoints(copied_run: Path) -> None:
+    (copied_run / "settled.json").unlink()
+    for folder in (copied_run / "checkpoints").glob("step-*"):
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        del meta["settled"]
+        meta |= {"measured_tokens_per_batch": 77, "epochs_in_time": 2.5}
+        (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    settled = read_settled(copied_run)
+    assert settled is not None
+    assert settled.values["tokenizer.vocab_size"] == 320
+    assert (settled.tokens_per_batch, settled.epochs) == (77, 2.5)
+    saved = load_config(str(copied_run / "config.yaml")).config
+    config = saved.with_values({"tokenizer.vocab_size": "auto"})
+    assert check_same_run(copied_run, config) == []
+    assert settled.of_training(config).batch.tokens_per_batch == 77

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mt.config.schema import Config
 from mt.runtime.devices import choose_device
-from mt.training.finetune import resolve_init_from
+from mt.training.finetune import load_base
 from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
@@ -25,7 +25,8 @@ class Started:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        self.config, self.base = resolve_init_from(config)
+        self.base = load_base(config)
+        self.config = config
         self.run_dir = run_dir
         device = choose_device("cpu", "fp32")
         with RunLog(run_dir, 1) as log:

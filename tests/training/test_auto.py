@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
@@ -19,8 +20,9 @@ from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import open_model, read_meta
-from mt.training import launch, prepare
+from mt.runs.model_folder import open_model
+from mt.runs.run_dir import read_settled
+from mt.training import launch, length
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
@@ -71,7 +73,12 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
         "vocab_size: auto is 310, model.dropout: auto is 0.25, train.max_epochs: auto is 3" in told
     )
     assert "auto is 3, for 2,000 pairs\n" in told
-    assert (one / "config.yaml").read_bytes() == (other / "config.yaml").read_bytes()
+    assert load_config(str(one / "config.yaml")).config.tokenizer.vocab_size == "auto"
+    assert open_model(one).config == open_model(other).config
+    settled = json.loads((one / "settled.json").read_text(encoding="utf-8"))
+    assert settled["values"]["model.dropout"] == 0.25
+    assert settled["reasons"]["model.dropout"] == "for 2,000 pairs"
+    assert settled["updates"] == 1
     last = "checkpoints/step-00000001"
     assert equal_weights(load_weights(one / last), load_weights(other / last))
 
@@ -91,7 +98,7 @@ def test_a_training_takes_the_time_that_is_given(
     stages: list[Any] | None,
 ) -> None:
     """Nine tenths of the time have updates; a run that was started keeps its epochs."""
-    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan, epoch: 100.0)
+    monkeypatch.setattr(length, "typical_update", lambda updater, plan, epoch: 100.0)
     wanted = 40
     values = {
         "data": {"stages": stages},
@@ -108,13 +115,14 @@ def test_a_training_takes_the_time_that_is_given(
     assert says(told, "time: about 100.00 s an update")
     assert told.count("timing typical updates") == 1
     # Now more would fit. What was asked for is what a student takes over.
-    monkeypatch.setattr(prepare, "typical_update", lambda updater, plan, epoch: 1.0)
+    monkeypatch.setattr(length, "typical_update", lambda updater, plan, epoch: 1.0)
     train(quick_config(BLIND, values), tmp_path, "cpu")
     told = log_of(tmp_path).removeprefix(told)
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
-    asked = [open_model(tmp_path).config, load_config(str(tmp_path / "config.yaml")).config]
-    assert [config.train.epochs for config in asked] == [3, 3]
-    assert read_meta(tmp_path / "checkpoints" / "last", [])["epochs_in_time"] == float(epochs)
+    assert open_model(tmp_path).config.train.epochs == 3
+    settled = read_settled(tmp_path)
+    assert settled is not None
+    assert settled.epochs == float(epochs)
 
 
 def test_time_that_is_too_short_or_longer_than_needed(
@@ -159,7 +167,7 @@ def test_a_vocabulary_that_is_kept_has_its_size(
     monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 500)
     start = {"init_from": str(tiny_run), "max_steps": 1}
     train(quick_config(BLIND, AUTO, train=start), tmp_path, "cpu")
-    recorded = load_config(str(tmp_path / "config.yaml")).config
+    recorded = open_model(tmp_path).config
     assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)
     assert "auto is 320, model.dropout: auto is 0.25, for 2,000 pairs\n" in log_of(tmp_path)
 

@@ -14,6 +14,7 @@ from messages import says
 
 from mt.config.load import load_config
 from mt.config.schema import BatchConfig
+from mt.config.settled import Settled
 from mt.data.tokens.batches import Batch, collate
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runs import model_folder
@@ -117,7 +118,7 @@ def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: 
     assert auto_is(tmp_path, "since this run was started") == tokens
     assert load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch == "auto"
     meta = model_folder.read_meta(tmp_path / "checkpoints" / "last", [])
-    assert meta["measured_tokens_per_batch"] == tokens
+    assert meta["settled"]["tokens_per_batch"] == tokens
     assert meta["config"]["batch"]["tokens_per_batch"] == "auto"  # other models measure their own
 
 
@@ -241,7 +242,8 @@ def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
     config = updater.config.model_copy(update={"batch": batch})
     monkeypatch.setattr(Device, "is_cuda", on_gpu)
     with RunLog(tmp_path, 1) as log:
-        found = settle_batch_size(config, updater, [pairs.longest], log).batch
+        settled = settle_batch_size(config, Settled(), updater, [pairs.longest], log)
+    found = settled.of_training(config).batch
     # 300 MB, of which 15 % stay free; 100 MB are taken, and each token takes 0.1
     assert found.tokens_per_batch == pytest.approx(1500 if on_gpu else 8192, abs=100 * on_gpu)
     where = "here" if on_gpu else "on a CPU"

@@ -33,6 +33,7 @@ from processes import (
 from token_stores import store_of_lengths
 
 from mt.cli.main import main
+from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan, shard_batches
@@ -147,9 +148,10 @@ def validate_sharded(run: Path) -> None:
         for tokens in (60, 5000):
             batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
             config = loaded.config.model_copy(update={"batch": batch})
-            scoring, tokenizer = Scoring(config, "13a"), loaded.tokenizer
+            scoring = Scoring(config, plan_data(config.data), "13a")
+            tokenizer = loaded.tokenizer
             assert config.data.valid
-            validation = Validation(config, tokenizer, log, world, scoring)
+            validation = Validation(tokenizer, log, world, scoring)
             results = (
                 validation.evaluate(loaded, device, one, Signals()) for one in (World(), world)
             )

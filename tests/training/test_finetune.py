@@ -16,15 +16,16 @@ from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
 from run_comparison import check_equal, kept_steps, train_until_lost
 
-from mt.config.auto import with_shape_of
+from mt.config.auto import sizes_for, with_shape_of
 from mt.config.load import config_from_mapping, load_config
 from mt.config.schema import Config
+from mt.config.settled import Settled
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model import checkpoint
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
 from mt.runs import model_folder
-from mt.training.finetune import resolve_init_from
+from mt.training.finetune import load_base
 from mt.training.launch import train
 
 Mapped = Mapping[str, Any]
@@ -101,6 +102,13 @@ def without_shape(config: Config, **model: Any) -> Config:
     return config_from_mapping(values, "without its shape")
 
 
+def shaped(config: Config) -> Config:
+    """A config with what the model of `train.init_from` decides."""
+    base = load_base(config)
+    assert base is not None
+    return Settled.at_start(config, sizes_for(1), "", base.config).apply(config)
+
+
 def test_a_config_names_the_shape_or_has_that_of_the_other_model(
     base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path, mt: Mt
 ) -> None:
@@ -116,13 +124,13 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
         for given in (("--config", tmp_path / "c.yaml"), ("--model", base))
     )
     assert config_shown == model_shown
-    config, _ = resolve_init_from(without_shape(fine_tuned(base), dropout=0.3))
+    config = shaped(without_shape(fine_tuned(base), dropout=0.3))
     there = model_folder.open_model(base).config
     assert config.tokenizer == there.tokenizer
     assert config.model == there.model.model_copy(update={"dropout": 0.3})
     said = message(without_shape(fine_tuned(base), d_ff=8), tmp_path / "run", ConfigError)
     assert says(said, f"train.init_from {base}", "model.d_ff is 64 there and 8 here")
-    long = without_shape(fine_tuned(base)).with_value("data.max_tokens", 65)
+    long = without_shape(fine_tuned(base)).with_values({"data.max_tokens": 65})
     said = message(long, tmp_path / "run", ConfigError)
     assert says(said, f"train.init_from {base}", "model.max_positions", "data.max_tokens + 2 (67)")
     # 5 heads divide neither the default d_model nor the base's; 3 of them could divide a base's.
@@ -131,7 +139,7 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
     assert says(said, f"train.init_from {base}", "model.d_model", "multiple of model.n_heads (5)")
     assert (
         with_shape_of(
-            without_shape(fine_tuned(base), n_heads=3), shape.with_value("model.d_model", 24)
+            without_shape(fine_tuned(base), n_heads=3), shape.with_values({"model.d_model": 24})
         ).model.d_model
         == 24
     )
@@ -144,9 +152,7 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
         config_from_mapping(values, "two sections")
     assert "model.d_model" not in str(caught.value)
     # A new vocabulary is that of the config.
-    config, _ = resolve_init_from(
-        without_shape(fine_tuned(base, {"train": {"new_vocabulary": True}}))
-    )
+    config = shaped(without_shape(fine_tuned(base, {"train": {"new_vocabulary": True}})))
     assert config.tokenizer.vocab_size != there.tokenizer.vocab_size
 
 
@@ -174,8 +180,9 @@ def test_a_killed_run_resumes_to_the_same_weights(
     saved = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     assert saved["train"]["init_from"] == str(base)
     there = yaml.safe_load((base / "config.yaml").read_text(encoding="utf-8"))
-    assert all(saved["model"][key] == there["model"][key] for key in ("d_model", "d_ff", "norm"))
-    assert saved["tokenizer"] == there["tokenizer"]
+    assert model_folder.open_model(run).config.tokenizer.model_dump() == there["tokenizer"]
+    effective = model_folder.open_model(run).config.model.model_dump()
+    assert all(effective[key] == there["model"][key] for key in ("d_model", "d_ff", "norm"))
     assert "init_from" not in json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     shutil.rmtree(base)
     assert train(config, run, "cpu").exit_code == 0
@@ -254,7 +261,7 @@ def test_a_folder_without_a_model(base_of: BaseOf, fine_tuned: FineTuned, tmp_pa
     shutil.copytree(base_of(), damaged, symlinks=True)
     weights = model_folder.find_model(damaged) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    kinds = "must be a run directory, a checkpoint, an averaged or an imported model"
+    kinds = "must be a run directory, a checkpoint, or an averaged or imported model"
     for base, *parts in (
         (tmp_path / "no", kinds, "nothing exists"),
         (empty, kinds, "neither meta.json nor checkpoints/best"),

@@ -15,7 +15,10 @@ from mt.data.reading.check import check_data
 from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.errors import CheckpointError, DataError
 from mt.runs.manifest import read_manifest
+from mt.runtime.distributed import World
+from mt.training.hold_out import hold_out
 from mt.training.launch import train
+from mt.training.runlog import RunLog
 
 SETS = {"valid": [{"split": 30}], "test": [{"split": 20}, {"split": 10}]}
 
@@ -67,6 +70,18 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     sizes = {path: path.stat().st_size for path in (moved / HELD_OUT).iterdir()}
     assert sizes[moved / HELD_OUT / "valid-0.src"] > 0
     assert len(lines_of(moved / HELD_OUT / "valid-0.src")) == 30
+
+
+def test_sets_are_drawn_anew_from_another_column(quick_config: QuickConfig, tmp_path: Path) -> None:
+    rows = [f"a{n}\tb{n}\tc{n}" for n in range(300)]
+    write_lines(tmp_path / "rows.tsv", rows)
+    run = tmp_path / "run"
+    for tgt, letter in (("2", "b"), ("3", "c")):
+        text = {"path": str(tmp_path / "rows.tsv"), "src": "1", "tgt": tgt}
+        config = quick_config({"data": {"train": text, "valid": [{"split": 9}], "test": []}})
+        log = RunLog(run, 1)
+        hold_out(config, log, World())
+        assert all(line[0] == letter for line in lines_of(run / HELD_OUT / "train-0.tgt"))
 
 
 def test_the_corpus_behind_held_out_sets_is_recorded(

@@ -22,6 +22,7 @@ from messages import raises_saying, says
 from test_batch_size import auto_is, full
 
 from mt.config.plan import plan_data
+from mt.config.settled import Settled
 from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
@@ -210,8 +211,8 @@ def prepared_of(trainer: Trainer) -> Prepared:
     """What the trainer was made of."""
     t = trainer
     data, store = plan_data(t.config.data), t.plan.pairs.store
-    made_of = t.config, t.config, data, t.tokenizer, store, t.updater, [t.plan]
-    return Prepared(*made_of, Scoring(t.config, "13a"), t.validations, None)
+    made_of = t.config, Settled(), t.config, data, t.ends, t.tokenizer, store, t.updater, [t.plan]
+    return Prepared(*made_of, Scoring(t.config, data, "13a"), t.validations, None)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ def test_a_dry_run_leaves_a_run_as_it_is(tiny_config: Path, tmp_path: Path, mt: 
         assert content(tmp_path) == before
     assert sorted(path.name for path in run.iterdir()) == [
         ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
-        "samples", "store", "tokenizer.model", "train.log", "writing.json",
+        "samples", "settled.json", "store", "tokenizer.model", "train.log", "writing.json",
     ]  # fmt: skip
 
 

@@ -18,13 +18,14 @@ from token_stores import store_of_lengths
 from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, StageEnd, plan_data
 from mt.config.schema import BatchConfig, TrainConfig
+from mt.config.settled import Settled
 from mt.data.tokens.loader import Update
 from mt.data.tokens.mixing import describe_stage, sampling_weights
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.prepare import Epochs, settle_length
+from mt.training.length import Epochs, settle_length
 from mt.training.trainer import Trainer
 
 TEXTS = [{"src": f"{n}.de", "tgt": f"{n}.en"} for n in range(3)]
@@ -101,8 +102,9 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
     config = config_from_mapping({"train": {"max_epochs": 36}}, "test")
     epochs = Epochs(data, plans_of(data), config.train)
     log: Any = SimpleNamespace(say=str)
-    settled = settle_length(config, epochs, log)
-    assert settled.train.max_steps == log.total == steps
+    updater: Any = None  # only what is timed needs it
+    settled, seconds = settle_length(Settled(), epochs, updater, 0, log)
+    assert (settled.updates, seconds) == (steps, None)
     assert epochs.within(steps) == pytest.approx(36)
 
 

@@ -107,12 +107,7 @@ class Augmentation:
     """
 
     def __init__(
-        self,
-        pairs: DirectedPairs,
-        stage: Stage,
-        tokenizer: Tokenizer,
-        seed: int,
-        max_tokens: int,
+        self, pairs: DirectedPairs, stage: Stage, tokenizer: Tokenizer, seed: int, max_tokens: int
     ) -> None:
         """`max_tokens`: of a side."""
         assert stage.augment is not None
@@ -210,5 +205,4 @@ class Augmentation:
 
 
 def _fixed_ids(side: Side) -> set[int]:
-    """Ids of special tokens, user-defined symbols and target languages."""
     return {*range(EOS + 1), *side.symbol_ids()}

@@ -111,7 +111,6 @@ class DirectedPairs:
         ]
 
     def pair(self, index: int) -> tuple[Ids, Ids]:
-        """Ids of source and target of one pair, without bos and eos."""
         return self.pairs(np.array([index]))[0]
 
 

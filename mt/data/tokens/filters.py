@@ -27,7 +27,6 @@ class Counts:
 
     @property
     def kept(self) -> int:
-        """Pairs that were not dropped."""
         return self.read - self.empty - self.duplicate - self.too_long - self.ratio
 
     def __add__(self, other: Counts) -> Counts:

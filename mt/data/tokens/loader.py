@@ -33,7 +33,6 @@ class Update:
 
     @property
     def last(self) -> bool:
-        """Whether it is the last update of its epoch."""
         return self.number == self.of - 1
 
 
@@ -122,7 +121,6 @@ class Prefetcher:
             self._put(error)
 
     def _planned(self, epoch: int) -> tuple[Plan, Updates]:
-        """The plan of an epoch, and its updates."""
         plan = self.plan.for_epoch(epoch, self._stop)
         return plan, plan.updates(epoch)
 

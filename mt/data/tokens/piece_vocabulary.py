@@ -38,11 +38,9 @@ class PieceVocabulary:
         self._symbols = user_defined_symbols(model)
 
     def piece_size(self) -> int:
-        """Pieces of the list."""
         return len(self._pieces)
 
     def id_to_piece(self, numbers: list[int]) -> list[str]:
-        """The text of each id."""
         return [self._pieces[number] for number in numbers]
 
     def piece_to_id(self, piece: str) -> int:

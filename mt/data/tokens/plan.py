@@ -284,7 +284,6 @@ class Plan:
         return self._sampled[1]
 
     def forget_epoch(self) -> None:
-        """Free the last epoch's pairs."""
         self._sampled = None
 
     def updates(self, epoch: int) -> Updates:

@@ -7,7 +7,6 @@ in its place when complete.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.artefacts import is_made, key_of, make
+from mt.artefacts import content_key, is_made, key_of, make
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.data.tokens.filters import Counts
@@ -83,18 +82,9 @@ def fingerprint_of(texts: StoreTexts) -> str:
     The names of the files do not count: a corpus that has moved is still the same.
     """
 
-    def text(corpus: Corpus) -> list[Any]:
-        source = corpus.source
-        files = [texts.records[str(path)]["sha256"] for path in local_files(source, texts.root)]
-        # Of two text files their content says all.
-        names = {"path", "test_set"}
-        names |= {"src", "tgt", "name", "split"} if source.path is None else set()
-        settings = source.model_dump(mode="json", exclude=names, exclude_defaults=True)
-        return [settings, files or source.path]
-
     content = {
         "format": FORMAT,
-        "corpora": [text(corpus) for corpus in texts.corpora],
+        "corpora": [text_key(corpus, texts.root, texts.records) for corpus in texts.corpora],
         "tokenizer": texts.tokenizer.fingerprint,
         "limits": texts.limits,
         "tokens before": texts.n_before,
@@ -104,11 +94,21 @@ def fingerprint_of(texts: StoreTexts) -> str:
     heaviest_first = sorted(places, key=lambda number: -texts.corpora[number].weight)
     if texts.limits.dedupe:
         content["duplicates stay in"] = heaviest_first
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return content_key(content)
+
+
+def text_key(corpus: Corpus, root: Path, records: FileRecords) -> list[Any]:
+    """What decides the pairs of a corpus: the content of its files, and how they are read."""
+    source = corpus.source
+    files = [records[str(path)]["sha256"] for path in local_files(source, root)]
+    # Of two text files their content says all.
+    names = {"path", "test_set"}
+    names |= {"src", "tgt", "name", "split"} if source.path is None else set()
+    settings = source.model_dump(mode="json", exclude=names, exclude_defaults=True)
+    return [settings, files or source.path]
 
 
 def corpus_records(corpora: Sequence[Corpus], root: Path, known: FileRecords) -> FileRecords:
-    """The records of every local file; see `file_record`."""
     paths = [path for corpus in corpora for path in local_files(corpus.source, root)]
     return {str(path): file_record(path, "", known) for path in paths}
 

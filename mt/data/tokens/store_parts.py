@@ -64,13 +64,11 @@ class StoreTexts:
 
     @property
     def id_type(self) -> np.dtype[Any]:
-        """The smallest type that holds all ids."""
         largest = max(self.tokenizer.src.size, self.tokenizer.tgt.size)
         return np.dtype("<u2" if largest <= 2**16 else "<u4")
 
     @property
     def length_type(self) -> np.dtype[Any]:
-        """The smallest type that holds the length of a pair."""
         return np.dtype("<u2" if self.limits.max_tokens < LONGEST_IN_16_BITS else "<u4")
 
     def pairs(self, watch: Watch) -> Iterator[Iterator[tuple[str, str]]]:

@@ -72,7 +72,6 @@ class Side:
 
     @property
     def size(self) -> int:
-        """Tokens of the vocabulary, special ones included."""
         return int(self.processor.piece_size())
 
     def encode(self, lines: list[str], threads: int = 1) -> list[list[int]]:
@@ -248,7 +247,6 @@ class Tokenizer:
 
     @staticmethod
     def exists_in(folder: Path) -> bool:
-        """Whether all files of a tokenizer are in `folder`."""
         return any(all((folder / name).exists() for name in names) for names in (_JOINT, _SEPARATE))
 
     @classmethod
@@ -333,7 +331,6 @@ class PairSample:
             yield src, tgt
 
     def clear(self) -> None:
-        """Free the memory of the pairs."""
         self.src.clear()
         self.tgt.clear()
         self.texts.clear()

@@ -291,7 +291,6 @@ class Styles(NamedTuple):
             ) from error
 
     def to_json(self) -> str:
-        """As the text of the file `WRITING`."""
         return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
 
     @property

@@ -1,0 +1,127 @@
+"""How long a training is: the updates of its epochs, as many as fit into the time it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Event
+from typing import TYPE_CHECKING
+
+from mt.config.plan import DataPlan, StageEnd
+from mt.errors import ConfigError
+from mt.training.timing import typical_update
+
+if TYPE_CHECKING:
+    from mt.config.schema import TrainConfig
+    from mt.config.settled import Settled
+    from mt.data.tokens.plan import Plan
+    from mt.training.runlog import RunLog
+    from mt.training.update import Updater
+
+# Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
+UPDATES_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """How many updates the epochs of a training have."""
+
+    data: DataPlan
+    plans: Sequence[Plan]  # of each stage
+    train: TrainConfig
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """The updates of the first epoch of each stage; its others count as many."""
+        return [len(plan.for_epoch(0, Event()).updates(0)) for plan in self.plans]
+
+    def updates(self, epochs: float) -> float:
+        """The updates of so many epochs."""
+        updates, left = 0.0, epochs
+        for stage, length in zip(self.data.stages, self.lengths, strict=True):
+            end = stage.end(self.train.max_steps, epochs)
+            in_stage = left if end.epochs is None else min(left, end.epochs)
+            if end.updates is not None:
+                in_stage = min(left, end.updates / length)
+            updates += in_stage * length
+            left -= in_stage
+        return updates
+
+    def ends(self, epochs: float | None) -> list[StageEnd]:
+        """Where each stage ends in a training of so many epochs, unless `max_steps` ends it."""
+        if epochs is not None and self.updates(epochs) > self.train.max_steps:
+            epochs = self.within(self.train.max_steps)
+        return [stage.end(self.train.max_steps, epochs) for stage in self.data.stages]
+
+    def within(self, updates: float) -> float:
+        """The epochs that have about so many updates, by bisection."""
+        # Where stages end at shares, which are whole epochs, the updates grow in steps.
+        low, high = 0.0, updates / min(self.lengths)
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.updates(middle) <= updates else (low, middle)
+        return low
+
+
+def settle_length(
+    settled: Settled, epochs: Epochs, updater: Updater, warmup: int, log: RunLog
+) -> tuple[Settled, float | None]:
+    """Settle epochs and updates of a training; also the seconds of an update, if it was timed.
+
+    `warmup`: the updates of a cosine's warm-up, 0 without one. A run with a checkpoint keeps the
+    epochs that it began with. Raises ConfigError if no time or no update after the warm-up is left.
+    """
+    train, n_epochs, seconds = epochs.train, epochs.train.epochs, None
+    if train.max_minutes is not None and settled.updates is not None:
+        n_epochs = settled.epochs or n_epochs
+        said = "all its epochs" if settled.epochs is None else f"{n_epochs:g} epochs"
+        log.say(f"train.max_minutes: the run keeps {said}, as it was started")
+    elif train.max_minutes is not None:
+        log.say("train.max_minutes: timing typical updates")
+        seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)
+        gone = time.perf_counter() - log.started
+        n_epochs = updater.world.on_main(lambda: _fitting(epochs, gone, seconds or 0.0, log))
+        if n_epochs != train.epochs:
+            settled = settled.because("so many fit into train.max_minutes", epochs=n_epochs)
+    if n_epochs is None:
+        return settled.because("train.max_steps", updates=train.max_steps), seconds
+    wanted = max(1, round(min(epochs.updates(n_epochs), 1e15)))  # 1e308 epochs are infinitely many
+    of = " and ".join(f"{length:,}" for length in epochs.lengths)
+    said = f"{n_epochs:g} epoch{'s' * (n_epochs != 1)} of {of} updates are {wanted:,} updates"
+    capped = f"; train.max_steps ends training after {train.max_steps:,}"
+    log.say(f"train.max_epochs: {said}{capped * (train.max_steps < wanted)}")
+    updates = min(train.max_steps, wanted)
+    if warmup >= updates:
+        raise ConfigError(
+            f"optim.warmup_steps: must be below the {updates:,} updates of train.max_epochs with "
+            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
+        )
+    return settled.because(said, updates=updates), seconds
+
+
+def _fitting(epochs: Epochs, gone: float, per_update: float, log: RunLog) -> float | None:
+    """The epochs of the config, or those that fit where `gone` seconds have passed, if fewer.
+
+    An update takes `per_update` seconds.
+    """
+    minutes = epochs.train.max_minutes or 0.0
+    left = UPDATES_SHARE * 60 * minutes - gone
+    if left < per_update:
+        raise ConfigError(
+            f"train.max_minutes: leaves no time to train, found {minutes:g}: the data took "
+            f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
+        )
+    n_epochs = epochs.train.epochs
+    if left / per_update >= epochs.train.max_steps:
+        return n_epochs
+    fitting = epochs.within(left / per_update)
+    if n_epochs is not None and fitting >= n_epochs:
+        return n_epochs
+    fitting = float(f"{fitting:.3g}")
+    log.say(
+        f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with "
+        f"{per_update:.2f} s an update"
+    )
+    return fitting
