@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 36_620,
-    "core": 23_667,
-    "tests": 35_230,
-    "pages": 134_860,
+    "all of mt": 36_705,
+    "core": 23_750,
+    "tests": 35_225,
+    "pages": 134_770,
     "api and single files": 1_114,
-    "data": 6_011,
+    "data": 6_094,
     "training": 3_899,
     "translate": 3_407,
-    "cleaning": 2_613,
+    "cleaning": 2_615,
     "inspect": 2_609,
     "search": 2_546,
     "config": 2_449,
