@@ -15,7 +15,7 @@ BUDGET = {
     "all of mt": 36_705,
     "core": 23_750,
     "tests": 35_225,
-    "pages": 134_770,
+    "pages": 133_290,
     "api and single files": 1_114,
     "data": 6_094,
     "training": 3_899,
