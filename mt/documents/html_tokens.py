@@ -125,7 +125,6 @@ class _Skipped:
         return kind == "start" and is_next and not NESTING.intersection(self.inside)
 
     def add(self, kind: TokenKind, tag: str, raw: str) -> None:
-        """Add a part of it."""
         self.token.raw += raw
         self.token.content += raw * (kind == "text")
         _open_or_close(self.inside, kind, tag)

@@ -342,7 +342,6 @@ class _Placing:
 
 
 def has_words(tokens: Iterable[MarkupToken]) -> bool:
-    """Whether there is a letter in texts that are translated."""
     texts = (html.unescape(token.raw) for token in tokens if token.kind == "text")
     return any(map(has_letter, texts))
 
@@ -360,7 +359,6 @@ def _sticks_after(tag: InlineTag, before: int, after: int) -> bool:
 
 
 def _tags(root: InlineTag) -> Iterator[tuple[InlineTag, InlineTag]]:
-    """Yield each tag after the one that it is in."""
     for tag in root.inner:
         yield root, tag
         yield from _tags(tag)

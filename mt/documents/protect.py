@@ -77,7 +77,6 @@ class Protection(Step):
         return bool(self._patterns or self._is_auto or self._terms)
 
     def why_aligned(self, model: ModelFolder) -> str:
-        """Why alignments are needed, as a message says it."""
         self.tags = model.data.tags
         return "--glossary: has terms" if self._terms else "--protect: keeps texts"
 
@@ -92,7 +91,6 @@ class Protection(Step):
             line.text = tagged.to_translate
 
     def after(self, lines: Sequence[Line]) -> None:
-        """Write what is kept into the translations."""
         for line in lines:
             line.translation = self._shown(line)._replace(alignments=())
 

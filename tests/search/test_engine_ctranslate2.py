@@ -183,7 +183,7 @@ def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(load, "has_gpu", lambda: False)
     assert reasons() == ""
     everything = SearchOptions(prefixes=True, no_repeat_ngram=3, alignments="auto")
-    assert says(reasons(everything), "--prefix, --alignments, --no-repeat-ngram")
+    assert says(reasons(everything), "--prefix, --no-repeat-ngram, --alignments")
     assert "--sample" in reasons(SearchOptions(sample=Sampling()))
     says(reasons(device="cuda:1"), "CPU", "--device cuda:1")
     says(reasons(precision="fp16"), "fp16")
