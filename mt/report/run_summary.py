@@ -88,6 +88,7 @@ class Metrics:
 
     @property
     def skipped(self) -> int:
+        """Updates that were skipped because of a non-finite gradient."""
         return int(sum(value for value in self.train["skipped"] if math.isfinite(value)))
 
 
@@ -107,6 +108,7 @@ class RunSummary:
 
     @property
     def scored(self) -> list[RecordedScore]:
+        """The test sets, then the best validation."""
         return [*self.tests, *([self.valid] if self.valid else [])]
 
     @property

@@ -73,6 +73,5 @@ def force_prefixes(
 
 
 def apply(constraints: Sequence[Constraint], log_probs: Tensor, past: Past) -> None:
-    """Apply all constraints, in order."""
     for constrain in constraints:
         constrain(log_probs, past)

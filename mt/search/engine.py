@@ -23,7 +23,7 @@ from mt.runtime.failures import in_halves
 from mt.runtime.memory import peak_memory_mb, unused_memory_mb
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes, no_repeat_ngram
-from mt.search.engine_contract import LOOP, WINDOW, Engine, Hypotheses, Ids, Job, memory_error
+from mt.search.engine_contract import WINDOW, Engine, Hypotheses, Ids, Job, memory_error
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions
@@ -51,17 +51,14 @@ class TorchEngine(Engine):
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
         return self.model.device
 
     @property
     def max_length(self) -> int:
-        """Number of tokens of the longest source, and target; eos and bos are not counted."""
         return self.model.max_tokens - 1
 
     @property
     def batch_tokens(self) -> int:
-        """Padded source tokens x beam of a batch that decodes fast."""
         if self.device.type == "cpu":
             return BATCH_TOKENS
         half = unused_memory_mb(self.device) * 1e6 / 2
@@ -69,7 +66,6 @@ class TorchEngine(Engine):
 
     @property
     def window(self) -> int:
-        """Lines to sort by length and translate at a time."""
         return WINDOW if self.device.type == "cpu" else WINDOW_ON_GPU
 
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
@@ -88,18 +84,7 @@ class TorchEngine(Engine):
         return Hypotheses.of(rows, n_halved=len(parts) - 1)
 
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
-        """Yield (index of the job, `search(*job)`), in order."""
         return enumerate(itertools.starmap(self.search, jobs))
-
-    def with_n_best(self, n: int) -> TorchEngine:
-        """Return an engine that finds `n` hypotheses of each source."""
-        return replace(self, options=replace(self.options, n_best=n))
-
-    def without_loops(self) -> TorchEngine:
-        """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
-        greedy = self.decode.model_copy(update={"beam_size": 1})
-        n = min(LOOP, self.options.no_repeat_ngram or LOOP)
-        return replace(self, decode=greedy, options=replace(self.options, no_repeat_ngram=n))
 
     def _memory_error(self) -> ConfigError:
         used = peak_memory_mb(self.device)

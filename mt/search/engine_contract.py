@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +84,6 @@ class Hypotheses:
         return (list(itertools.islice(rows, count)) for count in self.counts.tolist())
 
     def ids(self) -> list[list[int]]:
-        """Return the tokens of each row as a list, without eos."""
         pairs = zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)
         return [row[:length] for row, length in pairs]
 
@@ -152,13 +151,16 @@ class Engine(ABC):
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
 
-    @abstractmethod
     def with_n_best(self, n: int) -> Engine:
         """Return an engine that finds `n` hypotheses of each source."""
+        return replace(self, options=replace(self.options, n_best=n))  # type: ignore[type-var]
 
-    @abstractmethod
     def without_loops(self) -> Engine:
         """Return an engine that repeats no `LOOP` tokens; greedy, so that all find the same."""
+        greedy = self.decode.model_copy(update={"beam_size": 1})
+        n = min(LOOP, self.options.no_repeat_ngram or LOOP)
+        options = replace(self.options, no_repeat_ngram=n)
+        return replace(self, decode=greedy, options=options)  # type: ignore[type-var]
 
 
 def search_in_worker(

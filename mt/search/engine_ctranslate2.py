@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.search.engine_contract import (
-    LOOP,
     Engine,
     Hypotheses,
     Hypothesis,
@@ -37,9 +36,7 @@ from mt.search.engine_contract import (
 )
 from mt.search.options import DEFAULT_SEARCH, SearchOptions
 
-# Padded source tokens x beam of a batch, by precision. Of 512 to 6144 the fastest, or within a
-# twentieth of it, for d_model 128 and 256 on Zen 3, greedy and beam 5; with 2048 (fp32) and 1024
-# (int8) beam 5 is up to an eighth slower.
+# Padded source tokens x beam of a batch, by precision: of 512 to 6144 the fastest.
 BATCH_TOKENS = {"fp32": 4096, "bf16": 4096, "int8": 2048}
 # Batches that wait in the queue for each thread, so that none is idle.
 QUEUED = 2
@@ -73,21 +70,17 @@ class CTranslate2Engine(Engine):
 
     @property
     def max_length(self) -> int:
-        """Number of tokens of the longest source, and target; eos and bos are not counted."""
         return self.max_positions - 1
 
     @property
     def batch_tokens(self) -> int:
-        """Padded source tokens x beam of a batch that decodes fast."""
         return BATCH_TOKENS[self.precision]
 
     @property
     def n_parallel(self) -> int:
-        """Batches that `search_batches` decodes at a time."""
         return self.threads
 
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
-        """Return the `n_best` hypotheses of each source, best first."""
         job = (sources, [()] * len(sources) if prefixes is None else prefixes)
         return next(self.search_batches([job]))[1]
 
@@ -114,15 +107,6 @@ class CTranslate2Engine(Engine):
             incomplete[number][place] = row
         for number, rows in incomplete.items():
             yield number, Hypotheses.of([row or [] for row in rows])
-
-    def with_n_best(self, n: int) -> CTranslate2Engine:
-        """Return an engine that finds `n` hypotheses of each source."""
-        return replace(self, options=replace(self.options, n_best=n))
-
-    def without_loops(self) -> CTranslate2Engine:
-        """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
-        greedy = self.decode.model_copy(update={"beam_size": 1})
-        return replace(self, decode=greedy, options=replace(self.options, no_repeat_ngram=LOOP))
 
     def _first_search(
         self, jobs: Sequence[Job]

@@ -37,11 +37,9 @@ class Ensemble:
         self.max_tokens = min(member.max_tokens for member in self.members)
 
     def bytes_per_token(self) -> float:
-        """Sum of the members' estimates; see `Inference.bytes_per_token`."""
         return sum(member.bytes_per_token() for member in self.members)
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
-        """Encode a batch with every member; see `Inference.start`."""
         members = [member.start(src, src_mask, n_hypotheses) for member in self.members]
         return EnsembleDecoding(members, self.mean)
 
@@ -73,6 +71,5 @@ class EnsembleDecoding:
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """Drop all sentences but `rows` (B',)."""
         for member in self.members:
             member.keep(rows)

@@ -80,7 +80,6 @@ class Sampling:
     seed: Annotated[int, Setting("seed of the random draws", SAMPLING, "N")] = 1
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value out of range."""
         check(self)
 
     def seed_of(self, source: Sequence[int], number: int) -> int:
@@ -131,7 +130,6 @@ class SearchOptions:
     prefixes: bool = False  # each output begins with a text of its own
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value out of range, and for values that do not go together."""
         check(self)
         if self.sample is not None and self.beam_size is not None:
             raise ConfigError(
@@ -140,7 +138,6 @@ class SearchOptions:
             )
 
     def decode_config(self, config: Config) -> DecodeConfig:
-        """Return the model's decoding settings with the beam size and length penalty given here."""
         values = {"beam_size": self.beam_size, "length_penalty": self.length_penalty}
         given = {key: value for key, value in values.items() if value is not None}
         return config.decode.model_copy(update=given)
@@ -180,11 +177,9 @@ class EngineOptions:
 
     @property
     def folders(self) -> list[Path]:
-        """Where the models are."""
         return [model if isinstance(model, Path) else model.folder for model in self.models]
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value out of range, and for values that do not go together."""
         check(self)
         most = WORKERS_PER_CORE * (os.cpu_count() or 1)
         if (self.workers or 1) > most:

@@ -75,7 +75,6 @@ class State:
 
     @property
     def step(self) -> int:
-        """The number of tokens so far."""
         return self.tokens.shape[2] - 1
 
     def found(self) -> tuple[Tensor, Tensor]:
@@ -244,7 +243,6 @@ def start_beams(limits: Tensor, beam_size: int) -> BeamState:
 
 
 def select(state: AnyState, rows: Tensor) -> AnyState:
-    """Return the state of these sentences only."""
     return type(state)(**{field.name: getattr(state, field.name)[rows] for field in fields(state)})
 
 

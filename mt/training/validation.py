@@ -40,7 +40,6 @@ from mt.training.selection import Criterion, ValidationResult
 from mt.training.signals import StopRequestedError
 from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
-from mt.translate.load import cuts_into_sentences
 from mt.translate.loaded_engine import LoadedEngine
 
 if TYPE_CHECKING:
@@ -78,8 +77,7 @@ def translate(
     translations: list[Translation] = []
     try:
         engine = TorchEngine(Inference(model.model, device), model.config.decode)  # a copy of it
-        cuts_sentences = cuts_into_sentences("auto", model)
-        loaded = LoadedEngine.of_model(model, engine, cuts_sentences=cuts_sentences)
+        loaded = LoadedEngine.of_model(model, engine)
         for (source, to), group in groupby(zip(directions, lines, strict=True), key=itemgetter(0)):
             translator = make_translator(loaded, to if loaded.data.has_tokens else None, source)
             translations += translator.translate([line for _, line in group])

@@ -8,12 +8,12 @@ from functools import partial
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.translate.as_trained import AsTrained
-from mt.translate.language_token import LanguageToken
+from mt.translate.escape_loops import EscapeLoops
 from mt.translate.lines import MergeEqual, Step
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.prefixes import Prefixes
 from mt.translate.quality_flags import FlagOutputs
-from mt.translate.segments import Segments
+from mt.translate.segments import LanguageToken, Segments
 from mt.translate.translator import Translator
 
 
@@ -38,7 +38,7 @@ def make_translator(
     direction = data.direction(from_, to)
     source = from_ or (direction.src if direction else data.usual.src)
     # A vocabulary that was taken from another model may be that of other languages.
-    styles = None if loaded.as_written else loaded.styles
+    styles = None if search.as_written else loaded.styles
     writing = styles.between(*direction) if styles and direction else None
     language = base_code(source)
     cut = partial(split_sentences, language=language) if loaded.cuts_sentences else None
@@ -50,7 +50,7 @@ def make_translator(
         steps.append(protection)
     if prefixes is not None:  # before AsTrained, which rewrites no line with a prefix
         steps.append(Prefixes(prefixes, tokenizer, engine.max_length))
-    if not loaded.as_written:
+    if not search.as_written:
         unknown_cases = styles.unknown_cases if styles and not direction else set()
         steps.append(AsTrained(writing, unknown_cases))
     if search.alignments is not None:  # of texts as the model saw and wrote them
@@ -65,11 +65,13 @@ def make_translator(
             engine.decode.length_penalty,
             cut=cut,
             tags=data.tags,
-            keeps_letterless=not loaded.as_written and search.alignments is None,
+            keeps_letterless=not search.as_written and search.alignments is None,
             threads=loaded.n_parallel,
         )
     )
-    if first_ids:  # innermost: each segment needs it, and nothing else counts it
+    if first_ids:  # each segment needs it, and nothing else counts it
         steps.append(LanguageToken(first_ids))
+    if search.n_best == 1 and search.sample is None:  # several and drawn ones show what there is
+        steps.append(EscapeLoops(loaded))
     settings = {"--from": source} if source != data.usual.src else {}
     return Translator(loaded, steps, settings, on_progress, number_of)

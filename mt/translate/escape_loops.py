@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from mt.translate.lines import Line, Segment
+from mt.translate.lines import Line, Segment, Step
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.progress import Tally
 from mt.translate.quality_flags import loops
 
 
-class EscapeLoops:
-    """Searches as an engine does; lines with a loop come last, after a second, greedy search.
+class EscapeLoops(Step):
+    """Searches lines with a loop a second time, greedily and without repeated tokens.
 
-    Its output replaces one that loops if it does not loop itself. Log-probabilities do not decide:
+    That output replaces one that loops if it does not loop itself. Log-probabilities do not decide:
     without `with_scores` an engine may not know them, and the texts must be the same.
     """
 
@@ -22,32 +22,22 @@ class EscapeLoops:
         self.n_looped = 0  # sources whose outputs repeated themselves up to the limit
         self.n_escaped = 0  # of these, those whose second search found something better
 
-    def search(self, lines: Sequence[Line], tally: Tally) -> Iterator[tuple[list[Line], float]]:
-        """Find outputs; otherwise as `LoadedEngine.search`."""
-        looping: dict[Line, list[Segment]] = {}
-        for done, share in self.engine.search(lines, tally):
-            looping |= {line: segments for line in done if (segments := _looping(line))}
-            yield [line for line in done if line not in looping], share
-        if not looping:
-            return
-        held_back = [line for line in lines if line in looping]
-        copies = [
-            Line(
-                line.number,
-                line.text,
-                segments=[Segment(segment.source, segment.prefix) for segment in looping[line]],
-            )
-            for line in held_back
+    def after(self, lines: Sequence[Line]) -> None:
+        """Replace outputs of segments, before they are joined."""
+        looping = [
+            (segment, line)
+            for line in lines
+            for segment in line.segments
+            if segment.outputs[0].truncated and _loops(segment, line)
         ]
-        for _ in self.engine.search(copies, tally, loop_free=True):
+        copies = [Segment(segment.source, segment.prefix) for segment, _ in looping]
+        for _ in self.engine.search([Line(0, "", segments=copies)], Tally(), loop_free=True):
             pass
-        for line, copy in zip(held_back, copies, strict=True):
-            for segment, other in zip(looping[line], copy.segments, strict=True):
-                self.n_looped += 1
-                if not _loops(other, line):
-                    segment.outputs = other.outputs
-                    self.n_escaped += 1
-        yield held_back, 1.0
+        for (segment, line), copy in zip(looping, copies, strict=True):
+            self.n_looped += 1
+            if not _loops(copy, line):
+                segment.outputs = copy.outputs
+                self.n_escaped += 1
 
     def notes(self) -> list[str]:
         """How often there was a loop."""
@@ -57,11 +47,6 @@ class EscapeLoops:
             f"{self.n_looped:,} repeating up to the limit and searched again, better for "
             f"{self.n_escaped:,}"
         ]
-
-
-def _looping(line: Line) -> list[Segment]:
-    segments = line.segments
-    return [part for part in segments if part.outputs[0].truncated and _loops(part, line)]
 
 
 def _loops(segment: Segment, line: Line) -> bool:

@@ -55,9 +55,9 @@ class Line:
 
 
 class Step:
-    """Something that is done to the lines of a window before the search, or to what it finds.
+    """Something that is done to the lines of a window before the search, and to what it finds.
 
-    `before` is called from the first step to the last, the other two from the last to the first.
+    `before` is called from the first step to the last, `after` from the last to the first.
     """
 
     # What an output depends on, by the name of its option.
@@ -66,20 +66,11 @@ class Step:
     def before(self, lines: Sequence[Line]) -> None:
         """Change lines before the search, all of a window and in order.
 
-        May be called ahead, in another thread: uses nothing that the other two change.
-        """
-
-    def found(self, lines: Sequence[Line]) -> None:
-        """Work on lines whose outputs have been found, in any order.
-
-        The engine may work on others meanwhile, and must not be used.
+        May be called ahead, in another thread: uses nothing that `after` changes.
         """
 
     def after(self, lines: Sequence[Line]) -> None:
-        """Change the translations of a window, in order."""
-
-    def end(self) -> None:
-        """Called where there are no more lines; raises MtError for what is left over."""
+        """Change the outputs and translations of a window, in order."""
 
     def notes(self) -> list[str]:
         """Remarks of the step for the closing summary."""

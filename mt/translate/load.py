@@ -12,11 +12,8 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from mt.config.plan import DataPlan
-from mt.data.reading.language_codes import base_code
-from mt.data.reading.sentences import split_sentences
 from mt.errors import ConfigError, MtError
-from mt.runs.model_folder import SEVERAL_SENTENCES, DamagedError, ModelFolder, open_model
+from mt.runs.model_folder import DamagedError, ModelFolder, open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.settings import changed
 from mt.terminal import say
@@ -29,13 +26,6 @@ from mt.translate.translator import Translator
 GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 # A wider beam is more likely a mistake than a wish.
 LARGE_BEAM = 1_000
-# Options of the search that no output depends on by themselves.
-NOT_IN_SETTINGS = {
-    *("with_scores", "prefixes", "split_sentences", "as_written"),
-    *("to", "from_"),  # what they stand for
-}
-# Share of training lines with several sentences below which `auto` translates them one by one.
-LEAST_SEVERAL = 0.05
 
 
 def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
@@ -46,24 +36,14 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     """
     engine = opened(engine)
     first = open_model(engine.models[0])
-    check_source_language(search.from_, first.data)
     loaded = _load(first, search, engine, large)
-    decode = loaded.engine.decode
-    if decode.beam_size > LARGE_BEAM:
+    if (beam_size := loaded.engine.decode.beam_size) > LARGE_BEAM:
         say(
-            f"--beam-size {decode.beam_size:,}: time and memory grow with the beam, and "
+            f"--beam-size {beam_size:,}: time and memory grow with the beam, and "
             f"translations get no better above about 10; check that more than {LARGE_BEAM:,} "
             "is meant"
         )
-    values = vars(search) | vars(decode) | {"ensemble": engine.ensemble or "probability"}
-    settings = {
-        f"--{name.replace('_', '-')}": str(value)
-        for name, value in values.items()
-        if name not in NOT_IN_SETTINGS
-    }
-    cuts_sentences = cuts_into_sentences(search.split_sentences, first)
-    settings = {**loaded.settings, **settings}
-    return replace(loaded, cuts_sentences=cuts_sentences, settings=settings)
+    return loaded
 
 
 def opened(engine: EngineOptions) -> EngineOptions:
@@ -76,41 +56,19 @@ def load_translator(
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
     engine = opened(engine)
-    check_target_language(open_model(engine.models[0]), search.to)
+    check_languages(open_model(engine.models[0]), search)
     return make_translator(load_engine(search, engine, large), search.to, search.from_, **wants)
 
 
-def check_target_language(model: ModelFolder, to: str | None) -> None:
-    """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
-    model.tokenizer.before_source(to, model.data)
-
-
-def check_source_language(code: str | None, data: DataPlan) -> None:
-    """Raise ConfigError for a `--from` that the model of this `data` does not translate from."""
-    known = sorted({direction.src for direction in data.directions})
+def check_languages(model: ModelFolder, search: SearchOptions) -> None:
+    """Raise ConfigError for a `--from` or `--to` that the model does not know."""
+    model.tokenizer.before_source(search.to, model.data)
+    code, known = search.from_, sorted({direction.src for direction in model.data.directions})
     if code is not None and code not in known and known not in ([], ["src"]):
         raise ConfigError(
             "--from: must be a language that this model translates from "
             f"({', '.join(known)}), found {code}"
         )
-
-
-def cuts_into_sentences(choice: str, model: ModelFolder) -> bool:
-    """Whether the sentences of a line are translated one by one.
-
-    `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
-    """
-    share = model.meta.get(SEVERAL_SENTENCES, 1.0)
-    if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
-        return False
-    try:
-        split_sentences("", base_code(model.config.data.src_lang))
-    except ConfigError as error:
-        if choice == "always":
-            raise
-        say(f"{error}; until then, lines of several sentences are translated whole")
-        return False
-    return True
 
 
 def _load(
@@ -172,5 +130,4 @@ def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]
 
 
 def has_gpu() -> bool:
-    """Whether this machine seems to have a GPU."""
     return any(os.path.exists(name) for name in GPU_FILES)

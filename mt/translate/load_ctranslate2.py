@@ -92,6 +92,7 @@ def load_ctranslate2(
         "--engine": "ctranslate2",
         "--precision": precision,
         "--model": described.weights_hash,
+        "--ensemble": "probability",
     }
     for content in vmap.values():
         settings["--shortlist"] = hashlib.sha256(content).hexdigest()

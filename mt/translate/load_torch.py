@@ -73,12 +73,13 @@ def load_torch(
         max_source=min(each.config.data.max_tokens for each in models),
         batch_tokens=options.batch_tokens or loaded.batch_tokens,
         pool=pool,
-        # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
+        # On a CPU all cores are busy anyway.
         reads_ahead=large and bool(searches),
         settings={
             "--engine": "torch",
             "--precision": loaded.precision,
             "--model": " ".join(each.weights_hash for each in models),
+            "--ensemble": options.ensemble or "probability",
         },
         name=f"torch on {where} ({reasons})" if reasons else "",
     )
@@ -191,5 +192,4 @@ def searches_on_gpus(
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that torch sees."""
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

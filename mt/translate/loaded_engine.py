@@ -12,18 +12,28 @@ import numpy as np
 
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig
+from mt.data.reading.language_codes import base_code
+from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
-from mt.runs.model_folder import ModelFolder
+from mt.errors import ConfigError
+from mt.runs.model_folder import SEVERAL_SENTENCES, ModelFolder
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
-from mt.search.options import SearchOptions
+from mt.terminal import say
 from mt.translate.lines import Line, SegmentOutput
 from mt.translate.progress import Tally
 
 if TYPE_CHECKING:
     from mt.translate.workers import Pool
 
+# Share of training lines with several sentences below which `auto` translates them one by one.
+LEAST_SEVERAL = 0.05
+# Options of the search that no output depends on by themselves.
+NOT_IN_SETTINGS = {
+    *("with_scores", "prefixes", "split_sentences", "as_written"),
+    *("to", "from_"),  # what they stand for
+}
 NO_DATA = plan_data(DataConfig())  # of a model that tells nothing of its training text
 
 
@@ -39,10 +49,8 @@ class LoadedEngine:
     max_source: int  # tokens of the longest source to translate whole, eos not counted
     max_ratio: float = 3.0  # of lengths, beyond which an output is flagged
     data: DataPlan = NO_DATA  # languages and tags of the training text
-    as_written: bool = True  # the model sees lines as they are, else as that is written
     styles: Styles | None = None  # how that is written, if it is known
     cuts_sentences: bool = False  # each sentence of a line is translated by itself
-    escapes_loops: bool = False  # an output that repeats itself up to its limit is searched again
     batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the engine
     pool: Pool | None = None  # processes that search in the place of the engine
     # Encode the next window while one is translated; reading must not wait for ever for lines.
@@ -54,23 +62,31 @@ class LoadedEngine:
 
     @classmethod
     def of_model(cls, model: ModelFolder, engine: Engine, **values: Any) -> LoadedEngine:
-        """Take from a model folder what `values` does not have."""
+        """Take from a model folder what `values` does not have.
+
+        Raises ConfigError where sentences are to be cut, and the library for that is missing.
+        """
         search, data = engine.options, model.data
+        options = vars(search) | vars(engine.decode)
+        settings = {
+            f"--{name.replace('_', '-')}": str(value)
+            for name, value in options.items()
+            if name not in NOT_IN_SETTINGS
+        }
         return cls(
             engine=engine,
             tokenizer=model.tokenizer,
             data=data,
             max_ratio=data.limits.max_length_ratio,
-            as_written=search.as_written,
             styles=model.styles,
-            escapes_loops=escapes_loops(search),
+            cuts_sentences=cuts_into_sentences(search.split_sentences, model),
+            settings=settings | values.pop("settings", {}),
             **{"max_source": data.limits.max_tokens, **values},
         )
 
     def with_n_best(self, n: int) -> LoadedEngine:
         """Return this engine for `n` outputs of each line; both share the models and processes."""
-        engine = self.engine.with_n_best(n)
-        return replace(self, engine=engine, escapes_loops=escapes_loops(engine.options))
+        return replace(self, engine=self.engine.with_n_best(n))
 
     def __enter__(self) -> LoadedEngine:
         return self
@@ -91,17 +107,15 @@ class LoadedEngine:
 
     def search(
         self, lines: Sequence[Line], tally: Tally, loop_free: bool = False
-    ) -> Iterator[tuple[list[Line], float]]:
+    ) -> Iterator[float]:
         """Find the hypotheses of each segment and their texts.
 
         The longest segments come first, in batches of similar length. After each batch, yields the
-        lines whose segments are all done, and the share of the source tokens that is done.
+        share of the source tokens that is done.
         """
         segments = [segment for line in lines for segment in line.segments]
         if not segments:
             return
-        owners = [place for place, line in enumerate(lines) for _ in line.segments]
-        left = [len(line.segments) for line in lines]
         lengths = np.array([len(segment.source) for segment in segments], np.int64)
         batches = self._batches(lengths)
         jobs: list[Job] = [
@@ -117,17 +131,13 @@ class LoadedEngine:
             is_aligned = self.engine.options.alignments is not None
             ids = hypotheses.ids() if is_aligned else itertools.repeat([])
             outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
-            done = []
             for place, count in zip(batches[number], hypotheses.counts.tolist(), strict=True):
                 segments[place].outputs = list(itertools.islice(outputs, count))
-                left[owners[place]] -= 1
-                if not left[owners[place]]:
-                    done.append(lines[owners[place]])
             firsts = hypotheses.counts.cumsum() - hypotheses.counts
             tally.tokens += int((hypotheses.lengths[firsts] + 1).sum())
             tally.halved += hypotheses.n_halved
             searched += int(lengths[batches[number]].sum())
-            yield done, searched / total
+            yield searched / total
 
     def _batches(self, lengths: np.ndarray) -> list[list[int]]:
         """Share sources of these lengths out to batches, as indices."""
@@ -150,9 +160,22 @@ class LoadedEngine:
             yield number, (hypotheses, self.tokenizer.tgt.decode(hypotheses.ids()))
 
 
-def escapes_loops(search: SearchOptions) -> bool:
-    """Whether looping outputs are searched again: several, and drawn ones, show what there is."""
-    return search.n_best == 1 and search.sample is None
+def cuts_into_sentences(choice: str, model: ModelFolder) -> bool:
+    """Whether the sentences of a line are translated one by one.
+
+    `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
+    """
+    share = model.meta.get(SEVERAL_SENTENCES, 1.0)
+    if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
+        return False
+    try:
+        split_sentences("", base_code(model.config.data.src_lang))
+    except ConfigError as error:
+        if choice == "always":
+            raise
+        say(f"{error}; until then, lines of several sentences are translated whole")
+        return False
+    return True
 
 
 def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:

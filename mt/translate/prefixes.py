@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.errors import DataError
@@ -47,10 +47,10 @@ class Prefixes(Step):
                 )
             line.prefix = ids
 
-    def end(self) -> None:
-        """Raise DataError if there are more prefixes than lines."""
-        if next(self._prefixes, None) is not None:
-            raise _mismatch(f"{self.n_read + 1:,} of the prefixes has no text")
+
+def require_all_read(prefixes: Iterator[str], n_lines: int) -> None:
+    if next(prefixes, None) is not None:
+        raise _mismatch(f"{n_lines + 1:,} of the prefixes has no text")
 
 
 def _mismatch(problem: str) -> DataError:

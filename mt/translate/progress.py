@@ -19,7 +19,6 @@ class LineNumbers:
     first: list[int] = field(default_factory=list)
 
     def add(self, number: int) -> None:
-        """Count a line."""
         self.count += 1
         if len(self.first) < SHOWN:
             self.first.append(number)

@@ -42,26 +42,26 @@ class FlagOutputs(Step):
         """`max_ratio`: of lengths, beyond which an output is flagged."""
         self.max_ratio = max_ratio
 
-    def found(self, lines: Sequence[Line]) -> None:
-        """Look at the best output of each line."""
+    def after(self, lines: Sequence[Line]) -> None:
+        """Look at the best output of each line.
+
+        Lines of which nothing is left for the model, such as of invisible characters, are empty.
+        """
         for line in lines:
-            best = [segment.outputs[0] for segment in line.segments]
-            raised = flags(
-                line.text,
-                line.translation.texts[0],
-                sum([len(segment.source) for segment in line.segments]),
-                sum([part.length for part in best]),
-                truncated=True in [part.truncated for part in best],
-                max_ratio=self.max_ratio,
-            )
+            if not line.segments:
+                raised: tuple[str, ...] = () if is_blank(line.text) else ("empty",)
+            else:
+                best = [segment.outputs[0] for segment in line.segments]
+                raised = flags(
+                    line.text,
+                    line.translation.texts[0],
+                    sum([len(segment.source) for segment in line.segments]),
+                    sum([part.length for part in best]),
+                    truncated=True in [part.truncated for part in best],
+                    max_ratio=self.max_ratio,
+                )
             if raised:
                 line.translation = line.translation._replace(flags=raised)
-
-    def after(self, lines: Sequence[Line]) -> None:
-        """Flag lines of which nothing is left for the model, such as of invisible characters."""
-        for line in lines:
-            if not line.segments and not is_blank(line.text):
-                line.translation = line.translation._replace(flags=("empty",))
 
 
 def flags(

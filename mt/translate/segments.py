@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from mt.data.reading.sentences import join_sentences
 from mt.data.reading.words import has_letter, has_visible
@@ -61,9 +60,9 @@ class Segments(Step):
                 continue
             if self.cut is not None and not (line.prefix and self._has_end(line.prefix)):
                 line.sentences = len(self.cut(line.text))
-            parts = [SourcePart(source, False)]
+            line.segments = [Segment(source)]
             if len(source) > self.max_tokens or line.sentences > 1:
-                parts = split_source(
+                line.segments = split_source(
                     line.text,
                     self.tokenizer,
                     self.max_tokens,
@@ -71,37 +70,32 @@ class Segments(Step):
                     self.tags,
                     self.keeps_letterless,
                 )
-            line.segments = [
-                Segment(part.ids, () if i else line.prefix, (), part.is_joined, part.around)
-                for i, part in enumerate(parts)
-            ]
+            line.segments[0].prefix = line.prefix
 
     def _has_end(self, prefix: Sequence[int]) -> bool:
         """Whether a prefix goes on after a sentence: nobody knows where in the line that ends."""
         (text,) = self.tokenizer.tgt.decode([[*prefix]])
         return SEPARATORS[0].search(text) is not None
 
-    def found(self, lines: Sequence[Line]) -> None:
+    def after(self, lines: Sequence[Line]) -> None:
         """Join the n-th best outputs of the segments to the n-th best output of the line."""
         for line in lines:
+            if not line.segments:
+                continue
             rows = [_with_around(segment) for segment in line.segments]
             texts, scores, *_ = zip(*rows[0], strict=True)
             if len(rows) > 1:
                 texts, scores = zip(*map(self._joined, zip(*rows, strict=False)), strict=True)
             line.translation = Translation(texts, scores, len(rows))
+            self.n_several += line.sentences > 1
+            if len(rows) > line.sentences:
+                self.split.add(line.number)
 
     def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
         """Return the text of all segments, and their log-probability / length^penalty."""
         text = join_sentences([part.text for part in parts])
         length = sum(part.length + 1 for part in parts)
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty
-
-    def after(self, lines: Sequence[Line]) -> None:
-        """Count lines in several segments."""
-        for line in lines:
-            self.n_several += line.sentences > 1
-            if len(line.segments) > line.sentences:
-                self.split.add(line.number)
 
     def notes(self) -> list[str]:
         """How many lines were cut, and why."""
@@ -121,12 +115,17 @@ def _with_around(segment: Segment) -> Sequence[SegmentOutput]:
     return [output._replace(text=before + output.text + after) for output in segment.outputs]
 
 
-class SourcePart(NamedTuple):
-    """The ids of a segment, and whether no white space is between it and the one before."""
+class LanguageToken(Step):
+    """Begins each source with the token of a language; see `Tokenizer.before_source`."""
 
-    ids: list[int]
-    is_joined: bool
-    around: tuple[str, str] = ("", "")
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+        self.settings = {"--to": str(ids)}
+
+    def before(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            for segment in line.segments:
+                segment.source = self.ids + segment.source
 
 
 def split_source(
@@ -136,7 +135,7 @@ def split_source(
     cut: Callable[[str], list[str]] | None = None,
     tags: Set[str] = frozenset(),
     keeps_letterless: bool = False,
-) -> list[SourcePart]:
+) -> list[Segment]:
     """Return the segments of a text, each of at most `max_tokens` tokens.
 
     Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
@@ -157,7 +156,7 @@ def split_source(
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
-    parts = list[SourcePart]()
+    parts = list[Segment]()
     before = ""  # the first part
     end = 0  # of the segment before
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
@@ -167,8 +166,8 @@ def split_source(
         gap = " " * (not is_joined)
         if keeps_letterless and not has_letter(segment):
             if parts:
-                around = parts[-1].around[0], parts[-1].around[1] + gap + segment.strip()
-                parts[-1] = parts[-1]._replace(around=around)
+                left, right = parts[-1].around
+                parts[-1].around = left, right + gap + segment.strip()
             else:
                 before += segment.strip()
             continue
@@ -176,7 +175,7 @@ def split_source(
         before = ""
         for start in range(0, len(ids), max_tokens):
             part = first + ids[start : start + max_tokens]
-            parts.append(SourcePart(part, is_joined and start == 0, around))
+            parts.append(Segment(part, is_joined=is_joined and start == 0, around=around))
             around = ("", "")
     return parts
 

@@ -47,7 +47,6 @@ class TextFiles:
     max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for another value of `errors`."""
         if self.errors not in ERRORS:
             raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {self.errors!r}")
 
@@ -63,7 +62,6 @@ class TextFiles:
 
     @property
     def is_large(self) -> bool:
-        """Whether the source is worth starting a process for each GPU."""
         return are_large([Path(self.source)])
 
     def read(self) -> Iterator[str]:
@@ -321,5 +319,4 @@ def open_output(
 
 
 def write_lines(file: BinaryIO, lines: Iterable[str]) -> None:
-    """Write each line as UTF-8, followed by a line feed."""
     file.writelines(line.encode("utf-8") + b"\n" for line in lines)

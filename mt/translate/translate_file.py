@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mt.terminal import Progress, can_show_bar, say
 from mt.translate.formats import TIMING, LineFormat
 from mt.translate.lines import Step
 from mt.translate.load import load_translator
+from mt.translate.prefixes import require_all_read
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
 
@@ -56,12 +58,10 @@ def translate_file(
         )
         with translator, progress:
             lines = output.remaining(lines, translator.settings | line_format.settings)
-
-            hint = TimingHint(files.name) if line_format.name == "text" else None
+            if line_format.name == "text":
+                lines = noting_timings(lines, files.name)
 
             def text_of(line: str, number: int) -> str:
-                if hint is not None:
-                    hint.see(line)
                 where = f"{files.name}, line {number:,}"
                 return line_format.extract(line, where, files.errors)
 
@@ -72,25 +72,23 @@ def translate_file(
                 rendered = itertools.starmap(line_format.render, rows)
                 write_lines(file, itertools.chain.from_iterable(rendered))
                 output.finished(file, window)
+            if prefixes is not None:
+                require_all_read(prefixes, output.lines)
     return translator.summary()
 
 
-class TimingHint:
-    """Says once that lines of text look like subtitles."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.count = 0
-
-    def see(self, line: str) -> None:
-        """Count the times of subtitles."""
+def noting_timings(lines: Iterator[str], name: str) -> Iterator[str]:
+    """Yield the lines; say once that they look like subtitles."""
+    count = 0
+    for line in lines:
         if "-->" in line and TIMING.match(line):
-            self.count += 1
-            if self.count == LEAST_TIMINGS:
+            count += 1
+            if count == LEAST_TIMINGS:
                 say(
-                    f"{self.name}: has times as subtitles have them; --format srt translates each "
+                    f"{name}: has times as subtitles have them; --format srt translates each "
                     "subtitle as a whole"
                 )
+        yield line
 
 
 def number_of_lines(source: str) -> int | None:

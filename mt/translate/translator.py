@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mt.translate.escape_loops import EscapeLoops
 from mt.translate.lines import Line, Step, Translation
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.progress import LineNumbers, Tally
@@ -24,8 +23,7 @@ FIRST_WINDOW = 2_000
 # Later windows take about this long, so that an interruption costs little.
 WINDOW_SECONDS = 15.0
 # New objects after which Python looks for cyclic garbage. A window of lines is some 500,000, none
-# of them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for
-# all that is not decoding, 20,000 lines on Zen 4.
+# of them garbage; looking through them again and again took 0.6 s of 20,000 lines.
 GARBAGE_THRESHOLD = 100_000
 
 
@@ -53,7 +51,6 @@ class Translator:
         self.settings = {**loaded.settings, **settings}
         for step in steps:
             self.settings |= step.settings
-        self.escape_loops = EscapeLoops(loaded) if loaded.escapes_loops else None
         self.on_progress = on_progress
         self.number_of = number_of
         self.tally = Tally()
@@ -138,17 +135,11 @@ class Translator:
             for step in self.steps:
                 step.before(lines)
             yield lines, started
-        for step in self.steps:
-            step.end()
 
     def _translate_window(self, lines: list[Line], n_before: int) -> None:
-        inwards = self.steps[::-1]
-        searcher = self.escape_loops or self.loaded
-        for done, share in searcher.search(lines, self.tally):
-            for step in inwards:
-                step.found(done)
+        for share in self.loaded.search(lines, self.tally):
             self.on_progress(n_before + int(share * len(lines)))
-        for step in inwards:
+        for step in reversed(self.steps):
             step.after(lines)
         for line in lines:
             self.tally.blank += not line.segments and is_blank(line.text)
@@ -162,6 +153,4 @@ class Translator:
         """Return the closing summary; see `Tally.summary`. `notes`: what the caller has to say."""
         tally = self.tally if counts_blank else replace(self.tally, blank=0)
         notes = [*notes, *(note for step in self.steps for note in step.notes())]
-        if self.escape_loops is not None:
-            notes += self.escape_loops.notes()
         return tally.summary(noun, notes, self.loaded.name)

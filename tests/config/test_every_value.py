@@ -30,8 +30,8 @@ from mt.config.schema import (
     TrainConfig,
 )
 from mt.config.settled import Settled
-from mt.data.reading.corpus import open_text, read_pairs
-from mt.data.reading.text_files import Damage
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.table_files import read_table
 from mt.data.tokens.sentencepiece_model import model_proto
 from mt.errors import DataError, MtError
 from mt.evaluation import bleu_tokenizer
@@ -134,8 +134,7 @@ def quoting(value: Any) -> list[str]:
     """The cells of a row of the table in the current folder."""
     source = Source.model_construct(path="a.tsv", src="de", tgt="en", quoting=value)
     Path("a.tsv").write_text('de\ten\n"ja"\tyes\n', encoding="utf-8")
-    text: Any = open_text(source, Path(), "test")
-    return [cell for _, row in text.rows(None, Damage(), False) for cell in row.values()]
+    return [cell for _, row in read_table(Path("a.tsv"), source, "test") for cell in row.values()]
 
 
 def duplicates(value: Any) -> list[int]:

@@ -71,6 +71,7 @@ def test_max_tokens_is_that_of_the_shortest_member() -> None:
 @pytest.mark.parametrize("mean", ["probability", "log"])
 def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, mean: str) -> None:
     text = ["translate", tiny_corpus / "test.src", "--precision=fp32", "--scores", "-m", tiny_run]
+    text += ["--engine", "torch"]
     alone = [line.split("\t") for line in mt(*text).lines]
     twice = [line.split("\t") for line in mt(*text, "-m", tiny_run, "--ensemble", mean).lines]
     assert [output for _, output in alone] == [output for _, output in twice]

@@ -15,7 +15,7 @@ from mt.translate.translator import Translator
 class StandInEngine:
     """In the place of a `LoadedEngine`."""
 
-    escapes_loops = reads_ahead = False
+    reads_ahead = False
     name = "stands in"
     engine = SimpleNamespace(window=1000)
 
@@ -28,11 +28,11 @@ class StandInEngine:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def search(self, lines: list[Line], _: object) -> Iterator[tuple[list[Line], float]]:
+    def search(self, lines: list[Line], _: object) -> Iterator[float]:
         for line in lines:
             self.seen.append(line.text)
             line.translation = self.translate(line.text)
-        yield lines, 1.0
+        yield 1.0
 
 
 def stand_in_translator(engine: Any, protection: Step | None = None, **wants: Any) -> Translator:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import lines_of
@@ -14,9 +14,10 @@ from odd_lines import odd_lines
 
 from mt.search.options import EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate.assemble import make_translator
+from mt.translate.escape_loops import EscapeLoops
 from mt.translate.lines import Line, SegmentOutput, Translation
 from mt.translate.load import load_engine, load_translator
-from mt.translate.loaded_engine import LoadedEngine, escapes_loops
+from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.quality_flags import loops
 
 
@@ -32,7 +33,8 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     for engine in engines:
         options = EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=1)
         with load_engine(SearchOptions(beam_size=1, as_written=True), options) as loaded:
-            staying = make_translator(replace(loaded, escapes_loops=False))
+            staying = make_translator(loaded)
+            staying.steps = staying.steps[:-1]
             before = list(staying.translate(lines))
             translator = make_translator(loaded)
             after = list(translator.translate(lines))
@@ -53,18 +55,21 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
         assert alone.texts == after[looping[0]].texts
         in_order = zip(after, other_order[::-1], strict=True)
         assert sum(one.texts != texts for one, texts in in_order) <= 1
-        # Several outputs show what the model gives.
-        with load_engine(SearchOptions(n_best=2, as_written=True), options) as loaded:
-            assert not loaded.escapes_loops
     torch, ctranslate2 = escaped
     common = torch.keys() & ctranslate2.keys()
     assert len(common) >= 2
     assert sum(torch[n] != ctranslate2[n] for n in common) <= len(common) // 20
 
 
-def test_what_is_drawn_is_not_searched_again() -> None:
-    assert escapes_loops(SearchOptions())
-    assert not escapes_loops(SearchOptions(sample=Sampling()))
+@pytest.mark.parametrize(
+    ("search", "escapes"), [({}, True), ({"n_best": 2}, False), ({"sample": Sampling()}, False)]
+)
+def test_what_is_drawn_and_several_outputs_are_not_searched_again(
+    search: dict[str, Any], escapes: bool, tiny_run: Path
+) -> None:
+    options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
+    with load_translator(SearchOptions(**search), options) as translator:
+        assert any(isinstance(step, EscapeLoops) for step in translator.steps) == escapes
 
 
 @pytest.mark.parametrize("known", [-50.0, math.nan])
@@ -78,11 +83,11 @@ def test_no_log_probability_decides(
 
     def search(
         _: object, lines: list[Line], __: object, loop_free: bool = False
-    ) -> Iterator[tuple[list[Line], float]]:
+    ) -> Iterator[float]:
         text, log_prob = ("b " * 9, -1.0) if loop_free else ("a " * 9, known)
         for line in lines:
             line.segments[0].outputs = [SegmentOutput(text, log_prob, log_prob, 9, True, [])]
-        yield lines, 1.0
+        yield 1.0
 
     monkeypatch.setattr(LoadedEngine, "search", search)
     options = EngineOptions(models=[tiny_run], engine="torch", workers=1)

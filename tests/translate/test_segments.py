@@ -29,7 +29,8 @@ from mt.runs.model_folder import open_model
 from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
 from mt.translate.lines import Line
-from mt.translate.load import cuts_into_sentences, load_translator
+from mt.translate.load import load_translator
+from mt.translate.loaded_engine import cuts_into_sentences
 from mt.translate.segments import SEPARATORS, Segments, pack, split_source
 
 
@@ -57,7 +58,7 @@ class Letters:
 
 def segments(text: str, max_tokens: int) -> list[str]:
     tokenizer: Any = Letters()
-    return ["".join(map(chr, part.ids)) for part in split_source(text, tokenizer, max_tokens)]
+    return ["".join(map(chr, part.source)) for part in split_source(text, tokenizer, max_tokens)]
 
 
 @pytest.mark.parametrize(
@@ -163,9 +164,9 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     letters: Any = Letters()
     letters.split_language = lambda line: (line[:1], line[1:])  # of the target
     rows = split_source("§Aa. Bb ccc, dddd. E", letters, 8, lambda text: split_sentences(text, ""))
-    assert ["".join(map(chr, row.ids)) for row in rows] == ["§Aa.", "§Bbccc,", "§dddd.", "§E"]
+    assert ["".join(map(chr, row.source)) for row in rows] == ["§Aa.", "§Bbccc,", "§dddd.", "§E"]
     rows = split_source("§Aa!Bbb cc, dd.  E", letters, 5, lambda text: split_sentences(text, ""))
-    assert [("".join(map(chr, row.ids)), row.is_joined) for row in rows] == [
+    assert [("".join(map(chr, row.source)), row.is_joined) for row in rows] == [
         *[("§Aa!", False), ("§Bbb", True), ("§cc,", False), ("§dd.", False), ("§E", False)]
     ]
 
@@ -198,7 +199,7 @@ def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
     letters: Any = Letters()
     cut = partial(split_sentences, language="")
     rows = split_source(" #b Aa. Bb ccc, dd.", letters, 7, cut, {"#", "#b"})
-    assert ["".join(map(chr, row.ids)) for row in rows] == ["#bAa.", "#bBb", "#bccc,", "#bdd."]
+    assert ["".join(map(chr, row.source)) for row in rows] == ["#bAa.", "#bBb", "#bccc,", "#bdd."]
     folder = copy_model(tiny_run, tmp_path / "model")
     side = Tokenizer.load(folder).src
     tag = next(one for one in side.all_pieces() if side.pieces(one) == ["▁", one])

@@ -58,7 +58,7 @@ def translator(
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     inference = model or Inference(loaded.model, CPU)
     engine = LoadedEngine(
-        engine=TorchEngine(inference, settings, SearchOptions(n_best=n_best)),
+        engine=TorchEngine(inference, settings, SearchOptions(n_best=n_best, as_written=True)),
         tokenizer=loaded.tokenizer,
         max_source=loaded.config.data.max_tokens,
         batch_tokens=batch_tokens,
@@ -311,7 +311,7 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
         translator(loaded, beam_size=2).translate(["eins", "zwei"])
     )
     # Each piece is translated as if it stood alone; text and score are put together from them.
-    ids = [part.ids for part in split_source(long, loaded.tokenizer, one.loaded.max_tokens)]
+    ids = [part.source for part in split_source(long, loaded.tokenizer, one.loaded.max_tokens)]
     whole = list(itertools.chain(*ids))  # the vocabulary is joint
     assert loaded.tokenizer.tgt.decode([whole])[0].split() == long.split()
     parts = list(one.loaded.engine.search(ids))
