@@ -123,10 +123,10 @@ def short_corpus(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def short_preflight() -> Iterator[None]:
     """Trainings of a few updates need not time eight of them first."""
-    from mt.training import timing
+    from mt.training import length
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "N_TIMED", 1)
+        patch.setattr(length, "N_TIMED", 1)
         yield
 
 

@@ -17,12 +17,11 @@ from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
-from mt.evaluation.bleu_tokenizer import check_tokenizer, tokenizer_of
+from mt.evaluation.bleu_tokenizer import check_tokenizer
 from mt.files import read_json, write_whole
-from mt.model.checkpoint import load_model
 from mt.runs.manifest import MANIFEST, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
-from mt.runs.model_folder import checkpoints, step_of
+from mt.runs.model_folder import checkpoints
 from mt.runs.origin import HISTORY, continued, files_of
 from mt.runs.run_dir import (
     CLEANED,
@@ -66,7 +65,7 @@ from mt.training.prepare import (
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.selection import standstill_note
 from mt.training.trainer import Trainer
-from mt.training.validation import metric_names, names_of, score_tests, store_of_set
+from mt.training.validation import score_tests, store_of_set
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -186,7 +185,9 @@ def _train(
         if outcome.exit_code == 0:
             if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
                 log.say(note)
-            _score_tests(prepared, outcome.best, trainer.state.step, log)
+            if outcome.best is not None:
+                step = trainer.state.step
+                score_tests(prepared.scoring, outcome.best, device, world, log, step)
         log.say(outcome.reason)
         return outcome
 
@@ -371,49 +372,3 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "tokenizer": prepared.tokenizer.fingerprint,
         **{key: value for key, value in trainer.meta.items() if key == "init_from"},
     }
-
-
-def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) -> None:
-    """Score the best model on the test sets, once: when no choice can be made by them any more."""
-    world = prepared.updater.world
-    device = prepared.updater.device
-    config = prepared.config
-    scoring = prepared.scoring
-    tests = prepared.data.test
-
-    if best is None:
-        return
-    folder = world.on_main(best.resolve)
-    model_step = step_of(folder.name)
-
-    def scored() -> set[str]:
-        """The names of the texts whose scores are of this model, and can stand beside new ones."""
-        tokenizers = {
-            line["name"]: tokenizer_of(line["signature"])
-            for line in metrics_lines(log.run_dir)
-            if line
-            and (line["kind"], line["step"]) == ("test", step)
-            and line["model_step"] == model_step
-            and all(metric in line for metric in metric_names(config))
-        }
-        return {
-            name
-            for name, test in zip(names_of(tests), tests, strict=True)
-            if tokenizers.get(name) == scoring.tokenizer_into(test.direction.tgt)
-        }
-
-    done = world.on_main(scored)
-    if done.issuperset(names_of(tests)):
-        return
-    model = load_model(folder)
-    model.model.to(device.device)
-    scores = score_tests(scoring, model, device, world, done, log.run_dir, step)
-    for name, by_metric, n, outputs in scores:
-        values = {metric: score.value for metric, score in by_metric.items()}
-        signature = by_metric["bleu"].signature
-        said = {"name": name, **values, "signature": signature, "lines": n, "outputs": outputs}
-        log.record("test", step, model_step=model_step, **said)
-        shown = " | ".join(f"{score.name} {score.value:.2f}" for score in by_metric.values())
-        log.say(f"test | {name} | {shown} | {signature}")
-        for note in filter(None, (score.note for score in by_metric.values())):
-            log.say(f"test | {name} | note: {note}")

@@ -20,8 +20,8 @@ from mt.model.checkpoint import LoadedModel
 from mt.runtime.distributed import flatten_gradients
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
+from mt.training.length import typical_update
 from mt.training.runlog import format_duration
-from mt.training.timing import typical_update
 from mt.training.validation import translate
 
 if TYPE_CHECKING:

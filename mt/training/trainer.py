@@ -217,11 +217,8 @@ class Trainer:
     def _end_stage(self) -> None:
         if self.state.has_reached(self.ends[self.state.stage]):
             self.state.begin_stage(self.state.stage + 1)
-            self._record_stage()
-
-    def _record_stage(self) -> None:
-        position = {"stage": self.state.stage, "epoch": self.state.epoch}
-        self.log.record("stage", self.state.step, **position, drawn=self.plan.drawn)
+            position = {"stage": self.state.stage, "epoch": self.state.epoch}
+            self.log.record("stage", self.state.step, **position, drawn=self.plan.drawn)
 
     def _run_updates(self, prefetcher: Prefetcher, meter: Meter) -> int:
         """Update until the stage or training ends; the signal that ended it, 0 for none."""

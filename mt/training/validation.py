@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,7 +28,9 @@ from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer, fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.evaluation.significance import signature_on
+from mt.model.checkpoint import load_model
 from mt.runs.metrics import metrics_lines
+from mt.runs.model_folder import step_of
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runs.run_dir import STORE
 from mt.runtime.failures import raise_unless_out_of_memory
@@ -313,20 +315,22 @@ def names_of(tests: Sequence[Corpus]) -> list[str]:
 
 
 def score_tests(
-    scoring: Scoring,
-    model: LoadedModel,
-    device: Device,
-    world: World,
-    done: set[str],
-    run_dir: Path,
-    step: int,
-) -> Iterator[tuple[str, dict[str, Score], int, str]]:
-    """Scores on each text of `data.test` whose name is not in `done`, lines, file of its outputs.
+    scoring: Scoring, best: Path, device: Device, world: World, log: RunLog, step: int
+) -> None:
+    """Score the best model on `data.test`, once: when no choice can be made by it any more.
 
     Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
     data = scoring.data
-    for name, test in zip(names_of(data.test), data.test, strict=True):
+    folder = world.on_main(best.resolve)
+    model_step = step_of(folder.name)
+    tests = dict(zip(names_of(data.test), data.test, strict=True))
+    done = world.on_main(lambda: _scored_before(scoring, tests, log.run_dir, step, model_step))
+    if done.issuperset(tests):
+        return
+    model = load_model(folder)
+    model.model.to(device.device)
+    for name, test in tests.items():
         if name in done:
             continue
         src, ref = world.on_main(partial(read_text, test, data.root))
@@ -341,8 +345,31 @@ def score_tests(
                 for metric, score in scores.items()
             }
         sentences = as_sentences(src, ref, translations)
-        write = partial(write_test_outputs, run_dir, step, sentences)
-        yield name, scores, len(src), world.on_main(write)
+        file = world.on_main(partial(write_test_outputs, log.run_dir, step, sentences))
+        values = {metric: score.value for metric, score in scores.items()}
+        signature = scores["bleu"].signature
+        said = {"name": name, **values, "signature": signature, "lines": len(src), "outputs": file}
+        log.record("test", step, model_step=model_step, **said)
+        shown = " | ".join(f"{score.name} {score.value:.2f}" for score in scores.values())
+        log.say(f"test | {name} | {shown} | {signature}")
+        for note in filter(None, (score.note for score in scores.values())):
+            log.say(f"test | {name} | note: {note}")
+
+
+def _scored_before(
+    scoring: Scoring, tests: Mapping[str, Corpus], run_dir: Path, step: int, model_step: int
+) -> set[str]:
+    """The names of the texts whose scores are of this model, and can stand beside new ones."""
+    tokenizers = {
+        line["name"]: tokenizer_of(line["signature"])
+        for line in metrics_lines(run_dir)
+        if line
+        and (line["kind"], line["step"]) == ("test", step)
+        and line["model_step"] == model_step
+        and all(metric in line for metric in metric_names(scoring.config))
+    }
+    into = {name: scoring.tokenizer_into(test.direction.tgt) for name, test in tests.items()}
+    return {name for name in tests if tokenizers.get(name) == into[name]}
 
 
 def as_sentences(

@@ -285,7 +285,10 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     with RunLog(tmp_path, 1) as log:
         valid = validation.Validation(loaded.tokenizer, log, world, scoring)
         assert valid.evaluate(loaded, device, world, Signals()).scores == {"bleu": score}
-    world = WithAnswers(answers=iter((text, {"bleu": score}, "outputs/a.jsonl")))
-    scored = validation.score_tests(scoring, loaded, device, world, set(), tmp_path, 1)
-    assert list(scored) == [("valid.src", {"bleu": score}, 40, "outputs/a.jsonl")]
+    answers = (find_model(tiny_run), set(), text, {"bleu": score}, "outputs/a.jsonl")
+    world = WithAnswers(answers=iter(answers))
+    with RunLog(tmp_path, 1) as log:
+        validation.score_tests(scoring, tiny_run, device, world, log, 1)
+    (line,) = metrics_of(tmp_path, "test")
+    assert (line["name"], line["bleu"], line["lines"]) == ("valid.src", 12.3, 40)
     assert not (tmp_path / "outputs").exists()

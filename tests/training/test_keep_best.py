@@ -13,7 +13,6 @@ from messages import says
 from run_comparison import kept_steps
 from torch import Tensor
 
-from mt.config.schema import Config
 from mt.model import checkpoint
 from mt.report.run_summary import read_run
 from mt.runs import model_folder
@@ -98,10 +97,8 @@ def test_the_best_is_kept_although_keep_best_is_0(
     scripted_validations(9.0, 1.0, 2.0)
     tested: list[dict[str, Tensor]] = []
 
-    def score_tests(_: Config, loaded: Any, *__: Any) -> list[Any]:
-        assert not loaded.model.training
-        tested.append(checkpoint.weights_of(loaded.model))
-        return []
+    def score_tests(_: Any, best: Path, *__: Any) -> None:
+        tested.append(checkpoint.load_weights(best.resolve()))
 
     monkeypatch.setattr(launch, "score_tests", score_tests)
     settings = {"max_steps": 3, "valid_every": 1, "keep_last": 1, "keep_best": 0}

@@ -27,7 +27,8 @@ from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.distributed import World
-from mt.training import launch, loss, timing, update
+from mt.training import launch, loss, update
+from mt.training import length as length_module
 from mt.training.launch import train
 from mt.training.outcome import Outcome
 from mt.training.preflight import run_preflight
@@ -183,7 +184,7 @@ class StandIn:
         updates = plan.updates(0)
         sizes = [batch.n_padded for update in updates for batch in shard_of(plan, update)[0]]
         self.cached = float(np.quantile(sizes, 0.98))
-        monkeypatch.setattr(timing, "N_TIMED", 8)
+        monkeypatch.setattr(length_module, "N_TIMED", 8)
         self.of_first_updates = sum(map(len, islice(updates, 8)))
         self.per_token = 0.001 * slower
         self.loading = 30.0
