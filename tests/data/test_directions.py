@@ -19,7 +19,7 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import BatchConfig, Config
 from mt.data.reading import check
-from mt.data.reading.corpus import read_pairs, training_pairs, translated_pairs
+from mt.data.reading.corpus import read_pairs, training_pairs
 from mt.data.tokens import noise
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate, gather_batch
@@ -102,8 +102,6 @@ def test_a_text_in_both_directions_is_read_cleaned_and_learnt_from_once(
     train = FORWARD, BACK | {"weight": 2.0}, B_BACK
     data = plan_data(config_of(tmp_path, *train, data={"clean": {}}).data)
     assert list(training_pairs(data)) == PAIRS + MORE
-    both_ways = [way for pair in PAIRS for way in (pair, pair[::-1])]
-    assert list(translated_pairs(data)) == both_ways + [pair[::-1] for pair in MORE]
     names = ["data.train[0]", "data.train[2]"]
     assert [corpus.name for corpus in plan_of(data, tmp_path).corpora] == names
     read = []

@@ -67,18 +67,6 @@ def training_pairs(data: DataPlan) -> Iterator[tuple[str, str]]:
         yield from read_pairs(corpus.source, data.root, corpus.name)
 
 
-def translated_pairs(data: DataPlan, source_lang: str = "") -> Iterator[tuple[str, str]]:
-    """The pairs as training translates them: a corpus in both directions gives each twice.
-
-    With `source_lang` only those from this language.
-    """
-    for place, corpus in enumerate(data.corpora):
-        flows = [flow for flow in data.flows if flow.corpus == place]
-        ways = [flow.is_turned for flow in flows if source_lang in ("", flow.direction.src)]
-        for pair in read_pairs(corpus.source, data.root, corpus.name) if ways else ():
-            yield from (pair[::-1] if is_turned else pair for is_turned in ways)
-
-
 def _rows(
     source: Source,
     root: Path,
