@@ -83,12 +83,11 @@ class Translator:
     def __init__(self, search: SearchOptions, engine: EngineOptions) -> None:
         """Load the models. Raises Error for what the user must correct."""
         from mt.runs.model_folder import open_model
-        from mt.translate.load import check_languages, load_engine, opened
+        from mt.translate.load import check_target_language, load_engine, opened
 
         self._search = search
-        self._engine = engine
-        engine = opened(engine)
-        check_languages(open_model(engine.models[0]), search)
+        self._engine = engine = opened(engine)
+        check_target_language(open_model(engine.models[0]), search.to)
         self._loaded = load_engine(search, engine)
 
     def __enter__(self) -> Translator:

@@ -17,11 +17,12 @@ from mt.artefacts import is_made
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.config.schema import Clean
+from mt.data.reading.aligned_files import AlignedText
 from mt.data.reading.columns import NoRowsError
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.corpus import local_files, read_pairs
-from mt.data.reading.formats import SUFFIXES, aligned_files, format_of, require_one_format
-from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
+from mt.data.reading.corpus import local_files, open_text, read_pairs
+from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines
 from mt.data.tokens.duplicates import hashes
 from mt.errors import DataError
 from mt.files import read_json
@@ -255,18 +256,19 @@ def plan_of(
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     source = corpus.source
-    require_one_format(source, root, corpus.name)
-    if source.path is None or format_of(source, root) == "text":
-        for src, tgt in aligned_files(source, root, corpus.name):
+    text = open_text(source, root, corpus.name)
+    text.require_one_format()
+    if isinstance(text, AlignedText):
+        for src, tgt in text.aligned():
             paths = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
             own_files = source.model_copy(update={**paths, "path": None, "format": None})
             yield Part(number, own_files, str(src), source.errors != "skip")
-    elif is_pattern(source.path) and (files := local_files(source, root)):
+    elif is_pattern(str(source.path)) and (files := text.files):
         for file in files:
             paths = {"path": str(file.absolute())}
             yield Part(number, source.model_copy(update=paths), str(file), False)
     else:
-        yield Part(number, source, str(under(root, source.path)), False)
+        yield Part(number, source, str(text.path), False)
 
 
 def _described(corpus: Corpus) -> list[Any]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
@@ -116,11 +115,14 @@ def read_texts(
     """
     if not texts.test_set and not texts.ref:
         return _configured_sets(*next(iter(models.items())), search)
-    direction = _direction_of(models, search.from_, search.to)
+    from mt.cli.corpora import languages
+
+    given = languages(texts.langs, []) if texts.langs else (search.from_, search.to)
+    direction = _direction_of(models, *given)
     src: NamedLines = {}
     test_set = None
     if texts.test_set:
-        src, refs, test_set = _set_of_sacrebleu(texts.test_set, texts.langs, direction, models)
+        src, refs, test_set = _set_of_sacrebleu(texts.test_set, direction, models)
     else:
         if texts.src is not None:
             src = {f"--src {texts.src}": _read(texts.src, "--src")}
@@ -189,14 +191,13 @@ def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
 
 
 def _set_of_sacrebleu(
-    name: str, langs: str | None, direction: TextDirection, models: Mapping[str, ModelFolder]
+    name: str, direction: TextDirection, models: Mapping[str, ModelFolder]
 ) -> tuple[NamedLines, NamedLines, tuple[str, str]]:
     """Source and all references of a test set of sacreBLEU; its name with its language pair."""
-    from mt.cli.corpora import languages
     from mt.data.reading.test_sets import files_of_set, language_pair
 
     option = f"--test-set {name}"
-    source, to = languages(langs, []) if langs else direction
+    source, to = direction
     if models and not (source and to):
         plan = next(iter(models.values())).data
         directions = plan.directions or [plan.usual]
@@ -219,10 +220,11 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
     from mt.data.reading.test_sets import named_set
     from mt.training.validation import names_of
 
-    if chosen := [option for option in opt.given(search) if option in ("--from", "--to")]:
+    codes = {"--from": search.from_, "--to": search.to}
+    if given := " and ".join(f"{option} {code}" for option, code in codes.items() if code):
         raise DataError(
-            f"{' and '.join(chosen)}: the texts of data.test have languages of their own; give "
-            f"--src and --ref, or leave {' and '.join(chosen)} out"
+            f"{given}: the texts of data.test have languages of their own; give --src and --ref, "
+            f"or leave {given} out"
         )
     data = model.data
     remedy = "give --src FILE and --ref FILE, or --test-set NAME"
@@ -280,11 +282,11 @@ def translate_sets(
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.terminal import Progress, can_show_bar
     from mt.translate.assemble import make_translator
-    from mt.translate.load import check_languages, load_engine
+    from mt.translate.load import check_target_language, load_engine
 
     outputs = []
     for test_set in data:
-        check_languages(model, replace(search, to=test_set.direction.to))
+        check_target_language(model, test_set.direction.to)
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
             direction, sources = test_set.direction, test_set.sources or []

@@ -96,7 +96,6 @@ class CommandGroup(typer.Typer):
     """Commands below one name, each with its options in panels, and its groups of options."""
 
     def command(self, name: str, **settings: Any) -> Callable[..., Any]:  # type: ignore[override]
-        """Register a function as a command."""
         register = super().command(name, cls=PanelCommand, **settings)
         return lambda function: register(with_groups(function))
 

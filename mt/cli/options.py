@@ -29,7 +29,6 @@ def options_in(panel: str | None) -> Callable[..., Any]:
 
 
 def argument(text: str, metavar: str, panel: str | None = None) -> Any:
-    """Make an argument."""
     return typer.Argument(metavar=metavar, help=text, rich_help_panel=panel)
 
 
@@ -200,7 +199,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             if chosen and not values[name]:
                 flag = f"--{name}"
                 named = ", ".join(declared(kind)[field][0].option(field) for field in chosen)
-                raise ConfigError(f"{named}: only with {flag}; add it, or leave {named} out")
+                raise ConfigError(f"{named}: only with {flag}; add {flag}, or leave them out")
             values[name] = kind(**chosen) if values[name] else None
         command(**values)
 
@@ -225,7 +224,6 @@ def _is_option(hint: Any) -> bool:
 
 
 def _as_option(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
-    """A parameter of this type as Typer takes it."""
     if setting := _setting_of(hint):
         hint = Annotated[hint.__origin__, _as_typer(setting, parameter.name)]
     return parameter.replace(annotation=hint)
@@ -238,7 +236,6 @@ def _of_optional(hint: Any) -> Any:
 
 
 def _setting_of(hint: Any) -> Setting | None:
-    """The setting in the type of a field or parameter."""
     metadata = getattr(hint, "__metadata__", ())
     return next((each for each in metadata if isinstance(each, Setting)), None)
 

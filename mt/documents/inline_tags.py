@@ -359,7 +359,6 @@ def _sticks_after(tag: InlineTag, before: int, after: int) -> bool:
 
 
 def _tags(root: InlineTag) -> Iterator[tuple[InlineTag, InlineTag]]:
-    """Yield each tag after the one that it is in."""
     for tag in root.inner:
         yield root, tag
         yield from _tags(tag)

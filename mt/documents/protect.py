@@ -77,7 +77,6 @@ class Protection(Step):
         return bool(self._patterns or self._is_auto or self._terms)
 
     def why_aligned(self, model: ModelFolder) -> str:
-        """Why alignments are needed, as a message says it."""
         self.tags = model.data.tags
         return "--glossary: has terms" if self._terms else "--protect: keeps texts"
 
@@ -181,6 +180,7 @@ class Protection(Step):
             first = last
 
     def count_lost(self, lost: Sequence[MarkupToken]) -> None:
+        """Count what a model has left out."""
         for token in lost:
             name = f"{token.term} → {token.raw}" if token.term else token.raw
             if name in self._lost or len(self._lost) < MOST_LOST:

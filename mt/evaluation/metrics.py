@@ -85,7 +85,6 @@ class Metric:
         return self.score_from(self.statistics(hyps), hyps)
 
     def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
-        """The score of translations whose statistics are known."""
         return Score(self.title, self.value(statistics.sum(axis=0).tolist()), self.signature())
 
     def signature(self) -> str:
@@ -93,7 +92,6 @@ class Metric:
         return f"nrefs:{len(self.refs)}"
 
     def line_values(self, hyps: Sequence[str]) -> list[float]:
-        """The value of each line by itself."""
         return [float(self.value(row)) for row in self.statistics(hyps).tolist()] if hyps else []
 
 
@@ -108,7 +106,6 @@ class SacreBleuMetric(Metric):
         self._metric = self.implementation()  # keeps the n-grams of the references
 
     def implementation(self) -> Any:
-        """The object of sacreBLEU."""
         raise NotImplementedError
 
     def present_refs(self) -> Any:  # sacreBLEU documents None, but its types lack it
@@ -125,7 +122,6 @@ class SacreBleuMetric(Metric):
         return [list(refs) for refs in zip(*rows, strict=True)]
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
-        """Detail and note of a score."""
         return "", ""
 
     def note_on_spaces(self, is_split: Callable[[str], bool], otherwise: str) -> str:
@@ -169,12 +165,10 @@ class SacreBleuMetric(Metric):
         )
 
     def statistics(self, hyps: Sequence[str]) -> Statistics:
-        """The counts that sacreBLEU adds up."""
         counts = self._metric._extract_corpus_statistics(hyps, None)
         return np.array(counts, dtype=np.float64)
 
     def value(self, sums: Sequence[float]) -> float:
-        """sacreBLEU's formula."""
         return self._metric._compute_score_from_stats(sums).score
 
     def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
@@ -185,7 +179,6 @@ class SacreBleuMetric(Metric):
         return Score(self.title, value, self.signature(), *self.explain(result, hyps))
 
     def signature(self) -> str:
-        """sacreBLEU's signature."""
         return str(self._metric.get_signature())
 
 
@@ -255,7 +248,6 @@ class ChrfPlusPlus(Chrf):
     word_order = 2
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
-        """Why the value may mislead."""
         return "", self.note_on_marks(hyps, GUILLEMETS)
 
 
@@ -302,7 +294,6 @@ class CometMetric(Metric):
         return np.stack([np.array(scores), np.ones(len(scores))], axis=1)
 
     def value(self, sums: Sequence[float]) -> float:
-        """The mean."""
         return sums[0] / sums[1]
 
     def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
@@ -313,7 +304,6 @@ class CometMetric(Metric):
         return Score(self.title, value, self.signature(), "mean of the sentences", note)
 
     def signature(self) -> str:
-        """Model, scale and version."""
         return self.comet.signature if self.comet else ""
 
 

@@ -55,7 +55,6 @@ KINDS = list(dict.fromkeys(name.split()[0] for name in CHANGES))[1:]
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Raise DataError for an unknown kind of perturbation."""
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         known = ", ".join(KINDS)
         raise DataError(f"--perturb: choose among {known}, found {', '.join(unknown)}")

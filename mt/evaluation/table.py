@@ -26,11 +26,9 @@ class Style:
     margins: bool = False  # show those of differences
 
     def number(self, value: float, sign: str = "") -> str:
-        """A score or a difference of scores."""
         return f"{value:{sign}.{self.digits}f}"
 
     def interval(self, interval: Interval | None) -> str:
-        """A confidence interval, mean ± half its width."""
         if interval is None:
             return ""
         return f"{self.number(interval.mean)} ± {self.number(interval.half_width)}"

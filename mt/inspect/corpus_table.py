@@ -111,7 +111,6 @@ def _lengths(lengths: Counts, kind: str) -> Values:
 
 
 def _descending(counts: dict[str, Any]) -> dict[str, float]:
-    """The shares of what was counted, the largest first."""
     total = sum(counts.values())
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return {name: round(n / total, 6) for name, n in ordered if n}

@@ -138,14 +138,12 @@ def _files(history: Sequence[Start], manifest: dict[str, Any]) -> Iterator[Seque
 
 
 def _corpus(corpus: TrainedCorpus) -> Sequence[object]:
-    """A corpus, with its licence as its source states it."""
     origin = f"{corpus.fetched} from {', '.join(corpus.url)}" if corpus.url else ""
     names = corpus.name, corpus.version, "-".join(corpus.languages)
     return *names, " ".join(corpus.licence.split()), origin, corpus.state
 
 
 def _citations(corpora: Iterable[TrainedCorpus]) -> str:
-    """Citations that the corpora ask for, word for word."""
     texts = dict.fromkeys(corpus.citation for corpus in corpora)
     stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
     return "\n\n".join(["Citations, word for word:", *stated]) if stated else ""

@@ -53,7 +53,6 @@ class LoadedModel(ModelFolder):
 
     @classmethod
     def of(cls, opened: ModelFolder, model: Transformer) -> LoadedModel:
-        """The model of a folder that is open."""
         return cls(opened.folder, opened.meta, opened.config, opened.tokenizer, model)
 
 
@@ -86,7 +85,6 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
-    """Build the model of a config with freshly initialised weights."""
     return Transformer(config.model, tokenizer.src.size, tokenizer.tgt.size, tokenizer.joint)
 
 
@@ -287,7 +285,6 @@ def average_models(models: Sequence[Path], shares: Sequence[float], output: Path
 
 
 def _history(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The starts behind several models, each once."""
     histories = [history_of(folder, read_meta(folder, [])) for folder in folders]
     starts = dict.fromkeys(start.model_dump_json() for history in histories for start in history)
     return [json.loads(start) for start in starts]

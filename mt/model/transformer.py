@@ -59,7 +59,6 @@ class Dropout(nn.Dropout):
     """`nn.Dropout` that is fast on a CPU, where p is rounded to a multiple of 1/256."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Dropout of x in training, x itself otherwise."""
         return dropout(x, self.p, self.training)
 
 

@@ -88,7 +88,6 @@ class Metrics:
 
     @property
     def skipped(self) -> int:
-        """Updates that were skipped because of a non-finite gradient."""
         return int(sum(value for value in self.train["skipped"] if math.isfinite(value)))
 
 
@@ -108,7 +107,6 @@ class RunSummary:
 
     @property
     def scored(self) -> list[RecordedScore]:
-        """The test sets, then the best validation."""
         return [*self.tests, *([self.valid] if self.valid else [])]
 
     @property

@@ -42,12 +42,10 @@ class ScoredSet:
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        """The sources and references."""
         return [(sentence.source, sentence.reference) for sentence in self.sentences]
 
     @property
     def outputs(self) -> list[str]:
-        """The translations."""
         return [sentence.output for sentence in self.sentences]
 
 

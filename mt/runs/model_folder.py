@@ -61,7 +61,6 @@ class ModelFolder:
 
     @cached_property
     def data(self) -> DataPlan:
-        """The plan of its training text."""
         return plan_data(self.config.data)
 
     @property
@@ -76,7 +75,6 @@ class ModelFolder:
 
     @property
     def run_dir(self) -> Path | None:
-        """The run that it is a checkpoint of."""
         return run_dir_of(self.folder)
 
     def verify(self) -> None:

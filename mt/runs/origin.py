@@ -42,7 +42,6 @@ class Start(BaseModel, extra="ignore"):
 
     @property
     def updates(self) -> str:
-        """Its first and last update, for people."""
         return f"{self.from_update + 1:,}–{self.to_update:,}" if self.to_update else "none"
 
     def without_folders(self) -> Start:
@@ -86,7 +85,6 @@ def history_of(folder: Path, meta: Mapping[str, Any]) -> list[Start]:
 
 
 def _unrecorded(name: str, step: int = 0) -> Start:
-    """The training of a model of which nothing is known."""
     unknown = TrainedCorpus.of_unknown_origin(f"training data of {name}", "not recorded")
     return Start(model=name, began_from="not recorded", to_update=step, corpora=[unknown])
 
@@ -112,7 +110,6 @@ def files_of(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
 
 
 def corpora_of(history: Iterable[Start]) -> list[TrainedCorpus]:
-    """All corpora of a history."""
     return merged(corpus for start in history for corpus in start.corpora)
 
 

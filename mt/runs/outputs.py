@@ -42,7 +42,6 @@ class Sentence:
 
 
 def write_valid_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
-    """Write the outputs of the best validation so far."""
     _write(valid_path(run_dir, step), sentences)
 
 

@@ -59,6 +59,7 @@ class TorchEngine(Engine):
 
     @property
     def batch_tokens(self) -> int:
+        """Padded source tokens x beam of a batch that decodes fast."""
         if self.device.type == "cpu":
             return BATCH_TOKENS
         half = unused_memory_mb(self.device) * 1e6 / 2

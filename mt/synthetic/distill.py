@@ -125,7 +125,6 @@ def _sources(data: DataPlan, text: DistillText) -> tuple[Path, dict[str, Source]
 
 
 def _turned(source: Source) -> Source:
-    """The same text, read the other way round."""
     return source.model_copy(update={"src": source.tgt, "tgt": source.src})
 
 

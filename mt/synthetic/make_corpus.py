@@ -96,7 +96,6 @@ class PairFilter:
 
     @property
     def kept(self) -> int:
-        """Pairs that were not dropped."""
         return self.line_counts.kept - self.counts.total()
 
     def summary(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from mt.config.plan import DataPlan
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import DamagedError, ModelFolder, open_model
 from mt.search.options import EngineOptions, SearchOptions
@@ -36,6 +37,7 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     """
     engine = opened(engine)
     first = open_model(engine.models[0])
+    check_source_language(search.from_, first.data)
     loaded = _load(first, search, engine, large)
     if (beam_size := loaded.engine.decode.beam_size) > LARGE_BEAM:
         say(
@@ -56,14 +58,18 @@ def load_translator(
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
     engine = opened(engine)
-    check_languages(open_model(engine.models[0]), search)
+    check_target_language(open_model(engine.models[0]), search.to)
     return make_translator(load_engine(search, engine, large), search.to, search.from_, **wants)
 
 
-def check_languages(model: ModelFolder, search: SearchOptions) -> None:
-    """Raise ConfigError for a `--from` or `--to` that the model does not know."""
-    model.tokenizer.before_source(search.to, model.data)
-    code, known = search.from_, sorted({direction.src for direction in model.data.directions})
+def check_target_language(model: ModelFolder, to: str | None) -> None:
+    """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
+    model.tokenizer.before_source(to, model.data)
+
+
+def check_source_language(code: str | None, data: DataPlan) -> None:
+    """Raise ConfigError for a `--from` that the model of this `data` does not translate from."""
+    known = sorted({direction.src for direction in data.directions})
     if code is not None and code not in known and known not in ([], ["src"]):
         raise ConfigError(
             "--from: must be a language that this model translates from "

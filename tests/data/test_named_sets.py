@@ -156,7 +156,7 @@ def test_messages_about_a_config(fill: Fill, tiny_corpus: Path, tmp_path: Path, 
 
 def test_messages_about_options(mt: Mt) -> None:
     for given, fragments in [
-        (["--test-set", "wmt20"], ["--test-set wmt20", "--langs de-en", "NAME=SRC,REF"]),
+        (["--test-set", "wmt20"], ["--test-set wmt20", "--langs de-en"]),
         (["--test-set", "wmt2", "--langs", "de-en"], ["--test-set wmt2:", "mean wmt2"]),
         (["--test-set", "wmt20", "--langs", "de"], ["--langs", "two languages", "'de'"]),
         (["--ref", "x.en", "--langs", "de-en"], ["--langs", "--test-set NAME"]),

@@ -17,8 +17,7 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
-from mt.data.reading.corpus import read_pairs
-from mt.data.reading.formats import local_files
+from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.text_files import MAX_LINE, Damage
 from mt.errors import DataError
 

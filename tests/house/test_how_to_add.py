@@ -24,7 +24,7 @@ from mt.cli.options import argument, given, output_option, with_groups
 from mt.config import load, schema
 from mt.config.plan import plan_data
 from mt.data.reading import corpus, formats
-from mt.data.reading.compression import suffix_of
+from mt.data.reading.text import RowFiles
 from mt.data.reading.text_files import read_lines
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, Metric, Statistics
@@ -132,30 +132,25 @@ def test_what_the_config_and_the_help_name_is_in_the_registry(mt: Mt) -> None:
 # --- a corpus format --------------------------------------------------------------------------
 
 
-def equations(path: Path, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a file of lines such as `eins = one`, each with its place for messages."""
-    for number, line in enumerate(read_lines(path, f"{where}.path"), start=1):
-        place = f"{path}, line {number}"
-        src, equals, tgt = line.partition(" = ")
-        if not equals:
-            raise DataError(f"{where}.path: {place}: has no equals sign; correct the line")
-        yield place, {"de": src, "en": tgt}
+class EquationsText(RowFiles):
+    """Files of lines such as `eins = one`."""
+
+    def rows_of(self, file: Path, *_: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        for number, line in enumerate(read_lines(file, f"{self.where}.path"), start=1):
+            place = f"{file}, line {number}"
+            src, equals, tgt = line.partition(" = ")
+            if not equals:
+                raise DataError(f"{self.where}.path: {place}: has no equals sign; correct the line")
+            yield place, {"de": src, "en": tgt}
 
 
 def test_a_corpus_format_is_read_checked_and_trained_on(
     tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Rows by a suffix: in `SUFFIXES`, and a case of `read_table`."""
-    read_table = corpus.read_table
-
-    def with_equations(path: Path, source: schema.Source, where: str, *more: Any) -> Any:
-        if suffix_of(path) == ".equations":
-            return equations(path, where)
-        return read_table(path, source, where, *more)
-
-    monkeypatch.setattr(corpus, "read_table", with_equations)
-    monkeypatch.setitem(formats.SUFFIXES, ".equations", "tsv")
+    """Rows by a suffix: in `SUFFIXES`, and a class in `KINDS`."""
+    monkeypatch.setitem(corpus.KINDS, "json", EquationsText)
+    monkeypatch.setitem(formats.SUFFIXES, ".equations", "json")
     sides = [lines_of(tiny_corpus / f"train.{side}") for side in ("src", "tgt")]
     pairs = list(zip(*sides, strict=True))
     write_lines(tmp_path / "train.equations", [f"{src} = {tgt}" for src, tgt in pairs])

@@ -35,6 +35,7 @@ FLOORS = (*CORE, *LEAVES, {"api"}, {"cli"}, {"__main__"})
 # Single files of a floor may import each other; the folders of a floor may not.
 SINGLE_FILES = {"errors", "files", "terminal", "artefacts", "removed", "settings"}
 LONGEST_FILE = 500
+LONGEST_BARE = 3  # lines of a public function without a docstring
 VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "tools", "base", "core"}
 # Places of one machine: in a tracked file they are of no use to anybody else.
 OF_THIS_MACHINE = re.compile(rb"(?<![\w.])/(work|root|tmp/v)/")
@@ -185,6 +186,28 @@ def test_files_are_short_and_their_names_say_what_they_do() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     assert {path: length for path, length in lengths.items() if length > LONGEST_FILE} == {}
     assert [path for path in paths if VAGUE & {path.stem, path.parent.name}] == []
+
+
+def test_public_functions_have_docstrings() -> None:
+    """A body of three lines with a good name needs none."""
+    bare = [
+        f"{module}:{node.lineno} {node.name}"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and ast.get_docstring(node) is None
+        and (node.body[-1].end_lineno or 0) - node.body[0].lineno >= LONGEST_BARE
+        and id(node) in public_functions(tree)
+    ]
+    assert bare == []
+
+
+def public_functions(tree: ast.Module) -> set[int]:
+    """Functions of a module, and methods of its public classes; not those within others."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    owners = [tree, *(node for node in classes if not node.name.startswith("_"))]
+    return {id(node) for owner in owners for node in owner.body}
 
 
 def test_every_folder_has_an_init_file_that_holds_its_docstring_and_nothing_else() -> None:

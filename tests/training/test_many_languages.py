@@ -428,7 +428,7 @@ def test_an_export_for_ctranslate2_into_one_language_or_any(
 def test_a_model_of_transformers_names_the_language_as_marian_does(
     run: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """`>>fr<<`, which its tokenizer knows, and `mt import` too: --to works as before."""
+    """`>>fr<<`, which its tokenizer knows."""
     transformers = pytest.importorskip("transformers")
     done = mt("export", "huggingface", "--model", run, "-o", tmp_path / "hf")
     assert done.code == 0, done.err
@@ -438,13 +438,6 @@ def test_a_model_of_transformers_names_the_language_as_marian_does(
     ids = tokenizer(">>fr<< čba čde").input_ids
     assert ids == [own.languages["fr"], *own.src.encode(["čba čde"])[0], 3]
     assert ">>cs<<" in (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
-    assert mt("import", "huggingface", tmp_path / "hf", "-o", tmp_path / "back").code == 0
-    lines = "čba čde\nčgu\n".encode()
-    model = ["translate", "--engine", "torch", "--precision", "fp32", "--model"]
-    expected = mt(*model, run, "--to", "fr", stdin=lines).out
-    assert mt(*model, tmp_path / "back", "--to", "fr", stdin=lines).out == expected
-    by_hand = ">>fr<< čba čde\n>>fr<< čgu\n".encode()
-    assert mt(*model, tmp_path / "back", stdin=by_hand).out == expected
 
 
 # --- learning ---------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from mt.data.reading.corpus import aligned_files_faults, read_pairs
-from mt.data.reading.formats import aligned_files, format_of, local_files
+from mt.data.reading.aligned_files import AlignedText
+from mt.data.reading.corpus import local_files, open_text, read_pairs
 from mt.data.reading.identify import other_language
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.misaligned import AlignmentCheck
@@ -126,12 +126,13 @@ def _check_text(
     """Read a text, of training text at most `limit` pairs; `watches` get those that are read."""
     where, source = text.name, text.source
     check = DataCheck()
-    is_text = format_of(source, root) == "text"
+    opened = open_text(source, root, where)
+    aligned = opened if isinstance(opened, AlignedText) else None
     is_streamed = limit == MAX_STREAMED_PAIRS
     damage = Damage()
     try:
-        if limit and is_text:
-            check.faults += aligned_files_faults(source, root, where, records)
+        if limit and aligned:
+            check.faults += aligned.faults(records)
             if check.faults:
                 return check
         rest = read_pairs(source, root, where, is_streamed, None if limit else records, damage)
@@ -139,15 +140,14 @@ def _check_text(
         for watch in watches:
             pairs = watch(pairs)
         deque(islice(pairs, limit), maxlen=0)
-        if limit and not is_text and next(rest, None) is not None:
+        if limit and not aligned and next(rest, None) is not None:
             check.unread.append(
                 f"{where}: the first {limit:,} rows of {source.path} are good; the others "
                 "were not read"
             )
     except DataError as error:
         # A single pass ends at the first fault.
-        has_files = is_text and source.test_set is None
-        every = has_files and aligned_files_faults(source, root, where, records)
+        every = aligned.faults(records) if aligned and source.test_set is None else []
         check.faults += every or str(error).split("\n")
         return check
     check.n_pairs = sample.pairs * where.startswith("data.train")
@@ -280,8 +280,8 @@ class _Sample:
                 "missing on one side"
             )
         is_same_text = source.src == source.tgt or (
-            format_of(source, root) == "text"
-            and any(src.samefile(tgt) for src, tgt in aligned_files(source, root, ""))
+            isinstance(opened := open_text(source, root), AlignedText)
+            and any(src.samefile(tgt) for src, tgt in opened.aligned())
         )
         if is_same_text:
             yield (

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,67 +16,178 @@ from typing_extensions import assert_never
 from mt.data.reading.columns import LEFT_OUT, lookup
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.text import RowFiles
 from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, read_lines, require_text
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.schema import Source
     from mt.data.reading.columns import Row
 
 # Format of a table file -> delimiter between its cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}
 
 
-def read_table(
-    path: Path,
-    source: Source,
-    where: str,
-    records: FileRecords | None = None,
-    damage: Damage | None = None,
-) -> Iterator[Row]:
-    """The rows of a table file, in order; of all but `.json` lists in bounded memory.
+@dataclass(frozen=True)
+class TableText(RowFiles):
+    """Table files; of all but `.json` lists one row at a time."""
 
-    `records` gets those of the file once it is read to its end, `damage` the rows that are left out
-    or changed as `source.errors` says. Raises `DataError`, with the line, where the file is
-    damaged otherwise.
-    """
-    damage = Damage() if damage is None else damage
-    require_text(path, f"{where}.path")
-    kind = source.format or SUFFIXES.get(suffix_of(path))
-    limit = sys.maxsize if kind == "json" else MAX_LINE
-    lines = read_lines(path, f"{where}.path", source.errors, records, damage, limit)
-    match kind:
-        case "jsonl":
-            return _json_lines(lines, path, source, where, damage)
-        case "json":
-            return _json_rows(lines, path, source, where, damage)
-        case "csv" | "tsv":
-            return _delimited_rows(lines, path, source, where, damage)
-        case _:
-            raise AssertionError(f"{kind} is no table")
+    def rows_of(self, file: Path, records: FileRecords | None, damage: Damage) -> Iterator[Row]:
+        """The rows of a file, in order.
 
+        `records` gets those of the file once it is read to its end, `damage` the rows that are left
+        out or changed as `errors` says. Raises `DataError`, with the line, where the file is
+        damaged otherwise.
+        """
+        require_text(file, f"{self.where}.path")
+        kind = self.source.format or SUFFIXES.get(suffix_of(file))
+        limit = sys.maxsize if kind == "json" else MAX_LINE
+        errors = self.source.errors
+        lines = read_lines(file, f"{self.where}.path", errors, records, damage, limit)
+        match kind:
+            case "jsonl":
+                return self._json_lines(lines, file, damage)
+            case "json":
+                return self._json_rows(lines, file, damage)
+            case "csv" | "tsv":
+                return self._delimited_rows(lines, file, DELIMITERS[kind], damage)
+            case _:
+                raise AssertionError(f"{kind} is no table")
 
-def _json_lines(
-    lines: Iterable[str], path: Path, source: Source, where: str, damage: Damage
-) -> Iterator[Row]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number:,}"
+    def _json_lines(self, lines: Iterable[str], path: Path, damage: Damage) -> Iterator[Row]:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            place = f"{path}, line {number:,}"
+            try:
+                yield place, _json_object(json.loads(line), f"{self.where}.path: {place}")
+            except (ValueError, RecursionError, DataError) as error:
+                if self.source.errors == "skip":
+                    damage.add(LEFT_OUT, place)
+                    continue
+                if isinstance(error, DataError):
+                    raise
+                hint = "; a file that is one list must be named .json" if line[0] == "[" else ""
+                raise DataError(
+                    f"{self.where}.path: {place}: one JSON object is required, such as "
+                    f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line '
+                    f"or remove it{hint}."
+                ) from None
+
+    def _json_rows(self, lines: Iterator[str], path: Path, damage: Damage) -> Iterator[Row]:
+        """The rows of a list in a `.json` file, or of JSON Lines under that name."""
+        start: list[str] = []  # up to the second line that is not blank
+        while sum(map(bool, map(str.strip, start))) < 2 and (line := next(lines, None)) is not None:
+            start.append(line)
+        lines = chain(start, lines)
+        if self._are_json_lines(list(filter(str.strip, start))):
+            yield from self._json_lines(lines, path, damage)
+            return
+        text = "\n".join(lines)
         try:
-            yield place, _json_object(json.loads(line), f"{where}.path: {place}")
-        except (ValueError, RecursionError, DataError) as error:
-            if source.errors == "skip":
+            rows = json.loads(text) if text.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{self.where}.path: {path} is not JSON ({error}). Write a list of objects, or one "
+                "object per line into a .jsonl file."
+            ) from None
+        if not isinstance(rows, list):
+            keys = (
+                f" with the keys {', '.join(map(repr, [*rows][:5]))}"
+                if isinstance(rows, dict)
+                else ""
+            )
+            raise DataError(
+                f"{self.where}.path: {path} holds one {type(rows).__name__}{keys}; a list of "
+                "objects, or one object per line (.jsonl), is required (pandas: to_json with "
+                "orient='records')."
+            )
+        for number, row in enumerate(rows, start=1):
+            place = f"{path}, row {number:,} (the first is 1)"
+            if self.source.errors == "skip" and not isinstance(row, dict):
                 damage.add(LEFT_OUT, place)
                 continue
-            if isinstance(error, DataError):
-                raise
-            hint = "; a file that is one list must be named .json" if line[0] == "[" else ""
-            raise DataError(
-                f"{where}.path: {place}: one JSON object is required, such as "
-                f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line or '
-                f"remove it{hint}."
-            ) from None
+            yield place, _json_object(row, f"{self.where}.path: {place}")
+
+    def _are_json_lines(self, lines: list[str]) -> bool:
+        """Whether the first of one or two lines is a whole JSON object: one row.
+
+        If it is all there is, it must have the two columns: other objects hold the rows inside.
+        """
+        try:
+            first = json.loads(lines[0] if lines else "")
+        except (ValueError, RecursionError):
+            return False
+        columns = (self.source.src, self.source.tgt)
+        return isinstance(first, dict) and (
+            len(lines) > 1 or all(isinstance(lookup(first, column), str) for column in columns)
+        )
+
+    def _delimited_rows(
+        self, lines: Iterator[str], path: Path, usual: str, damage: Damage
+    ) -> Iterator[Row]:
+        """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
+        delimiter = self.source.delimiter or usual
+        quoting = self.source.quoting or ("csv" if usual == DELIMITERS["csv"] else "none")
+        match quoting:
+            case "csv":
+                rows = self._quoted_cells(lines, delimiter, path, damage)
+            case "none":  # a quotation mark is a character
+                numbered = enumerate(lines, start=1)
+                rows = ((number, line.split(delimiter)) for number, line in numbered if line)
+            case _:
+                assert_never(quoting)
+        first = next(rows, None)
+        if first is None:
+            return
+        line, names = first
+        wanted = {self.source.src, self.source.tgt}
+        if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
+            names = [str(number) for number in range(1, len(names) + 1)]
+            rows = chain([first], rows)
+        for column in sorted(wanted):
+            if names.count(column) > 1:
+                raise DataError(
+                    f"{self.where}.path: {path}, line {line:,} names the column {column!r} "
+                    f"{names.count(column)} times. Give each column another name."
+                )
+        for line, cells in rows:
+            place = f"{path}, line {line:,}"
+            if len(cells) == len(names):
+                yield place, dict(zip(names, cells, strict=True))
+            elif self.source.errors == "skip":
+                damage.add(LEFT_OUT, place)
+            else:
+                raise DataError(
+                    f"{self.where}.path: {place}: as many cells as in the first line are "
+                    f"required ({len(names):,}), found {len(cells):,}. Correct the line; where "
+                    "cells contain the delimiter or line breaks in quotation marks set quoting to "
+                    f"csv, else to none (here {quoting})."
+                )
+
+    def _quoted_cells(
+        self, lines: Iterator[str], delimiter: str, path: Path, damage: Damage
+    ) -> Iterator[tuple[int, list[str]]]:
+        """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
+        # The csv module would end a row at a carriage return inside a cell.
+        with_ends = (line.replace("\r", " ") + "\n" for line in lines)
+        reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
+        start = 1
+        has_names = False  # which the first row may hold
+        cells: list[str] | None = []
+        while cells is not None:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                if self.source.errors != "skip" or not has_names or "field limit" in str(error):
+                    place = f"{self.where}.path: {path}, line {start:,}"
+                    raise DataError(_csv_fault(error, place)) from None
+                for number in range(start, reader.line_num + 1):
+                    damage.add(LEFT_OUT, f"{path}, line {number:,}")
+                cells = []  # the reader goes on after the line in which the fault is
+            if cells:
+                yield start, cells
+                has_names = True
+            start = reader.line_num + 1
 
 
 def _json_object(value: Any, place: str) -> dict[str, Any]:
@@ -86,126 +198,6 @@ def _json_object(value: Any, place: str) -> dict[str, Any]:
         f"{place}: one JSON object is required, found {type(value).__name__} {shown!r}. Correct "
         "the line or remove it."
     )
-
-
-def _json_rows(
-    lines: Iterator[str], path: Path, source: Source, where: str, damage: Damage
-) -> Iterator[Row]:
-    """The rows of a list in a `.json` file, or of JSON Lines under that name."""
-    start: list[str] = []  # up to the second line that is not blank
-    while sum(map(bool, map(str.strip, start))) < 2 and (line := next(lines, None)) is not None:
-        start.append(line)
-    lines = chain(start, lines)
-    if _are_json_lines(list(filter(str.strip, start)), source):
-        yield from _json_lines(lines, path, source, where, damage)
-        return
-    text = "\n".join(lines)
-    try:
-        rows = json.loads(text) if text.strip() else []
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where}.path: {path} is not JSON ({error}). Write a list of objects, or one object "
-            "per line into a .jsonl file."
-        ) from None
-    if not isinstance(rows, list):
-        keys = (
-            f" with the keys {', '.join(map(repr, [*rows][:5]))}" if isinstance(rows, dict) else ""
-        )
-        raise DataError(
-            f"{where}.path: {path} holds one {type(rows).__name__}{keys}; a list of objects, or "
-            "one object per line (.jsonl), is required (pandas: to_json with orient='records')."
-        )
-    for number, row in enumerate(rows, start=1):
-        place = f"{path}, row {number:,} (the first is 1)"
-        if source.errors == "skip" and not isinstance(row, dict):
-            damage.add(LEFT_OUT, place)
-            continue
-        yield place, _json_object(row, f"{where}.path: {place}")
-
-
-def _are_json_lines(lines: list[str], source: Source) -> bool:
-    """Whether the first of one or two lines is a whole JSON object: one row.
-
-    If it is all there is, it must have the two columns: other objects hold the rows inside.
-    """
-    try:
-        first = json.loads(lines[0] if lines else "")
-    except (ValueError, RecursionError):
-        return False
-    columns = (source.src, source.tgt)
-    return isinstance(first, dict) and (
-        len(lines) > 1 or all(isinstance(lookup(first, column), str) for column in columns)
-    )
-
-
-def _delimited_rows(
-    lines: Iterator[str], path: Path, source: Source, where: str, damage: Damage
-) -> Iterator[Row]:
-    """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
-    kind = source.format or SUFFIXES[suffix_of(path)]
-    delimiter = source.delimiter or DELIMITERS[kind]
-    quoting = source.quoting or ("csv" if kind == "csv" else "none")
-    match quoting:
-        case "csv":
-            rows = _quoted_cells(lines, delimiter, path, source, where, damage)
-        case "none":  # a quotation mark is a character
-            numbered = enumerate(lines, start=1)
-            rows = ((number, line.split(delimiter)) for number, line in numbered if line)
-        case _:
-            assert_never(quoting)
-    first = next(rows, None)
-    if first is None:
-        return
-    line, names = first
-    wanted = {source.src, source.tgt}
-    if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
-        names = [str(number) for number in range(1, len(names) + 1)]
-        rows = chain([first], rows)
-    for column in sorted(wanted):
-        if names.count(column) > 1:
-            raise DataError(
-                f"{where}.path: {path}, line {line:,} names the column {column!r} "
-                f"{names.count(column)} times. Give each column another name."
-            )
-    for line, cells in rows:
-        place = f"{path}, line {line:,}"
-        if len(cells) == len(names):
-            yield place, dict(zip(names, cells, strict=True))
-        elif source.errors == "skip":
-            damage.add(LEFT_OUT, place)
-        else:
-            raise DataError(
-                f"{where}.path: {place}: as many cells as in the first line are "
-                f"required ({len(names):,}), found {len(cells):,}. Correct the line; where cells "
-                "contain the delimiter or line breaks in quotation marks set quoting to csv, else "
-                f"to none (here {quoting})."
-            )
-
-
-def _quoted_cells(
-    lines: Iterator[str], delimiter: str, path: Path, source: Source, where: str, damage: Damage
-) -> Iterator[tuple[int, list[str]]]:
-    """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
-    # The csv module would end a row at a carriage return inside a cell.
-    with_ends = (line.replace("\r", " ") + "\n" for line in lines)
-    reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
-    start = 1
-    has_names = False  # which the first row may hold
-    cells: list[str] | None = []
-    while cells is not None:
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            if source.errors != "skip" or not has_names or "field limit" in str(error):
-                place = f"{where}.path: {path}, line {start:,}"
-                raise DataError(_csv_fault(error, place)) from None
-            for number in range(start, reader.line_num + 1):
-                damage.add(LEFT_OUT, f"{path}, line {number:,}")
-            cells = []  # the reader goes on after the line in which the fault is
-        if cells:
-            yield start, cells
-            has_names = True
-        start = reader.line_num + 1
 
 
 def _csv_fault(error: csv.Error, place: str) -> str:

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from typing_extensions import assert_never
 
 from mt.data.reading.compression import open_text
-from mt.data.reading.text_files import MAX_LINE, Damage, is_damaged
+from mt.data.reading.text import RowFiles
+from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, is_damaged
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -57,30 +59,36 @@ class _Unit(NamedTuple):
     languages: dict[str, str]  # of source and target, as the tags around it say
 
 
-def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterator[Row]:
-    """The units of a TMX or XLIFF file that have both languages, in bounded memory.
+@dataclass(frozen=True)
+class UnitText(RowFiles):
+    """TMX and XLIFF files: their units that have both languages, in bounded memory."""
 
-    A row has the keys `source.src` and `source.tgt`. `damage` gets the units that are not XML: they
-    are mended where only single signs are wrong, else left out. Raises `DataError` where a language
-    is nowhere in the file, and for a file that declares entities.
-    """
-    counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
-    choose = cache(lambda names: [_choose(names, code) for code in (source.src, source.tgt)])
-    n_pairs = 0
-    without = f"units without text in {source.src} and {source.tgt}, left out"
-    for units in _units(path, where, damage):
-        for unit, element in zip(units, _parsed(units, source, where, damage), strict=True):
-            texts = {} if element is None else _texts(element, unit.languages, source.tags)
-            languages = tuple(texts)
-            counts[languages] += 1
-            src, tgt = choose(languages)
-            if src is not None and tgt is not None and src != tgt:
-                n_pairs += 1
-                yield unit.place, {source.src: texts[src], source.tgt: texts[tgt]}
-            elif element is not None:  # one text is not its own translation
-                damage.add(without, unit.place)
-    if not n_pairs:
-        raise DataError(f"{where}.{_no_pairs(path, source, counts)}")
+    def rows_of(self, file: Path, _: FileRecords | None, damage: Damage) -> Iterator[Row]:
+        """The units of a file as rows with the keys `source.src` and `source.tgt`.
+
+        `damage` gets the units that are not XML: they are mended where only single signs are wrong,
+        else left out. Raises `DataError` where a language is nowhere in the file, and for a file
+        that declares entities.
+        """
+        source, where = self.source, self.where
+        counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
+        choose = cache(lambda names: [_choose(names, code) for code in (source.src, source.tgt)])
+        n_pairs = 0
+        without = f"units without text in {source.src} and {source.tgt}, left out"
+        for units in _units(file, where, damage):
+            elements = _parsed(units, source.errors, where, damage)
+            for unit, element in zip(units, elements, strict=True):
+                texts = {} if element is None else _texts(element, unit.languages, source.tags)
+                languages = tuple(texts)
+                counts[languages] += 1
+                src, tgt = choose(languages)
+                if src is not None and tgt is not None and src != tgt:
+                    n_pairs += 1
+                    yield unit.place, {source.src: texts[src], source.tgt: texts[tgt]}
+                elif element is not None:  # one text is not its own translation
+                    damage.add(without, unit.place)
+        if not n_pairs:
+            raise DataError(f"{where}.{_no_pairs(file, source, counts)}")
 
 
 def _no_pairs(path: Path, source: Source, counts: Counter[tuple[str, ...]]) -> str:
@@ -194,7 +202,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _parsed(
-    units: Sequence[_Unit], source: Source, where: str, damage: Damage
+    units: Sequence[_Unit], errors: str, where: str, damage: Damage
 ) -> Iterable[Any | None]:
     """The elements of units; None, counted, for those that cannot be read."""
     from lxml import etree
@@ -207,7 +215,7 @@ def _parsed(
         element = etree.fromstring(f"<r>{''.join(unit.xml for unit in units)}</r>".encode(), parser)
         if not _faults(parser) and len(element) == len(units):
             return element
-    return (_parsed_alone(unit, parser, source.errors, where, damage) for unit in units)
+    return (_parsed_alone(unit, parser, errors, where, damage) for unit in units)
 
 
 def _parsed_alone(unit: _Unit, parser: Any, errors: str, where: str, damage: Damage) -> Any | None:

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.artefacts import whole_folder
-from mt.data.reading.corpus import local_files, read_pairs
-from mt.data.reading.formats import format_of
+from mt.data.reading.corpus import open_text, read_pairs
 from mt.data.tokens.duplicates import duplicates_of, pair_keys
 from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault, with_text
 from mt.errors import DataError
@@ -75,9 +74,9 @@ class StoreTexts:
         """The pairs of each corpus, watched."""
         for corpus in self.corpora:
             total = 0  # is not known of rows, whose lines need not be pairs
-            if format_of(corpus.source, self.root) == "text":
-                files = local_files(corpus.source, self.root)
-                total = sum(self.records[str(path)]["lines"] or 0 for path in files) // 2
+            text = open_text(corpus.source, self.root)
+            if text.format == "text":
+                total = sum(self.records[str(path)]["lines"] or 0 for path in text.files) // 2
             pairs = read_pairs(corpus.source, self.root, corpus.name)
             yield iter(watch(pairs, f"encoding {self.where}", total or None))
 
