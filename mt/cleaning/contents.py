@@ -149,7 +149,6 @@ def conflicting_numbers(src: str, tgt: str) -> float:
 
 
 def _numbers(text: str) -> list[_Number]:
-    """The numbers of a text."""
     text = _DOTTED_TIME.sub(r"\1:", text)
     return [_number(match) for match in _NUMBER.finditer(text)]
 

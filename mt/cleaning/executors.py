@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -50,31 +51,27 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
             to_send = replace(plan)  # without what it has loaded
             pool = pool or stack.enter_context(process_pool(workers, to_send))
             calls = ((_run_task, name, *arguments) for _, arguments in chain(first, tasks))
-            try:
-                for done in count_done(pool, calls, 2 * workers):
-                    progress(name, done, total)
-            except BrokenProcessPool:
-                raise MtError(
-                    "a process of the cleaning was killed, perhaps for want of memory. The same "
-                    "command continues; with fewer --workers it takes less memory"
-                ) from None
+            for done, _ in enumerate(results_of(pool, calls, 2 * workers), start=1):
+                progress(name, done, total)
 
 
-def count_done(
+def results_of(
     pool: ProcessPoolExecutor, calls: Iterable[tuple[Any, ...]], at_once: int
-) -> Iterator[int]:
-    """Yield how many calls of `with_shared` are done; so many are in the pool at a time."""
-    waiting: set[Future[Any]] = set()
-    done = 0
-    for call in chain(calls, [None]):
-        while waiting and (call is None or len(waiting) >= at_once):
-            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ended:
-                future.result()
-            done += len(ended)
-            yield done
-        if call is not None:
-            waiting.add(pool.submit(with_shared, *call))
+) -> Iterator[Any]:
+    """Yield the results of calls of `with_shared` in order; so many wait in the pool at a time."""
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for call in calls:
+            waiting.append(pool.submit(with_shared, *call))
+            if len(waiting) > at_once:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise MtError(
+            "one of the processes was killed, perhaps for want of memory. With fewer --workers the "
+            "same command takes less memory"
+        ) from None
 
 
 @contextmanager

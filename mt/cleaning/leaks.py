@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +67,8 @@ class LeakIndex:
     Texts are compared as `normalised` has them. Memory grows with the evaluation sets.
     """
 
-    def __init__(
-        self, sets: Mapping[str, Pairs], with_runs: bool = True, lines: Collection[str] = ()
-    ) -> None:
-        """Index sets by name; `with_runs` also finds sentences that are nearly the same.
+    def __init__(self, sets: Mapping[str, Pairs], lines: Collection[str] = ()) -> None:
+        """Index sets by name.
 
         `lines`: names of sets that are single lines, each given as both sides of a pair. A training
         pair is a whole one of theirs if both of its sides are among these lines.
@@ -82,9 +79,8 @@ class LeakIndex:
             src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
             sides = _hashes_of_lines(src), _hashes_of_lines(tgt)
             self.sets[name] = Found(*sides, pair_hashes(*sides) * (sides[0] > 0) * (sides[1] > 0))
-            if with_runs:
-                texts[0].extend(src)
-                texts[1].extend(tgt)
+            texts[0].extend(src)
+            texts[1].extend(tgt)
         self._every = sum(self.sets.values(), Found())
         self._lines = sum((self.sets[name] for name in lines), Found()).src
         self._runs = _Runs(texts[0]), _Runs(texts[1])
@@ -120,16 +116,6 @@ class LeakIndex:
             blocks = src[start : start + BLOCK], tgt[start : start + BLOCK]
             shares.append(np.maximum(*map(_Runs.shares, self._runs, blocks)))
         return np.concatenate(shares)
-
-    def search(self, pairs: Iterable[tuple[str, str]]) -> Found:
-        """The sentences of evaluation sets that these training pairs contain, read once."""
-        leaking = Found()
-        pairs = iter(pairs)
-        while chunk := list(islice(pairs, BLOCK)):
-            src = hashes(normalised(pair[0]) for pair in chunk)
-            tgt = hashes(normalised(pair[1]) for pair in chunk)
-            leaking += self.found(src, tgt, self.flags(src, tgt))
-        return leaking
 
     def counts(self, leaking: Found) -> dict[str, LeakCount]:
         """Count the sentences of each set that were found."""

@@ -183,7 +183,6 @@ class CleaningPlan:
         return [is_turned for is_turned, pair in ways.items() if pair in stored] or [False]
 
     def title(self, number: int) -> str:
-        """The name of a corpus in reports."""
         corpus = self.corpora[number]
         several = len({other.direction for other in self.corpora}) > 1
         return corpus.file + f" {corpus.direction}" * several
@@ -207,7 +206,6 @@ class CleaningPlan:
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """All shards, in the order of the corpora, once they are scored."""
         return [shard for part in range(len(self.parts)) for shard in self.shards_of(part)]
 
     @cached_property

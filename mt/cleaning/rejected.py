@@ -47,7 +47,6 @@ def write_packed(path: Path, text: str, packing: Packing) -> None:
 
 
 def tab_free(text: str) -> str:
-    """The text as a cell of a TSV file."""
     return text.replace("\t", " ") if "\t" in text else text
 
 

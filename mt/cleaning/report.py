@@ -82,20 +82,16 @@ class CleaningReport:
 
     @property
     def read(self) -> int:
-        """Pairs read, of all corpora."""
         return sum(corpus.read for corpus in self.corpora)
 
     @property
     def kept(self) -> int:
-        """Pairs kept, of all corpora."""
         return sum(corpus.kept for corpus in self.corpora)
 
     def rejected(self, reason: str) -> int:
-        """Pairs that a reason rejects, of all corpora."""
         return sum(corpus.rejected[reason] for corpus in self.corpora)
 
     def to_json(self) -> str:
-        """JSON of the same fields."""
         return json.dumps(asdict(self), ensure_ascii=False, indent=1)
 
 

@@ -68,7 +68,6 @@ class PairBlock:
 
     @cached_property
     def words(self) -> tuple[list[list[str]], list[list[str]]]:
-        """The words of each text in lower case."""
         src, tgt = ([text.lower().split() for text in side] for side in self.texts)
         return src, tgt
 
@@ -86,17 +85,14 @@ def _counts_of_plain(
 
 
 def blank_sides(block: PairBlock) -> Values:
-    """The number of sides that are blank."""
     return sum((side.visible == 0).astype(float) for side in block.counts)
 
 
 def words(block: PairBlock) -> Values:
-    """Words of the longer side."""
     return np.maximum(*(side.words for side in block.counts))
 
 
 def characters(block: PairBlock) -> Values:
-    """Characters of the longer side."""
     return np.maximum(*(side.length for side in block.counts))
 
 

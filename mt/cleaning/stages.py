@@ -96,7 +96,6 @@ def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[Pairs]:
 
 
 def score_shard(plan: CleaningPlan, shard: Shard, pairs: Pairs) -> None:
-    """Repair and score the pairs of a shard, make their keys, and look for leaks."""
     build = partial(_score, plan, shard, pairs)
     make(plan.scored / shard.name, plan.scoring_key, build)
 
@@ -198,7 +197,6 @@ def leaks_go(
 
 
 def find_duplicates(plan: CleaningPlan) -> None:
-    """Find the pairs that equal another one, or whose source has too many targets."""
     make(plan.dropped, plan.writing_key, partial(_find_duplicates, plan))
 
 
@@ -262,7 +260,6 @@ def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
 
 
 def write_shard(plan: CleaningPlan, number: int) -> None:
-    """Write the pairs of a shard that stay, those that go, and the counts of both."""
     build = partial(_write, plan, number)
     make(plan.kept / plan.shards[number].name, plan.writing_key, build)
 

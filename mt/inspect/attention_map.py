@@ -77,7 +77,6 @@ def check_picture(
 
 
 def is_page(output: Path | None) -> bool:
-    """Whether a page is asked for, not a picture or text."""
     return output is not None and output.suffix.lower() == PAGE_FORMAT
 
 

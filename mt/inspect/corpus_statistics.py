@@ -6,10 +6,8 @@ corpora, but for a byte a pair that duplicates take.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.cleaning.executors import process_pool, with_shared
+from mt.cleaning.executors import process_pool, results_of
 from mt.cleaning.languages import Language
 from mt.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
 from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
@@ -34,7 +32,7 @@ from mt.data.tokens.duplicates import (
     normalised,
     pair_keys,
 )
-from mt.errors import DataError, MtError
+from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.cleaning.plan import CleaningPlan
@@ -216,17 +214,6 @@ def _measured(meter: ChunkMeter, tasks: Iterable[Task], workers: int) -> Iterato
     if workers == 1 or len(first) < FEW_CHUNKS:
         yield from map(meter.measure, tasks)
         return
-    waiting: deque[Future[MeasuredChunk]] = deque()
-    try:
-        with process_pool(workers, meter) as pool:
-            for task in tasks:
-                waiting.append(pool.submit(with_shared, ChunkMeter.measure, task))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise MtError(
-            "a process that measured the corpora was killed, perhaps for want of memory. With "
-            "fewer --workers the command takes less memory"
-        ) from None
+    with process_pool(workers, meter) as pool:
+        calls = ((ChunkMeter.measure, task) for task in tasks)
+        yield from results_of(pool, calls, 2 * workers)

@@ -106,7 +106,6 @@ def _is_made_by(path: Path, generator: str) -> bool:
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
-    """Make an empty figure of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), **options)

@@ -32,7 +32,6 @@ def check_length(name: str, config: Config) -> None:
 
 
 def rate_of(config: Config, step: int) -> float:
-    """The learning rate of update `step`, from 1."""
     return learning_rate(step, config.optim, config.model.d_model, config.train.max_steps)
 
 

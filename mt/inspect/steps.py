@@ -310,7 +310,6 @@ class RecordingInference:
         self.steps: list[list[Prefix]] = []
 
     def start(self, *arguments: Any) -> RecordingStepper:
-        """Encode one sentence, as `Inference.start` does."""
         return RecordingStepper(self.inference.start(*arguments), self.pieces, self.steps)
 
     def __getattr__(self, name: str) -> Any:

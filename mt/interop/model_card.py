@@ -7,9 +7,6 @@ is left out; a licence is only stated where the user gives one.
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,10 +25,6 @@ from mt.runs.origin import Start, corpora_of, history_of, model_name
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
-# The folders of an absolute path inside a setting; not those of a web address.
-PLACE = re.compile(
-    r"""(?<![^\s,=({\[:'"])(?!(?<=:)//)~?/(?:[^\s,={}\[\]'"]*/)?(?=[^\s/,={}\[\]'"])"""
-)
 HISTORY_COLUMNS = ["model", "updates", "began from", "corpora"]
 CORPUS_COLUMNS = ["corpus", "version", "languages", "licence", "fetched", "files"]
 SCORE_COLUMNS = ["text", "update", "metric", "score", "signature"]
@@ -54,6 +47,8 @@ def model_card(
         manifest = read_manifest(run_dir) if run_dir else {}
     history = history_of(loaded.folder, loaded.meta)
     corpora = corpora_of(history)
+    packages = manifest.get("packages")
+    versions = packages if isinstance(packages, dict) else {"mt": __version__}
     licences = dict.fromkeys(" ".join(corpus.licence.split()) for corpus in corpora)
     header = ["---"]
     if languages:
@@ -74,7 +69,7 @@ def model_card(
         _citations(corpora),
         _table("## History", HISTORY_COLUMNS, map(_start, history)),
         _table("## Scores", SCORE_COLUMNS, _scores(loaded, run_dir)),
-        f"## How it was made\n\n{_commands(manifest)}",
+        f"Made with {', '.join(f'{name} {number}' for name, number in versions.items())}.",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -175,29 +170,6 @@ def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[obje
 
 
 def _table(heading: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> str:
-    """A Markdown table; an empty text without rows."""
     body = [[str(cell).replace("|", r"\|") for cell in row] for row in rows]
     table = [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *body)]
     return "\n".join([heading, "", *table]) if body else ""
-
-
-def _without_places(word: str) -> str:
-    """A word of a command without the folders of absolute paths."""
-    key, equals, value = ("", "", word) if Path(word).is_absolute() else word.rpartition("=")
-    if Path(value).is_absolute():
-        return f"{key}{equals}{Path(value).name}"
-    return PLACE.sub("", word)
-
-
-def _commands(manifest: dict[str, Any]) -> str:
-    """The commands as they are typed, without the places of this machine."""
-    lines = []
-    command = manifest.get("command")
-    for typed in filter(None, (command if isinstance(command, list) else [], sys.argv)):
-        program, *rest = map(str, typed)
-        name = "mt" if Path(program).name == "__main__.py" else Path(program).name
-        lines.append(shlex.join([name, *map(_without_places, rest)]))
-    packages = manifest.get("packages")
-    versions = packages if isinstance(packages, dict) else {"mt": __version__}
-    used = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return "\n".join(["```bash", *lines, "```", "", f"With {used}."])

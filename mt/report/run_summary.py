@@ -75,7 +75,6 @@ class Metrics:
 
     @property
     def last_step(self) -> int:
-        """The last update that is recorded, 0 for none."""
         steps = [*self.train["step"][-1:], *(line["step"] for line in self.valid[-1:])]
         return int(max(steps, default=0))
 

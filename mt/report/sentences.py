@@ -153,7 +153,6 @@ def _attention(
 
 
 def excerpt(text: str) -> Text:
-    """A text, cut if it is very long."""
     shown, cut = _cut(text)
     return Text([(shown, False)], cut)
 

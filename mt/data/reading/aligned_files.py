@@ -82,7 +82,6 @@ class AlignedText(OpenedText):
     def pairs(
         self, records: FileRecords | None, damage: Damage, stream: bool
     ) -> Iterator[tuple[str, str]]:
-        """The pairs of all files; unequal line counts are found at the end."""
         self.require_split(under(self.root, self.source.path or self.source.src), ["train"])
         for src, tgt in self.aligned():
             yield from self._pairs_of(src, tgt, records, damage)

@@ -101,7 +101,6 @@ def check_data(
 
 
 def _limit(text: Corpus, root: Path, before_training: bool) -> int:
-    """Pairs of a training text that are read."""
     if before_training:
         return MAX_PAIRS_BEFORE_TRAINING
     return MAX_PAIRS if local_files(text.source, root) else MAX_STREAMED_PAIRS

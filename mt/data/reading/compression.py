@@ -33,7 +33,6 @@ class _HashedFile(io.FileIO):
         self._digest = digest
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read into a buffer, as `io.BufferedReader` asks for."""
         count = super().readinto(buffer)
         self._digest.update(memoryview(buffer)[:count])
         return count
@@ -51,7 +50,6 @@ class _Members(io.RawIOBase):
         self._member = decompressor()
 
     def readable(self) -> bool:
-        """It can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -127,7 +125,6 @@ def packed_suffix(head: bytes) -> str:
 
 
 def unpacked_name(name: str) -> str:
-    """The name of a file without the suffix of its compression."""
     stem, dot, suffix = name.rpartition(".")
     return stem if stem and dot + suffix.lower() in PACKED else name
 

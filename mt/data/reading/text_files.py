@@ -46,12 +46,10 @@ class Damage:
     kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def add(self, kind: str, place: str) -> None:
-        """Count one more of a kind; the first place of each is kept."""
         count, first = self.kinds.get(kind, (0, place))
         self.kinds[kind] = count + 1, first
 
     def count(self, kind: str) -> int:
-        """How often there was this kind."""
         return self.kinds.get(kind, (0, ""))[0]
 
     def messages(self) -> list[str]:
@@ -287,7 +285,6 @@ def require_text(path: Path, where: str) -> None:
 
 
 def under(root: Path, name: str) -> Path:
-    """The path of a name in the config: absolute, or relative to `root`."""
     return root / Path(name).expanduser()
 
 

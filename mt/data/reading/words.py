@@ -57,7 +57,6 @@ def has_visible(text: str) -> bool:
 
 
 def has_letter(text: str) -> bool:
-    """Whether a text has a letter, of any script, that shows."""
     return any(map(str.isalpha, without_invisible(text)))
 
 
@@ -70,7 +69,6 @@ def is_unspaced(text: str) -> bool:
 
 
 def words(line: str) -> list[str]:
-    """The words of a line, lower-cased, without punctuation around them."""
     return [word for text in line.split() for word in _words_of(text)]
 
 
@@ -96,7 +94,6 @@ def _token_pattern() -> re.Pattern[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _words_of(text: str) -> tuple[str, ...]:
-    """The words of a text without spaces."""
     units = (_stripped(unit) for unit in _UNIT.findall(text.lower()))
     return tuple(unit for unit in units if unit)
 

@@ -188,7 +188,6 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
 
 @cache
 def _closing(name: str) -> re.Pattern[str]:
-    """The end of an item that opens with `<` and this name."""
     return re.compile(_ENDS.get(name.rpartition(":")[2], rf"</{re.escape(name)}\s*>"))
 
 
@@ -297,7 +296,6 @@ def _text(element: Any, tags: Literal["keep", "strip"]) -> str:
 
 @cache
 def _name(tag: object) -> str:
-    """The name in the tag of an element, without its namespace."""
     return str(tag).rpartition("}")[2].rpartition(":")[2]
 
 
