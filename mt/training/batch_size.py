@@ -88,10 +88,9 @@ def settle_batch_size(
 
 
 def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:
-    """Measure the largest batch that leaves `MARGIN` free, whichever length its sentences have.
+    """Measure the padded tokens of the longer side of the largest batch that leaves `MARGIN` free.
 
-    Returns padded tokens of the longer side. Raises TooLittleMemoryError if not even one sentence
-    fits.
+    Raises TooLittleMemoryError if not even one sentence fits.
     """
     device = updater.device.device
     # On a CPU the processes of a machine share its memory.

@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """Everything that changes from update to update besides tensors.
-
-    A checkpoint holds it in `state.pt`, so its fields are a file format.
-    """
+    """What changes from update to update besides tensors: a file format, as `state.pt` has it."""
 
     step: int = 0  # updates done
     epoch: int = 0
@@ -111,10 +108,9 @@ class TrainState:
 def save_checkpoint(
     run_dir: Path, config: Config, updater: Updater, state: TrainState, meta: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint, point `last` and `best` to theirs, and delete those not to be kept.
+    """Write a checkpoint with `meta`, move `last` and `best`, and delete what is not to be kept.
 
-    `meta` goes into its `meta.json`, with step and score. Scores of deleted checkpoints are dropped
-    from `state`.
+    Scores of deleted checkpoints are dropped from `state`.
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
@@ -203,8 +199,7 @@ def checkpoint_to_resume(
 ) -> tuple[Path, dict[str, Any]] | None:
     """The newest usable checkpoint and its meta, None for a run without checkpoints.
 
-    Raises CheckpointError if there are checkpoints but none is usable: starting over would
-    overwrite them.
+    Raises CheckpointError if none is usable: starting over would overwrite them.
     """
     newest = latest_good(run_dir, say)
     if newest is None and checkpoints(run_dir):
@@ -242,9 +237,6 @@ def prune(run_dir: Path, keep: set[str]) -> None:
 
 
 def tidy(run_dir: Path) -> None:
-    """Clean up after a process that was killed while saving: restore or delete what it left.
-
-    Only the holder of the run directory's lock may call this.
-    """
+    """Restore or delete what a killed process left; only the holder of the run's lock may do it."""
     for name in (CHECKPOINTS, OUTPUTS, SAMPLES):
         restore(run_dir / name)

@@ -107,10 +107,7 @@ def train(
 
 
 def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
-    """The device of this rank.
-
-    Raises the ConfigError of any rank that has no device, or that has the same GPU as another.
-    """
+    """The device of this rank. ConfigError if a rank has none, or the same GPU as another."""
 
     def own_device() -> Device:
         if isinstance(device, ConfigError):
@@ -290,10 +287,7 @@ def _check_corpora(
 
 
 def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) -> str:
-    """Make the tokenizer and the token store of a run ahead of its training; says what was done.
-
-    Raises MtError for what the user can mend.
-    """
+    """Make the tokenizer and the token store of a run ahead of its training; says what was done."""
     check_is_run(run_dir)
     check_version(run_dir)
     log = RunLog(run_dir, config.train.max_steps)
@@ -318,11 +312,11 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
 
 def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
     """Read the config at `path`, in the run directory that the main process has claimed."""
-    if not path.exists():
-        raise DataError(f"run directory {path.parent}: holds no {CONFIG}.")
-    config = load_config(str(path)).config
+    for name in (CONFIG, SETTLED):
+        if not path.with_name(name).exists():
+            raise DataError(f"run directory {path.parent}: holds no {name}.")
     settled = Settled.read(read_json(path.with_name(SETTLED)))
-    return None, config, CorpusRead(settled=settled)
+    return None, load_config(str(path)).config, CorpusRead(settled=settled)
 
 
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:

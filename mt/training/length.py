@@ -112,10 +112,7 @@ def settle_length(
 
 
 def _fitting(epochs: Epochs, gone: float, per_update: float, log: RunLog) -> float | None:
-    """The epochs of the config, or those that fit where `gone` seconds have passed, if fewer.
-
-    An update takes `per_update` seconds.
-    """
+    """The epochs of the config, or those that fit where `gone` seconds have passed, if fewer."""
     minutes = epochs.train.max_minutes or 0.0
     left = UPDATES_SHARE * 60 * minutes - gone
     if left < per_update:

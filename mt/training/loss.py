@@ -184,10 +184,7 @@ def batch_loss(
     smoothing: float,
     gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
-    """The loss of a model on the target tokens of a batch.
-
-    `forward`, which is the model, and `gradient` may be compiled.
-    """
+    """The loss on the target tokens of a batch; `forward` and `gradient` may be compiled."""
     given = batch.src, batch.tgt_in, batch.src_mask
     if batch.packed is not None:
         hidden = forward(*given, batch.packed)[0]  # (N, D)

@@ -63,10 +63,9 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str
 ) -> None:
-    """Load moments and learning rate from a checkpoint; other settings stay as the config has them.
+    """Load moments and learning rate; other settings stay. `where`: the checkpoint, for messages.
 
-    `where` names the checkpoint for the message. Raises CheckpointError if the state belongs to
-    other parameters.
+    Raises CheckpointError if the state belongs to other parameters.
     """
     loaded = ("params", "lr")
     settings = [

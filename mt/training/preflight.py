@@ -67,10 +67,7 @@ def run_preflight(
 def _run_on_this_rank(
     prepared: Prepared, epoch: int, say: Callable[[str], None], stage: int
 ) -> tuple[Plan, tuple[int, int], float]:
-    """The plan of the epoch, its largest batch (sentences, tokens), and the memory that it takes.
-
-    Without any communication between ranks.
-    """
+    """The plan of the epoch, its largest batch (sentences, tokens) and its memory here."""
     updater = prepared.updater
     device = updater.device.device
     if prepared.plans[stage].resample is not None:

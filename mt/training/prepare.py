@@ -86,10 +86,7 @@ class Prepared:
 
     @property
     def plan_fingerprint(self) -> str:
-        """Changes when the order of the data does, or the tokens of an epoch.
-
-        A run whose fingerprint has changed continues with a new epoch and says so.
-        """
+        """Changes with the data of an epoch or its order; a run then begins a new epoch."""
         config, pairs = self.config, self.plans[0].pairs
         content = {
             "version": PLAN,
@@ -205,10 +202,9 @@ def prepare_tokenizer(
     base: LoadedModel | None,
     sample: PairSample | None,
 ) -> Tokenizer:
-    """The tokenizer of the run: an existing one, that of `base`, or a new one trained on the data.
+    """The run's tokenizer: an existing one, that of `base`, or one trained on the data or `sample`.
 
-    The main process makes it, the others load it. `sample` is drawn from the data here if it is
-    None.
+    The main process makes it, the others load it.
     """
     run_dir = log.run_dir
 
@@ -274,8 +270,7 @@ def prepare_store(
 ) -> Store:
     """The token store of the training text; the main process builds it, the others open it.
 
-    `read` are the records of files that are known. Raises DataError if the processes do not see the
-    same files.
+    `read`: records of known files. Raises DataError if the processes do not see the same files.
     """
     folder = log.run_dir / STORE / "train"
     if not known_records(folder):

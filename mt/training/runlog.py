@@ -112,10 +112,7 @@ class RunLog:
         return self._on_terminal and time.monotonic() - self._figures_at > SECONDS_BETWEEN_FIGURES
 
     def progress(self, step: int, figures: Mapping[str, str] | None = None) -> None:
-        """Move the bar to `step`, and show `figures` beside it; without a terminal do nothing.
-
-        A figure stays until another one of its name is given.
-        """
+        """Move the bar to `step`, and show `figures`, which stay; without a terminal do nothing."""
         if not self._on_terminal:
             return
         if self._bar is None:
@@ -148,10 +145,7 @@ class RunLog:
         )
 
     def watch(self, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-        """Yield `items`, and show how many were read: a bar, or without a terminal lines.
-
-        `total`: how many there are, if that is known. Not while the bar of `progress` is shown.
-        """
+        """Yield `items`, `total` of them, and show how many were read: a bar, or lines."""
         if not self._is_main:
             yield from items
             return
@@ -166,10 +160,7 @@ class RunLog:
                 self._bar = None
 
     def record(self, kind: str, step: int, **figures: Any) -> None:
-        """Append one line to `metrics.jsonl`, and its numbers to TensorBoard.
-
-        Non-finite numbers become null: JSON has none.
-        """
+        """Append one line to `metrics.jsonl`, null for non-finite numbers, and to TensorBoard."""
         if not self._is_main:
             return
         known = {
@@ -223,10 +214,7 @@ def format_duration(seconds: float) -> str:
 
 
 class Meter:
-    """Running sums since the last log line, over all ranks.
-
-    Sums stay on the device until `figures` reads them, so that `add` waits for nothing.
-    """
+    """Running sums since the last log line, on the device until `figures` reads them."""
 
     def __init__(self, prefetcher: Prefetcher, world: World) -> None:
         self._prefetcher = prefetcher
@@ -267,10 +255,7 @@ class Meter:
         return self._world.size * nll / n_tgt if n_tgt else math.nan
 
     def figures(self) -> dict[str, Any]:
-        """Means over the interval, by their names in `metrics.jsonl`.
-
-        Waits for the device and for the other ranks.
-        """
+        """Means over the interval, as in `metrics.jsonl`, over all ranks; waits for them."""
         seconds = time.perf_counter() - self._start
         world_size = self._world.size
         waited = self._prefetcher.waited - self._waited_before

@@ -263,10 +263,7 @@ class Trainer:
         return stopped
 
     def _train_step(self, update: Update) -> tuple[Tensor, Tensor, Tensor]:
-        """Do an update; see `Updater.train_step`.
-
-        A rank whose memory is too small takes part with a gradient of NaN, and asks all to end.
-        """
+        """Do an update. A rank out of memory gives a gradient of NaN, and asks all to end."""
         try:
             return self.updater.train_step(update, self.state.step)
         except TooLittleMemoryError as error:
@@ -345,10 +342,7 @@ class Trainer:
         self.log.progress(self.state.step, figures)
 
     def _seconds_left(self) -> float:
-        """Time that the remaining updates take at the pace of those since this start.
-
-        Validations count, preparation does not. The log and the bar show this estimate.
-        """
+        """Time that the remaining updates take at the pace of this start, validations included."""
         left = self.config.train.max_steps - self.state.step
         if not self.n_updates:
             return left * self.seconds_per_update
@@ -363,10 +357,7 @@ class Trainer:
     # --- validation and checkpoints ---------------------------------------------------------
 
     def _validate_and_save(self) -> None:
-        """Validate and write a checkpoint.
-
-        A signal interrupts the validation, not the checkpoint; on resuming it is done again.
-        """
+        """Validate, which a signal interrupts, and write a checkpoint, which it does not."""
         with suppress(StopRequestedError):
             self.validate()
             self._end_stage()

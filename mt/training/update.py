@@ -114,11 +114,7 @@ class Updater:
             say(f"rank {self.world.rank}: {text}")
 
     def _compiled_or_plain(self, compute: Callable[[], T]) -> T:
-        """Return `compute()`; if compiling fails in it, once more with the plain model.
-
-        torch.compile may compile again for a batch that its graph does not cover, and that may
-        fail where the first batch did not.
-        """
+        """Return `compute()`; with the plain model if compiling fails for another shape."""
         try:
             return compute()
         except MtError:  # such as too little memory
@@ -176,8 +172,6 @@ class Updater:
     def train_step(self, update: Update, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Do one optimiser step, number `step` from 0, on all micro-batches of an update.
 
-        A step whose gradient is not finite changes nothing but `skipped`.
-
         Returns this rank's part of the smoothed loss and of the nll per target token, and the
         gradient norm before clipping; all on the device, so that nothing waits for them.
         """
@@ -199,10 +193,7 @@ class Updater:
         return nothing, nothing, self._optimize(step)
 
     def _optimize(self, step: int) -> Tensor:
-        """Let the optimiser do step `step` with the gradients; return their norm before clipping.
-
-        If it is not finite, nothing changes but `skipped`.
-        """
+        """Do step `step` unless the gradient is not finite; its norm before clipping."""
         config = self.config
         rate = learning_rate(step + 1, config.optim, config.model.d_model, self.max_steps)
         for group in self.optimizer.param_groups:
@@ -236,8 +227,6 @@ class Updater:
 
     def accumulate_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
         """Sum the gradients of an update's loss per target token, over micro-batches and ranks.
-
-        Dropout is that of `step`, from 0, and this rank.
 
         Returns this rank's part of the smoothed loss and of the nll per target token.
         """

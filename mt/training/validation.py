@@ -61,10 +61,7 @@ SAMPLES = 8
 
 
 def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
-    """Source lines and raw reference lines of a text, without the lines that have no reference.
-
-    `check_data` has reported those.
-    """
+    """Source lines and raw reference lines of a text, but for lines without a reference."""
     pairs = [pair for pair in read_pairs(text.source, root, text.name) if pair[1].strip()]
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
@@ -294,10 +291,7 @@ class Validation:
 
 
 def names_of(tests: Sequence[Corpus]) -> list[str]:
-    """A name for each text of `data.test`: its file, or all its fields if that is ambiguous.
-
-    With its direction where there are several.
-    """
+    """A name for each text of `data.test`: its file or all its fields; with directions."""
     several = len({test.direction for test in tests}) > 1
     paths = [
         (test.name if HELD_OUT in test.file else test.file) + f" {test.direction}" * several

@@ -102,8 +102,7 @@ def augment_sample(sample: PairSample, data: DataPlan) -> None:
 class Augmentation:
     """Makes the pairs of an epoch: a function of (pairs, stage, tokenizer, seed, epoch).
 
-    Pairs with unk or a user-defined symbol, and lines that would become too long, stay as they are.
-    The ids of an epoch are in memory.
+    Pairs with unk or a user-defined symbol, and lines that would become too long, stay.
     """
 
     def __init__(

@@ -103,10 +103,7 @@ def _in_a_row(ids: Tensor) -> tuple[Tensor, Packed]:
 
 
 def pad_rows(rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None) -> Indices:
-    """Pad rows of ids to the longest. (B, T)
-
-    The ids `first` and `last`, where not None, are put before and after each row.
-    """
+    """Pad rows of ids to the longest, with `first` and `last` around each, if any. (B, T)"""
     extra = (first is not None) + (last is not None)
     lengths = np.array([len(row) for row in rows], np.int64) + extra  # (B,)
     padded = np.full((len(rows), int(lengths.max())), PAD, np.int64)
@@ -206,10 +203,9 @@ def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices, before: I
 def shard_of(
     plan: Plan, update: list[Indices], rank: int = 0, world_size: int = 1, pin: bool = False
 ) -> tuple[list[Batch], int]:
-    """The micro-batches of an update for `rank`, and the target tokens of the whole update.
+    """The micro-batches of an update for `rank`, none or more, and the update's target tokens.
 
-    A rank for which no sentence is left has no batch. With `pin` they are in pinned memory, from
-    which they are copied to a GPU.
+    With `pin` they are in pinned memory, from which they are copied to a GPU.
     """
     pairs = plan.pairs
     lengths = pairs.src_lengths, pairs.tgt_lengths

@@ -47,10 +47,7 @@ class DirectedPairs:
     def of(
         cls, store: Store, flows: Sequence[Flow] | None = None, before: Sequence[list[int]] = ()
     ) -> DirectedPairs:
-        """The pairs of these flows; None: those of the store as they are.
-
-        `before`: the tokens before each source of a flow; see `tokens_before`.
-        """
+        """The pairs of these flows, with tokens `before` each source; None: the store's."""
         corpora = np.arange(len(store.kept))
         turned = np.zeros(len(corpora), np.bool_)
         if flows is not None:
@@ -117,8 +114,7 @@ class DirectedPairs:
 def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]]:
     """The tokens before each source of a flow: of its target language, and of its tag.
 
-    Raises DataError where the vocabulary does not have them, or is not that of both sides of a pair
-    that is turned.
+    Raises DataError where the vocabulary lacks them, or is not that of both sides of a turned pair.
     """
     turned = next((flow.name for flow in flows if flow.is_turned), None)
     if turned is not None and not tokenizer.joint:

@@ -71,10 +71,7 @@ class Prefetcher:
             self._thread.join(0.05)
 
     def ready(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the next update; whether it is loaded.
-
-        Where each epoch has a store of its own, the first one of an epoch can take minutes.
-        """
+        """Wait `seconds` for the next update, minutes for an epoch's first; is it loaded?"""
         if self._next is None:
             start = time.perf_counter()
             with suppress(queue.Empty):

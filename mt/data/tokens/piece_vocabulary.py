@@ -99,10 +99,7 @@ class PieceVocabulary:
 
 
 def read_vocabularies(content: bytes) -> tuple[list[str], list[str] | None]:
-    """Pieces of the joint vocabulary and None, or of source and target; the inverse of the next.
-
-    Raises ValueError if that is not what `content` has.
-    """
+    """Pieces of the joint vocabulary and None, or of source and target. ValueError for others."""
     mapping = parse_json(content)
     if isinstance(mapping, dict) and "joint" in mapping:
         return _pieces(mapping["joint"]), None

@@ -173,10 +173,7 @@ def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
 def bucket(
     src_lengths: Lengths, tgt_lengths: Lengths, order: Indices, budget: int
 ) -> list[Indices]:
-    """Group the sentences of `order` by length into batches of at most `budget` padded tokens.
-
-    A batch takes rows × longest side, eos included.
-    """
+    """Group sentences by length into batches of at most `budget` padded tokens, eos included."""
     order = sort_by_length(src_lengths, tgt_lengths, order)
     longest = np.maximum(src_lengths[order], tgt_lengths[order]) + 1
     return np.split(order, batch_ends(longest, budget)[:-1])
@@ -226,11 +223,7 @@ def shard_batches(
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of an epoch, each a list of micro-batches of sentence numbers.
-
-    An update is cut into micro-batches when it is taken: what an epoch takes in memory is the
-    number of each sentence.
-    """
+    """The updates of an epoch, each a list of micro-batches of sentence numbers, cut when taken."""
 
     pairs: DirectedPairs
     order: Indices  # sentences by length
@@ -321,10 +314,7 @@ class Plan:
         return src, tgt
 
     def _sentences(self, random: np.random.Generator) -> Indices:
-        """Sentence numbers of an epoch: each corpus as often as its weight says.
-
-        A weight of 2.25 times the lowest one gives two copies and a random quarter.
-        """
+        """Sentence numbers of an epoch; 2.25 times the lowest weight: two copies and a quarter."""
         parts = []
         start = 0
         for n_pairs, n_drawn in zip(self.pairs.kept, self.drawn, strict=True):

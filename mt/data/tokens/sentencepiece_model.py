@@ -35,7 +35,7 @@ def special_ids(processor: Any) -> list[int]:
 def read_model(path: Path, where: str) -> bytes:
     """The bytes of a SentencePiece model file whose special ids and spaces are those of mt.
 
-    `where` names what gave the path, for messages. Raises `DataError` for any other file.
+    `where` names what gave the path. Raises `DataError` for any other file.
     """
     from sentencepiece import SentencePieceProcessor
 

@@ -77,10 +77,7 @@ class Store:
 
 
 def fingerprint_of(texts: StoreTexts) -> str:
-    """SHA-256 of everything that decides the content of the store: texts, tokenizer, limits.
-
-    The names of the files do not count: a corpus that has moved is still the same.
-    """
+    """SHA-256 of what decides the content of the store, but for the names of files."""
 
     content = {
         "format": FORMAT,
@@ -208,10 +205,7 @@ def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[s
 
 
 def open_built(folder: Path) -> Store:
-    """Open the store that is built in `folder`, without reading the texts.
-
-    Raises DataError if there is none.
-    """
+    """Open the store in `folder`, without reading the texts. DataError if there is none."""
     try:
         if not is_made(folder, None):
             raise ValueError

@@ -82,10 +82,7 @@ class StoreTexts:
 
 
 def use_work_folder(work: Path, fingerprint: str) -> None:
-    """Make the folder of parts; parts that were encoded for another store are removed.
-
-    Only one process at a time may call it. Raises OSError.
-    """
+    """Make the folder of parts, without those of another store; one process at a time. OSError."""
     file = work / "key"
     key = f"{fingerprint}/{PAIRS_PER_PART}"
     if not file.exists() or file.read_text(encoding="utf-8") != key:
@@ -95,10 +92,7 @@ def use_work_folder(work: Path, fingerprint: str) -> None:
 
 
 def encode_parts(work: Path, texts: StoreTexts, watch: Watch) -> list[Path]:
-    """Encode the parts that are not in `work`; the folders of all parts, in order.
-
-    Raises OSError, and DataError where a text cannot be read.
-    """
+    """Encode the parts that are not in `work`; the folders of all, in order. OSError, DataError."""
     parts: list[Path] = []
     for corpus, pairs in enumerate(texts.pairs(watch)):
         for first in pairs:
@@ -151,10 +145,7 @@ def _encode_part(
 
 
 def merge_parts(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> list[Counts]:
-    """Join the parts in `folder`, without duplicates; returns the counts by corpus.
-
-    Raises OSError, and DataError where a part is damaged.
-    """
+    """Join the parts in `folder`, without duplicates; the counts by corpus. OSError, DataError."""
     try:
         return _merged(folder, parts, texts)
     except (FileNotFoundError, ValueError, TypeError, LookupError, EOFError) as error:

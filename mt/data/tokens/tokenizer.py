@@ -108,11 +108,7 @@ class Side:
         return list(self.processor.id_to_piece(list(ids)))
 
     def all_pieces(self) -> list[str]:
-        """The vocabulary as text, in the order of its ids.
-
-        The special pieces have their usual names, whatever a SentencePiece model of a user calls
-        them: other programs know them by these.
-        """
+        """The vocabulary as text, in the order of its ids, special pieces by their usual names."""
         return [*SPECIAL_PIECES, *self.pieces_of(range(len(SPECIAL_PIECES), self.size))]
 
     def piece_id(self, piece: str) -> int:
@@ -182,10 +178,7 @@ class Tokenizer:
         return hashlib.sha256(b"".join(self._files)).hexdigest()
 
     def split_language(self, line: str) -> tuple[str, str]:
-        """Split a source line into the token that names its target language, and text.
-
-        Such a token is `>>deu<<` of an imported model; without one it is "".
-        """
+        """Split a source line of an imported model into `>>deu<<`, or "", and text."""
         if isinstance(self.src.processor, PieceVocabulary):
             return self.src.processor.split_language(normalize_line(line))
         return "", line
@@ -228,10 +221,7 @@ class Tokenizer:
         )
 
     def save(self, folder: Path) -> None:
-        """Write the model files into `folder`, each whole or not at all.
-
-        Raises `CheckpointError` where they cannot be written.
-        """
+        """Write the model files, each whole or not at all. CheckpointError if it fails."""
         names = {1: _JOINT, 2: _SEPARATE, 3: _IMPORTED}[len(self._files)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -275,10 +265,7 @@ class Tokenizer:
 
 
 def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
-    """The tokenizer that `cfg.model`, and `cfg.tgt_model` where there are two vocabularies, name.
-
-    Raises `DataError` for a file that cannot be read or does not fit, with all faults found.
-    """
+    """The tokenizer of `cfg.model` and `cfg.tgt_model`. DataError with all faults of the files."""
     faults = []
     models = []
     for key, name in (("model", cfg.model), ("tgt_model", cfg.tgt_model)):
@@ -368,10 +355,7 @@ _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
 def _train(
     cfg: TokenizerConfig, lines: list[str], side: str, tokens: list[str], log: Callable[[str], None]
 ) -> bytes:
-    """The bytes of a model trained on normalised lines; `side` ("source ") is for messages.
-
-    `tokens` are pieces that no text is split into.
-    """
+    """The bytes of a model trained on lines, with `tokens` that no text is split into."""
     text = [line for line in lines if 0 < len(line) <= MAX_LINE_LENGTH]
     if not text:
         raise DataError(
