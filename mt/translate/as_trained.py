@@ -5,19 +5,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence, Set
 from itertools import zip_longest
-from typing import NamedTuple
 
 from mt.data.reading.words import has_letter, has_visible, without_invisible
 from mt.data.tokens.symbols import Symbols, links_with_symbols, with_symbols, without_symbols
 from mt.data.tokens.writing import Case, Writing, Written, case_of
 from mt.translate.lines import Line, Step
-
-
-class _Changed(NamedTuple):
-    """The parts of a line that the model does not see."""
-
-    symbols: Symbols
-    written: Written | None
 
 
 class AsTrained(Step):
@@ -38,7 +30,8 @@ class AsTrained(Step):
         self.n_rewritten = 0
         self.n_unknown = 0
         self.n_letterless = 0
-        self._changed: dict[Line, _Changed] = {}
+        # The parts of lines that the model does not see.
+        self._changed: dict[Line, tuple[Symbols, Written | None]] = {}
         self._letterless: dict[Line, str] = {}
 
     def before(self, lines: Sequence[Line]) -> None:
@@ -61,7 +54,7 @@ class AsTrained(Step):
             else:
                 text, written = self.writing.usual(symbols.plain)
             if symbols.symbols or written is not None:
-                self._changed[line] = _Changed(symbols, written)
+                self._changed[line] = symbols, written
                 line.text = text if written else symbols.plain
 
     def after(self, lines: Sequence[Line]) -> None:
@@ -73,10 +66,9 @@ class AsTrained(Step):
                 line.translation = line.translation._replace(texts=(" ".join(text.split()),))
             elif changed := self._changed.pop(line, None):
                 self.n_rewritten += 1
-                self._rewrite(line, changed)
+                self._rewrite(line, *changed)
 
-    def _rewrite(self, line: Line, changed: _Changed) -> None:
-        symbols, written = changed
+    def _rewrite(self, line: Line, symbols: Symbols, written: Written | None) -> None:
         outputs, links = line.translation.texts, line.translation.alignments
         if written is not None and self.writing is not None:
             outputs = tuple(self.writing.written(text, written) for text in outputs)

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,8 +43,6 @@ CACHE = "ctranslate2"
 MAX_BYTES = 5 * 10**9
 # A conversion that is being written, and is this many seconds old, was interrupted.
 ABANDONED = 3600
-# What CTranslate2 raises when it cannot load a folder.
-LOAD_ERRORS = (RuntimeError, ValueError, MemoryError, OSError)
 Loaded = TypeVar("Loaded")
 
 
@@ -186,15 +185,7 @@ def _load_kept(
     if place.exists() and not is_mine(place):
         shutil.rmtree(place)
     make(place, key, build, wait, sha256_of)
-    try:
-        loaded = load(place)
-    except LOAD_ERRORS as error:
-        if seconds:
-            raise
-        report(f"CTranslate2 cannot load {place} ({error}); the model is converted again")
-        shutil.rmtree(place)
-        make(place, key, build, wait, sha256_of)
-        loaded = load(place)
+    loaded = load(place)
     with suppress(OSError):
         os.utime(place)  # used now, so it is removed late
     if seconds:
@@ -226,6 +217,7 @@ def _key(described: ModelFolder) -> str:
     """A hash of all that a conversion depends on."""
     depends_on = [
         FORMAT,
+        version("ctranslate2"),  # a version may not load what another has written
         described.weights_hash,
         described.tokenizer.fingerprint,
         described.config.model.model_dump(mode="json"),

@@ -163,9 +163,9 @@ def test_what_its_limit_may_change_is_searched_again_last_and_in_its_place(both:
         (row,) = list(found[0])[1:]
         assert row == [Hypothesis((11, 10), -3.0, -1.0)]
         assert [call["max_decoding_length"] for call in script.calls] == [5, 5, 3]
-        assert all(
-            call["min_decoding_length"] == 1 and call["disable_unk"] for call in script.calls
-        )
+        for call in script.calls:
+            assert (call["min_decoding_length"], call["disable_unk"]) == (1, True)
+            assert call["suppress_sequences"] == [["<pad>"], ["<s>"]]
         # So that memory has a limit.
         assert script.calls[2]["batch_type"] == "tokens"
         assert script.calls[2]["max_batch_size"] <= engine.batch_tokens // 2

@@ -88,8 +88,15 @@ def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--sample", "--n-best", 2]])
 def test_the_output_does_not_depend_on_the_threads(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, options: list[Any]
+    mt: Mt,
+    tiny_run: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+    options: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
     lines = lines_of(tiny_corpus / "train.src")[:300]
     write_lines(text := tmp_path / "text", lines)
     arguments = ["translate", "-m", tiny_run, text, "--precision", "fp32", *options]
@@ -100,6 +107,7 @@ def test_the_output_does_not_depend_on_the_threads(
     # A score is a sum of floats: in a batch of another size its last digit may be another one.
     texts = [[line.split(" ||| ")[:2] for line in ended.lines] for ended in (alone, together)]
     assert texts[0] == texts[1]
+    assert asked == [1, 3] * bool(options)  # CTranslate2 has threads of its own
 
 
 def test_no_worker_outlives_a_process_that_is_killed() -> None:
