@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from messages import raises_saying, says
 
 from mt.config.schema import Source
+from mt.data.reading.aligned_files import first_shifted_line
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import (
     FileRecords,
     count_lines,
     decode_lines,
     file_record,
-    first_shifted_line,
     read_lines,
 )
 from mt.errors import DataError
@@ -248,7 +248,7 @@ def test_the_place_where_files_get_out_of_step_is_found_or_not_guessed(tmp_path:
         del tgt[drop_tgt.start : drop_tgt.stop]
         a = write(tmp_path / "a.de", "\n".join(src))
         b = write(tmp_path / "a.en", "\n".join(tgt))
-        found = first_shifted_line(a, b, len(src) - len(tgt))
+        found = first_shifted_line(a, b)
         if line is None:
             assert found is None
         else:
@@ -282,7 +282,7 @@ def test_a_line_missing_from_multi30k_is_found(tmp_path: Path, line: int) -> Non
     del english[line - 1]
     a = write(tmp_path / "a.de", "\n".join(src for src, _ in pairs))
     b = write(tmp_path / "a.en", "\n".join(english))
-    found = first_shifted_line(a, b, 1)
+    found = first_shifted_line(a, b)
     assert found is not None
     assert abs(found - line) <= 3
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mt.data.reading.compression import unchanged
 from mt.data.reading.formats import by_wildcards, files_ending
+from mt.data.reading.misaligned import LEAST_PAIRS, AlignmentCheck
 from mt.data.reading.test_sets import fetched_files, files_of_set
 from mt.data.reading.text import OpenedText
 from mt.data.reading.text_files import (
@@ -18,7 +19,6 @@ from mt.data.reading.text_files import (
     count_lines,
     existing_path,
     file_record,
-    first_shifted_line,
     is_damaged,
     matching_files,
     read_lines,
@@ -155,10 +155,23 @@ class AlignedText(OpenedText):
         (src_path, n_src), (tgt_path, n_tgt) = src, tgt
         if faults or n_src == n_tgt:
             return faults
-        line = first_shifted_line(src_path, tgt_path, n_src - n_tgt)
+        line = first_shifted_line(src_path, tgt_path)
         hint = f"; first pair that looks shifted: line {line:,}" if line else ""
         return [
             f"{self.where}.tgt: {tgt_path} has {n_tgt:,} lines, {src_path} has {n_src:,}{hint}. "
             "Line n of one file must be the translation of line n of the other: restore the "
             "missing line, or remove the surplus one."
         ]
+
+
+def first_shifted_line(src: Path, tgt: Path) -> int | None:
+    """The line, from 1, from which on two text files are out of step; None if that is not clear."""
+    check = AlignmentCheck()
+    number = 0
+    sides = (read_lines(path, errors="replace") for path in (src, tgt))
+    for number, pair in enumerate(zip(*sides, strict=False), start=1):
+        if all(map(str.strip, pair)):
+            check.add(number, *pair)
+    runs = [run for run in check.finish() if run.last > number - LEAST_PAIRS]
+    # Files that never matched are out of step from the beginning, and nowhere in step again.
+    return runs[-1].first if runs and (runs[-1].shift or runs[-1].first > LEAST_PAIRS) else None

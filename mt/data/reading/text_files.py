@@ -6,11 +6,8 @@ import codecs
 import glob
 import hashlib
 import os
-import re
 import sys
 import unicodedata
-import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +26,6 @@ from mt.files import sha256_of
 
 # A file's path -> its size, mtime_ns, sha256 as it is on disk, and lines (None: it is not text).
 FileRecords: TypeAlias = dict[str, dict[str, Any]]
-
-# `first_shifted_line` looks at this many lines: about 200 MB of memory.
-MAX_LINES_COMPARED = 2_000_000
-
 
 # Bytes that are read at a time, and the longest line of a corpus: more is no sentence.
 BLOCK = 1 << 15
@@ -303,50 +296,3 @@ def _not_utf8(name: str, number: int, raw: bytes, offset: int) -> str:
         f"{raw[offset : offset + 4].hex(' ')} is not UTF-8. Convert the file; if it is "
         "WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8"
     )
-
-
-def first_shifted_line(src: Path, tgt: Path, surplus: int) -> int | None:
-    """The line, from 1, where two aligned text files get out of step; None if that is not clear.
-
-    `surplus` is how many lines `src` has more than `tgt`. Each line is compared, by length,
-    numbers and final question or exclamation mark, with line n of the other file and with the line
-    that it would belong to if all surplus lines came before it. The cumulative sum of the
-    difference is lowest where the files get out of step; after it the sum must rise by five
-    standard deviations. If several lines are missing, the result may be late by as many lines.
-    """
-    import numpy as np
-
-    src_length, *src_marks = _line_features(src)
-    tgt_length, *tgt_marks = _line_features(tgt)
-    first = max(0, surplus)
-    end = min(len(src_length), len(tgt_length), len(tgt_length) + surplus)
-    lines = np.arange(first, end)
-    usual_difference = np.median(src_length) - np.median(tgt_length)
-
-    def mismatch(partners: Any) -> Any:
-        cost = np.minimum(np.abs(src_length[lines] - tgt_length[partners] - usual_difference), 1.5)
-        for src_mark, tgt_mark in zip(src_marks, tgt_marks, strict=True):
-            cost += src_mark[lines] != tgt_mark[partners]
-        return cost
-
-    gain = mismatch(lines) - mismatch(lines - surplus)
-    place = int(np.argmin(np.cumsum(np.concatenate([[0.0], gain]))))
-    after = gain[place:]
-    if after.sum() <= 5 * np.sqrt(np.square(after).sum()):
-        return None
-    return int(lines[place]) + 1
-
-
-def _line_features(path: Path) -> list[Any]:
-    """Log length, hash of the numbers, and final ? or ! of each line, as three arrays."""
-    import numpy as np
-
-    lengths = array("d")
-    numbers = array("L")
-    ends = array("b")
-    with open_text(path) as file:
-        for line, _ in zip(file, range(MAX_LINES_COMPARED), strict=False):
-            lengths.append(len(line) + 5)
-            numbers.append(zlib.crc32(b" ".join(sorted(re.findall(rb"\d+", line)))))
-            ends.append(b"?!".find(line.rstrip()[-1:] or b"."))
-    return [np.log(np.array(lengths)), np.array(numbers), np.array(ends)]
