@@ -172,9 +172,9 @@ def data_of(**values: Any) -> DataConfig:
 
 
 FORTH, BACK = {"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "reverse": True}
-BOTH_THEN_ONE = [{"until": {"epochs": 1}, "both_directions": True}, {}]
+BOTH_THEN_ONE = [{"until": {"updates": 1}, "both_directions": True}, {}]
 ONE_LEAVES = {"train": [FORTH, FORTH | {"src_lang": "fr"}],
-              "stages": [{"until": {"epochs": 1}}, {"weights": [1, 0]}]}  # fmt: skip
+              "stages": [{"until": {"updates": 1}}, {"weights": [1, 0]}]}  # fmt: skip
 MANY = {"language_tokens": True,
         "train": [{"path": "a", "directions": ["de-en", "en-de", "cs-en", "de-fr"]}]}  # fmt: skip
 
