@@ -100,7 +100,7 @@ def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
         ("--sample --top-k -1", "--top-k|at least 0|-1|0 allows all"),
         ("--sample --top-p 0", "--top-p|above 0|found 0|1 allows all"),
         ("--sample --top-p 1.5", "--top-p|at most 1|found 1.5|1 allows all"),
-        ("--top-k 5 --seed 3", "--top-k, --seed|only with --sample|add it"),
+        ("--top-k 5 --seed 3", "--top-k, --seed|only with --sample|add --sample"),
         ("--sample --beam-size 2", "--sample|without a beam|leave out"),
         ("--column 2", "--column|--format tsv|found text|leave out"),
         ("--format tsv --field x", "--field|--format jsonl|found tsv|leave out"),
