@@ -174,8 +174,8 @@ def serve_ctranslate2(
             length_penalty=described.config.decode.length_penalty,
             max_batch_size=size,
         )
-        hypotheses = ([tokenizer.tgt.piece_id(p) for p in r.hypotheses[0]] for r in results)
-        return tokenizer.tgt.decode(list(hypotheses))
+        piece_id = tokenizer.tgt.processor.piece_to_id
+        return tokenizer.tgt.decode([[*map(piece_id, each.hypotheses[0])] for each in results])
 
     def seconds(lines: list[str], size: int) -> float:
         start = perf_counter()

@@ -186,7 +186,7 @@ def tiny_run(
         from mt.runs.model_folder import open_model
         from mt.translate.load_ctranslate2 import load_converted
 
-        load_converted(open_model(run), Path.exists, lambda _: None)
+        load_converted(open_model(run), Path.exists)
     return run
 
 

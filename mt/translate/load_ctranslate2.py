@@ -76,7 +76,7 @@ def load_ctranslate2(
             intra_threads=1,
         )
 
-    model = load_converted(described, load, say)
+    model = load_converted(described, load)
     engine = CTranslate2Engine(
         model,
         described.tokenizer,
@@ -130,9 +130,7 @@ def available_cores() -> int:
 # --- the converted model ------------------------------------------------------------------------
 
 
-def load_converted(
-    described: ModelFolder, load: Callable[[Path], Loaded], report: Callable[[str], None]
-) -> Loaded:
+def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Loaded:
     """Return what `load` makes of the folder of the converted model, converted first if need be.
 
     Raises CheckpointError if CTranslate2 does not find the same probabilities with it, or cannot
@@ -143,7 +141,7 @@ def load_converted(
     with suppress(RuntimeError):
         place = user_cache(CACHE) / key[:32]
         try:
-            return _load_kept(described, place, key, load, report)
+            return _load_kept(described, place, key, load)
         except OSError as error:  # such as a full disk
             errors = [f"{place.parent} ({error.strerror or error})"]
     try:
@@ -152,7 +150,7 @@ def load_converted(
             convert(described, Path(private))
             loaded = load(Path(private))
             seconds = time.perf_counter() - start
-            report(f"converted for CTranslate2 in {seconds:.1f} s, not kept: {errors[0]}")
+            say(f"converted for CTranslate2 in {seconds:.1f} s, not kept: {errors[0]}")
             return loaded
     except OSError as error:
         errors.append(f"{tempfile.gettempdir()} ({error.strerror or error})")
@@ -163,11 +161,7 @@ def load_converted(
 
 
 def _load_kept(
-    described: ModelFolder,
-    place: Path,
-    key: str,
-    load: Callable[[Path], Loaded],
-    report: Callable[[str], None],
+    described: ModelFolder, place: Path, key: str, load: Callable[[Path], Loaded]
 ) -> Loaded:
     """Load the conversion that is kept at `place`, converted first if need be. Raises OSError."""
     seconds: list[float] = []
@@ -179,7 +173,7 @@ def _load_kept(
         seconds.append(time.perf_counter() - start)
 
     def wait() -> None:
-        report("waiting for another process, which converts the model for CTranslate2")
+        say("waiting for another process, which converts the model for CTranslate2")
 
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if place.exists() and not is_mine(place):
@@ -189,7 +183,7 @@ def _load_kept(
     with suppress(OSError):
         os.utime(place)  # used now, so it is removed late
     if seconds:
-        report(f"converted for CTranslate2 in {seconds[-1]:.1f} s, kept in {place}")
+        say(f"converted for CTranslate2 in {seconds[-1]:.1f} s, kept in {place}")
         _make_room(place)
     return loaded
 

@@ -125,7 +125,7 @@ def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
     assert pairs.kept == (2, 1)
     texts = ["eins", "zwei drei", "<bt> vier"], ["one", "two three", "four"]
     assert rows(pairs) == tuple(map(tokenizer.src.encode, texts))
-    assert rows(pairs)[0][2].count(tokenizer.src.piece_id("<bt>")) == 1
-    assert tokenizer.src.piece_id("<x>") in rows(built("<x>"))[0][2]
+    assert rows(pairs)[0][2].count(tokenizer.src.processor.piece_to_id("<bt>")) == 1
+    assert tokenizer.src.processor.piece_to_id("<x>") in rows(built("<x>"))[0][2]
     with raises_saying(DataError, "data.train[1].tag", "<bt>", "user_defined_symbols", "remove"):
         built("<bt>", plain)

@@ -38,6 +38,14 @@ def described(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said from now on."""
+    messages: list[str] = []
+    monkeypatch.setattr(load_ctranslate2, "say", messages.append)
+    return messages
+
+
+@pytest.fixture
 def converts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Convert], None]:
     """`converts(function)`: from now on, models are converted by that function."""
     return lambda function: monkeypatch.setattr(load_ctranslate2, "convert", function)
@@ -65,22 +73,19 @@ def content(folder: Path) -> bytes:
     return (folder / "model.bin").read_bytes()
 
 
-def quiet(_: str) -> None:
-    """Report nothing."""
-
-
 def cached() -> list[Path]:
     return sorted(path for path in user_cache(CACHE).iterdir() if path.suffix != ".lock")
 
 
-def test_it_is_made_once_and_again_if_damaged(described: ModelFolder, calls: list[Path]) -> None:
+def test_it_is_made_once_and_again_if_damaged(
+    described: ModelFolder, calls: list[Path], said: list[str]
+) -> None:
     before = sorted(described.folder.iterdir())
-    said: list[str] = []
-    assert load_converted(described, content, said.append) == b"weights"
+    assert load_converted(described, content) == b"weights"
     (place,) = cached()
     (message,) = said
     assert says(message, "converted for CTranslate2", "kept in", place)
-    load_converted(described, content, said.append)
+    load_converted(described, content)
     assert (len(calls), len(said)) == (1, 1)
     harms = [partial(flip, place / "model.bin"), partial(empty, place / "model.bin")]
     harms += [partial(truncate, place / RECORD), partial(drop, place / RECORD)]
@@ -88,7 +93,7 @@ def test_it_is_made_once_and_again_if_damaged(described: ModelFolder, calls: lis
     harms.append(partial(write_lines, place / "vmap.txt", []))
     for number, harm in enumerate(harms, 2):
         harm()
-        assert load_converted(described, content, quiet) == b"weights"
+        assert load_converted(described, content) == b"weights"
         assert len(calls) == number
         assert is_made(place, None, sha256_of)
     assert cached() == [place]
@@ -101,10 +106,10 @@ def test_it_is_named_by_all_that_it_depends_on(
     model = described.config.model.model_copy(update={"n_heads": 4})
     other = replace(described, config=described.config.model_copy(update={"model": model}))
     for each in (described, other):
-        load_converted(each, content, quiet)
+        load_converted(each, content)
     assert (len(calls), len(cached())) == (2, 2)
     monkeypatch.setattr(load_ctranslate2, "version", lambda _: "0")
-    load_converted(described, content, quiet)
+    load_converted(described, content)
     assert (len(calls), len(cached())) == (3, 3)
 
 
@@ -112,12 +117,12 @@ def test_it_is_named_by_all_that_it_depends_on(
 def test_what_another_user_may_have_written_is_not_trusted(
     described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_converted(described, content, quiet)
+    load_converted(described, content)
     (place,) = cached()
     assert is_mine(place)
     place.chmod(0o770)
     assert not is_mine(place)
-    load_converted(described, content, quiet)
+    load_converted(described, content)
     assert (len(calls), is_mine(place)) == (2, True)
     monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
     assert not is_mine(place)
@@ -153,31 +158,31 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
     described: ModelFolder,
     calls: list[Path],
     converts: Callable[[Convert], None],
+    said: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is converted in a temporary folder then, for this process, and each start says why."""
-    said: list[str] = []
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with monkeypatch.context() as patch:
         patch.setattr(artefacts, "exclusive", raising(OSError(30, "Read-only file system")))
-        assert load_converted(described, content, said.append) == b"weights"
+        assert load_converted(described, content) == b"weights"
     with monkeypatch.context() as patch:
         patch.setattr(artefacts, "sync_files", raising(DISK_FULL))
-        assert load_converted(described, content, said.append) == b"weights"
+        assert load_converted(described, content) == b"weights"
     with monkeypatch.context() as patch:
         patch.delenv("XDG_CACHE_HOME")
         patch.setattr(Path, "home", raising(RuntimeError("no home")))
-        assert load_converted(described, content, said.append) == b"weights"
+        assert load_converted(described, content) == b"weights"
     reasons = ("Read-only file system", "No space left on device", "no home directory")
     for message, reason in zip(said, reasons, strict=True):
         assert says(message, "not kept", reason)
     assert cached() == list(temporary.iterdir()) == []
     converts(raising(DISK_FULL))
     with pytest.raises(CheckpointError) as error:
-        load_converted(described, content, quiet)
+        load_converted(described, content)
     assert says(
         str(error.value), user_cache(CACHE), "No space", temporary, "No space", "XDG_CACHE_HOME"
     )
@@ -215,25 +220,25 @@ def test_the_cache_keeps_what_was_used_last_and_is_limited(
         for number in range(4)
     ]
     for model in models[:3]:
-        load_converted(model, content, quiet)
+        load_converted(model, content)
     for age, place in enumerate(cached()):
         os.utime(place, (age, age))
-    load_converted(models[0], content, quiet)  # used now
+    load_converted(models[0], content)  # used now
     size = sum(file.stat().st_size for file in cached()[0].iterdir())
     monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 2 * size)
     interrupted, current = (user_cache(CACHE) / f".{name}.partial" for name in ("old", "new"))
     for folder in (interrupted, current):
         folder.mkdir()
     os.utime(interrupted, (1, 1))
-    load_converted(models[3], content, quiet)
+    load_converted(models[3], content)
     assert (len(calls), len(cached())) == (4, 3)
     assert current in cached()
     for model in (models[0], models[3]):
-        load_converted(model, content, quiet)
+        load_converted(model, content)
     assert len(calls) == 4
     monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 0)  # a model larger than the cache
-    load_converted(models[1], content, quiet)
-    load_converted(models[1], content, quiet)
+    load_converted(models[1], content)
+    load_converted(models[1], content)
     assert (len(calls), len(cached())) == (5, 2)
 
 
@@ -244,11 +249,11 @@ def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
     pytest.importorskip("ctranslate2")
     replaced = replace(described, meta={**described.meta, "tokenizer": "0" * 64})
     with pytest.raises(CheckpointError, match="was replaced while it was being read"):
-        load_converted(replaced, content, quiet)
+        load_converted(replaced, content)
     array = ctranslate2_model._array
     monkeypatch.setattr(ctranslate2_model, "_array", lambda tensor: array(tensor) * 1.02)
     with pytest.raises(CheckpointError, match="other probabilities"):
-        load_converted(described, content, quiet)
+        load_converted(described, content)
     assert cached() == []
 
 

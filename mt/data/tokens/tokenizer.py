@@ -111,10 +111,6 @@ class Side:
         """The vocabulary as text, in the order of its ids, special pieces by their usual names."""
         return [*SPECIAL_PIECES, *self.pieces_of(range(len(SPECIAL_PIECES), self.size))]
 
-    def piece_id(self, piece: str) -> int:
-        """The id of a piece given as text; the id of unk if there is no such piece."""
-        return int(self.processor.piece_to_id(piece))
-
     def symbol_ids(self) -> set[int]:
         """The ids of user-defined symbols and target languages, which no text is split into."""
         if isinstance(self.processor, PieceVocabulary):
