@@ -105,8 +105,9 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
         systems_of,
         translate_sets,
     )
+    from mt.evaluation.comet import check_comet
     from mt.evaluation.json_output import to_json
-    from mt.evaluation.metrics import check_metrics
+    from mt.evaluation.metrics import METRICS, check_metrics
     from mt.evaluation.perturb import check_kinds
     from mt.evaluation.systems import evaluate_systems
     from mt.evaluation.table import Style, format_evaluation
@@ -117,7 +118,10 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     systems = systems_of(given.hyp or [], given.model or [], given.baseline)
     for fault in _faults(given, systems, search, engine):
         raise DataError(fault)
-    _check_comet(given)
+    if any(METRICS[name].needs_model for name in given.metric_list):
+        check_comet(given.comet_model, "--comet-model")
+    elif given.comet_model is not None:
+        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
     models = {system.path: open_model(Path(system.path)) for system in systems if system.is_model}
     wanted = TextOptions(given.src, given.ref, given.test_set, given.langs)
     texts = read_texts(systems, wanted, search, models)
@@ -214,29 +218,17 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
             )
 
 
-def _check_comet(given: EvaluationGroup) -> None:
-    """Refuse a metric without its package or model, and a model without such a metric."""
-    from mt.evaluation.comet import check_comet
-    from mt.evaluation.metrics import METRICS
-
-    if any(METRICS[name].needs_model for name in given.metric_list):
-        check_comet(given.comet_model, "--comet-model")
-    elif given.comet_model is not None:
-        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
-
-
 def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> Comet | None:
     """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
-    from mt.evaluation.metrics import METRICS
-
-    reading = [name for name in given.metric_list if METRICS[name].needs_sources]
-    if reading and any(text.data.sources is None for text in texts):
-        raise DataError(f"metric {reading[0]}: reads the source too; give --src FILE")
-    if not any(METRICS[name].needs_model for name in given.metric_list):
-        return None
     from mt.evaluation.comet import Comet
+    from mt.evaluation.metrics import METRICS
     from mt.runtime.devices import choose_device
 
+    metrics = [METRICS[name] for name in given.metric_list]
+    if any(metric.needs_sources for metric in metrics) and texts[0].data.sources is None:
+        raise DataError("metric comet: reads the source too; give --src FILE")
+    if not any(metric.needs_model for metric in metrics):
+        return None
     return Comet(given.comet_model, "--comet-model", gpu=choose_device(device).is_cuda)
 
 

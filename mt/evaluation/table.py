@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
-from mt.evaluation.significance import FEWEST_LINES, LEVEL, Comparison, Interval
+from mt.evaluation.significance import FEWEST_LINES, LEVEL, Interval
 from mt.evaluation.systems import Evaluation, SystemScore
 from mt.terminal import printable
 
@@ -106,18 +106,12 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
                     style.number(result.score.value),
                     style.interval(result.interval),
                     difference,
-                    _p_value(test),
+                    # Of two equal scores sacreBLEU gives its smallest, as if they differed.
+                    f"{test.p_value:.4f}" if test and test.difference else "",
                     test.verdict if test else "",
                 ]
             )
     return aligned(rows, n_left=2)
-
-
-def _p_value(comparison: Comparison | None) -> str:
-    """Empty for two equal scores: sacreBLEU gives them its smallest, as if they differed."""
-    if comparison is None or comparison.difference == 0:
-        return ""
-    return f"{comparison.p_value:.4f}"
 
 
 def _legend(evaluation: Evaluation) -> Iterator[str]:
