@@ -285,7 +285,13 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     with RunLog(tmp_path, 1) as log:
         valid = validation.Validation(loaded.tokenizer, log, world, scoring)
         assert valid.evaluate(loaded, device, world, Signals()).scores == {"bleu": score}
-    answers = (find_model(tiny_run), set(), text, {"bleu": score}, "outputs/a.jsonl")
+    answers: tuple[Any, ...] = (
+        find_model(tiny_run),
+        set(),
+        text,
+        {"bleu": score},
+        "outputs/a.jsonl",
+    )
     world = WithAnswers(answers=iter(answers))
     with RunLog(tmp_path, 1) as log:
         validation.score_tests(scoring, tiny_run, device, world, log, 1)

@@ -148,7 +148,7 @@ def scripted(engine: Any, limits: Sequence[int], *results: Any) -> tuple[Any, Sc
 def test_what_its_limit_may_change_is_searched_again_last_and_in_its_place(both: Load) -> None:
     """By hand: in a batch of two limits, a beam that is longer than the lower one."""
     with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
-        a, b, c = translator.loaded.engine.tokenizer.tgt.all_pieces()[9:12]
+        a, b, c = translator.loaded.tokenizer.tgt.all_pieces()[9:12]
         short, long = result([a, "</s>"], [b, "</s>"]), result([a, a, a, "</s>"], [b, "</s>"])
         never = result([c, c, c], [c, b, "</s>"])
         engine, script = scripted(

@@ -115,7 +115,8 @@ def test_a_share_is_of_the_updates_where_those_end_the_training_first() -> None:
     plans = plans_of(data)  # epochs of 15 and of 10 updates
     for most, end in [(250, 10.0), (249, 10.0), (125, 5.0), (12, 0.48)]:
         epochs = Epochs(data, plans, TrainConfig(max_epochs=20, max_steps=most))
-        assert epochs.ends(20.0) == [StageEnd(epochs=pytest.approx(end)), StageEnd()]
+        first, last = epochs.ends(20.0)
+        assert (first.epochs, last) == (pytest.approx(end), StageEnd())
     ends = Epochs(data, plans, TrainConfig(max_steps=30)).ends(None)
     assert ends == [StageEnd(updates=15), StageEnd()]
 

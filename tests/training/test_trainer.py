@@ -78,7 +78,7 @@ def test_whichever_ends_first_is_the_length(
 ) -> None:
     settings = {"max_steps": most, "max_epochs": epochs, "valid_every": None}
     trainer = trainer_of(BLIND, train=settings)
-    assert trainer.config.train.max_steps == trainer.updater.config.train.max_steps == steps
+    assert trainer.config.train.max_steps == trainer.updater.max_steps == steps
     assert trainer.log.total == steps
 
 
