@@ -9,7 +9,6 @@ from inspect import signature
 from typing import NamedTuple
 
 from pydantic import BaseModel
-from typing_extensions import assert_never
 
 from mt.config.messages import shown
 from mt.config.plan import corpora_and_flows, texts_of
@@ -336,13 +335,7 @@ def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
 
 def _peak(optim: OptimConfig) -> Iterator[Fault]:
     """The schedule noam computes its peak from d_model; all others need one."""
-    match optim.schedule:
-        case "inverse_sqrt" | "constant" | "cosine":
-            needs_peak = True
-        case "noam":
-            needs_peak = False
-        case _:
-            assert_never(optim.schedule)
+    needs_peak = optim.schedule != "noam"
     if needs_peak != (optim.peak_lr is not None):
         yield Fault(
             ["optim.peak_lr", "optim.schedule"],

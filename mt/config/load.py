@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,10 +123,13 @@ def config_of_model(mapping: Mapping[str, Any], where: str) -> Config:
         is_of_training = path.startswith(("data.", "optim.", "train."))
         return is_of_training and bool(why_removed(path) or why_removed(f"{path}: {value}"))
 
-    mapping = dict(mapping)
+    mapping = deepcopy(dict(mapping))
     for stage in mapping.get("data", {}).get("stages") or []:
         if shares := stage.get("shares"):  # tell which texts a stage leaves out, as weights do
             stage["weights"] = shares
+        if until := stage.get("until"):  # one of its ends; a model does not depend on it
+            updates, share = until.get("updates"), until.get("share")
+            stage["until"] = {"updates": updates} if updates else {"share": share or 1.0}
     return config_from_mapping(_without(is_gone, mapping), where)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, Field
-from typing_extensions import assert_never
 
 from mt.config import yaml_text
 from mt.config.data_schema import Affects, KeyInfo, key
@@ -168,24 +167,12 @@ class ModelConfig(_Strict):
     @property
     def pre_norm(self) -> bool:
         """Whether layer norms stand before each block, and after the last layer of each side."""
-        match self.norm:
-            case "pre":
-                return True
-            case "post":
-                return False
-            case _:
-                assert_never(self.norm)
+        return self.norm == "pre"
 
     @property
     def learned_positions(self) -> bool:
         """Whether position embeddings are weights, not a table of sinusoids."""
-        match self.positions:
-            case "learned":
-                return True
-            case "sinusoidal":
-                return False
-            case _:
-                assert_never(self.positions)
+        return self.positions == "learned"
 
 
 class OptimConfig(_Strict):

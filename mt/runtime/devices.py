@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from typing_extensions import assert_never
 
 from mt.errors import ConfigError
 from mt.runtime.machine import c_compiler, python_header, usable_cores
@@ -189,17 +188,11 @@ def can_compile(device: Device) -> bool:
 
 def check_compile(wanted: bool | Literal["auto"], device: Device) -> None:
     """Raise ConfigError if `train.compile` is true and the device cannot compile."""
-    match wanted:
-        case "auto" | False:
-            return
-        case True:
-            if missing := missing_for_compile(device):
-                raise ConfigError(
-                    f"train.compile: true needs {' and '.join(missing)}, which was not found; use "
-                    "auto, which compiles where it can"
-                )
-        case _:
-            assert_never(wanted)
+    if wanted is True and (missing := missing_for_compile(device)):
+        raise ConfigError(
+            f"train.compile: true needs {' and '.join(missing)}, which was not found; use auto, "
+            "which compiles where it can"
+        )
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from typing_extensions import assert_never
 
 from mt.data.tokens.plan import MOST_ROWS, SHARES
 from mt.errors import TooLittleMemoryError
@@ -65,15 +64,10 @@ def settle_batch_size(
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
-    match given := config.batch.tokens_per_batch:
-        case int():
-            return settled.because("as asked", tokens_per_batch=None)
-        case None:
-            measures = updater.device.is_cuda
-        case "auto":
-            measures = True
-        case _:
-            assert_never(given)
+    given = config.batch.tokens_per_batch
+    if isinstance(given, int):
+        return settled.because("as asked", tokens_per_batch=None)
+    measures = given == "auto" or updater.device.is_cuda
     tokens, reason = settled.tokens_per_batch, "since this run was started"
     if tokens is None and not measures:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch

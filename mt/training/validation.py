@@ -210,7 +210,7 @@ class Validation:
             directions = self.directions[world.rank :: world.size]
             try:
                 shard = losses, translate(model, device, lines, directions)
-            except NonFiniteError as error:  # training itself recovers, or rolls back
+            except NonFiniteError as error:  # training itself skips such updates, or ends
                 problem = "not translated: the model's output is non-finite"
                 self.log.say(f"{self.label} | {problem} | {error}")
                 shard = losses, [Translation(("",), (math.nan,))] * len(lines)

@@ -126,6 +126,11 @@ def test_a_model_of_a_removed_key_of_training_is_read_as_ever(save: Save, config
     train = values["train"] | {"metric": "comet", "freeze": ["encoder"]}
     folder = save(1, config=values | {"optim": optim, "train": train})
     assert load_model(folder).config == open_model(folder).config == config
+    stages = [{"until": {"epochs": 1.5, "updates": None}}, {"until": {"share": 0.5, "updates": 9}}]
+    data = values["data"] | {"stages": [*stages, {}]}
+    read = open_model(save(3, config=values | {"data": data})).config.data.stages or []
+    ends = [stage.until and (stage.until.updates, stage.until.share) for stage in read]
+    assert ends == [(None, 1.0), (9, None), None]
     folder = save(2, config=values | {"model": values["model"] | {"source_word_dropout": 0.1}})
     with raises_saying(ConfigError, "model.source_word_dropout", "removed"):
         load_model(folder)
