@@ -1,8 +1,8 @@
 """A setting of a part of mt, declared once: a field of a frozen dataclass, with its limits.
 
 The search, an engine, sampling have their settings as such dataclasses. The options of the command
-line, the keywords of the API, messages, the reasons for an engine and the record of a job that can
-be resumed are all made of these declarations.
+line, the keywords of the API, messages about values, and the reasons for an engine are all made of
+these declarations.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ class Setting:
     above: float | None = None  # values must be greater
     max: float | None = None
     off: str = ""  # the end of a message: which value switches it off
-    name: str = ""  # of the option, if it is not that of the field
     torch_only: bool = False  # CTranslate2 has nothing with the same meaning
     is_option: bool = True  # of commands that take the whole dataclass
 
     def option(self, field: str) -> str:
         """The option of a field, such as `--beam-size`."""
-        return self.name or f"--{field.strip('_').replace('_', '-')}"
+        return f"--{field.strip('_').replace('_', '-')}"
 
 
 @cache

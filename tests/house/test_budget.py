@@ -12,11 +12,11 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 36_172,
-    "core": 23_318,
+    "all of mt": 36_171,
+    "core": 23_317,
     "tests": 34_732,
     "pages": 133_491,
-    "api and single files": 1_116,
+    "api and single files": 1_115,
     "data": 5_964,
     "training": 3_788,
     "translate": 3_318,
