@@ -56,8 +56,10 @@ def load_torch(
         search.decode_config(first.config),
         search,
     )
-    if large and not searches and can_compile(device):
-        engine = with_fused_candidates(engine, first.tokenizer.tgt.size, report)
+    is_plain = search.sample is None and not search.no_repeat_ngram
+    if large and is_plain and not searches and can_compile(device):
+        beam_size, vocab_size = engine.decode.beam_size, first.tokenizer.tgt.size
+        engine = replace(engine, fused=compile_for(engine.device, beam_size, vocab_size, report))
     pool = Pool(searches) if searches else None
     if pool is not None:
         loaded = _loaded(pool)
@@ -83,16 +85,6 @@ def load_torch(
         },
         name=f"torch on {where} ({reasons})" if reasons else "",
     )
-
-
-def with_fused_candidates(
-    engine: TorchEngine, vocab_size: int, report: Callable[[str], None]
-) -> TorchEngine:
-    """Return an engine that chooses tokens by compiled code, if its search and the device can."""
-    if engine.options.sample is not None or engine.options.no_repeat_ngram:
-        return engine
-    fused = compile_for(engine.device, engine.decode.beam_size, vocab_size, report)
-    return replace(engine, fused=fused)
 
 
 def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:

@@ -12,14 +12,14 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 36_171,
-    "core": 23_317,
+    "all of mt": 36_163,
+    "core": 23_309,
     "tests": 34_732,
     "pages": 133_491,
     "api and single files": 1_115,
     "data": 5_964,
     "training": 3_788,
-    "translate": 3_318,
+    "translate": 3_310,
     "inspect": 2_591,
     "cleaning": 2_583,
     "search": 2_496,
