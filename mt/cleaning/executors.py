@@ -51,7 +51,7 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
             to_send = replace(plan)  # without what it has loaded
             pool = pool or stack.enter_context(process_pool(workers, to_send))
             calls = ((_run_task, name, *arguments) for _, arguments in chain(first, tasks))
-            for done, _ in enumerate(results_of(pool, calls, 2 * workers), start=1):
+            for done, _ in enumerate(results_of(pool, calls, workers), start=1):
                 progress(name, done, total)
 
 

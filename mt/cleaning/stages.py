@@ -55,7 +55,7 @@ class CleaningStage(NamedTuple):
 # --- scoring ----------------------------------------------------------------------------------
 
 
-def unscored_shards(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Shard, Pairs]]]:
+def unscored_shards(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Shard, bytes]]]:
     """The shards of all parts that are not scored, read in turn; then the index of each part.
 
     Raises DataError for a text that is damaged.
@@ -68,42 +68,43 @@ def unscored_shards(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Shard, Pair
         records: FileRecords = {}
         damage = Damage()
         counts: list[int] = []
-        for pairs in _shards(plan.pairs_of(part, damage, records), plan.pairs_per_shard):
-            yield total, (Shard(number, len(counts), sum(counts), len(pairs), part.corpus), pairs)
-            counts.append(len(pairs))
+        for text, pairs in _shards(plan.pairs_of(part, damage, records), plan.pairs_per_shard):
+            yield total, (Shard(number, len(counts), sum(counts), pairs, part.corpus), text)
+            counts.append(pairs)
             total += 1
         index = {"pairs": counts, "records": records, "damage": damage.messages()}
-        text = json.dumps(index)
+        content = json.dumps(index)
 
-        def write(folder: Path, text: str = text) -> None:
-            (folder / "index.json").write_text(text, encoding="utf-8")
+        def write(folder: Path, content: str = content) -> None:
+            (folder / "index.json").write_text(content, encoding="utf-8")
 
         make(plan.scored / f"{number:05}", plan.scoring_key, write)
 
 
-def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[Pairs]:
-    """The pairs of each shard, `limit` at most."""
-    shard: Pairs = []
+def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[bytes, int]]:
+    """The text of each shard, a source and its target in turn; its pairs, `limit` at most."""
+    lines: list[str] = []
     size = 0
-    for pair in pairs:
-        shard.append(pair)
-        size += len(pair[0]) + len(pair[1])
-        if len(shard) >= limit or size >= BYTES_PER_SHARD:
-            yield shard
-            shard, size = [], 0
-    if shard:
-        yield shard
+    for src, tgt in pairs:
+        lines += (src, tgt)
+        size += len(src) + len(tgt)
+        if len(lines) >= 2 * limit or size >= BYTES_PER_SHARD:
+            yield "\n".join(lines).encode(), len(lines) // 2
+            lines, size = [], 0
+    if lines:
+        yield "\n".join(lines).encode(), len(lines) // 2
 
 
-def score_shard(plan: CleaningPlan, shard: Shard, pairs: Pairs) -> None:
-    build = partial(_score, plan, shard, pairs)
+def score_shard(plan: CleaningPlan, shard: Shard, text: bytes) -> None:
+    build = partial(_score, plan, shard, text)
     make(plan.scored / shard.name, plan.scoring_key, build)
 
 
-def _score(plan: CleaningPlan, shard: Shard, pairs: Pairs, folder: Path) -> None:
+def _score(plan: CleaningPlan, shard: Shard, text: bytes, folder: Path) -> None:
     """Write `_columns`, the pairs and what was repaired, and the keys in the sources' order."""
     scorer = plan.scorers[shard.corpus]
     fix = scorer.fix
+    pairs = _pairs_in(text)
     parts = []
     leaking = Found()
     repaired: dict[int, tuple[str, str]] = {}
@@ -119,8 +120,9 @@ def _score(plan: CleaningPlan, shard: Shard, pairs: Pairs, folder: Path) -> None
     rows = np.array(list(repaired), np.int64)
     every |= {"repaired": rows, **vars(leaking)}
     np.savez(folder / "scores.npz", allow_pickle=False, **every)
-    for name, texts in (("pairs.txt", pairs), ("repaired.txt", repaired.values())):
-        (folder / name).write_bytes("\n".join(chain.from_iterable(texts)).encode())
+    (folder / "pairs.txt").write_bytes(text)
+    lines = "\n".join(chain.from_iterable(repaired.values()))
+    (folder / "repaired.txt").write_bytes(lines.encode())
     order = np.argsort(keys[:, 0], kind="stable")
     save_array(folder / "keys.npy", keys[order])
     save_array(folder / "order.npy", order.astype(np.uint32))
@@ -267,7 +269,7 @@ def write_shard(plan: CleaningPlan, number: int) -> None:
 def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     shard, form = plan.shards[number], plan.form
     scored = plan.scored / shard.name
-    pairs = _read_pairs(scored / "pairs.txt")
+    pairs = _pairs_in((scored / "pairs.txt").read_bytes())
     decisions = all_decisions(plan, number)
     columns = ("scores", "is_short", "flags", "near", "repaired")
     arrays = np.load(scored / "scores.npz")
@@ -277,7 +279,8 @@ def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
     rows = values["repaired"].tolist()
-    for row, pair in zip(rows, _read_pairs(scored / "repaired.txt"), strict=True):
+    repaired = _pairs_in((scored / "repaired.txt").read_bytes())
+    for row, pair in zip(rows, repaired, strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     if form.is_table:
@@ -288,10 +291,8 @@ def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
         write_packed(folder / name, "".join([pair[side] + "\n" for pair in kept]), form.packing)
 
 
-def _read_pairs(path: Path) -> Pairs:
-    """Pairs that scoring wrote, a source and its target in turn."""
-    content = path.read_bytes()
-    lines = content.decode("utf-8").split("\n") if content else []
+def _pairs_in(text: bytes) -> Pairs:
+    lines = text.decode("utf-8").split("\n") if text else []
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 

@@ -12,16 +12,16 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 36_163,
+    "all of mt": 36_164,
     "core": 23_309,
     "tests": 34_732,
-    "pages": 133_491,
+    "pages": 133_529,
     "api and single files": 1_115,
     "data": 5_964,
     "training": 3_788,
     "translate": 3_310,
     "inspect": 2_591,
-    "cleaning": 2_583,
+    "cleaning": 2_584,
     "search": 2_496,
     "config": 2_433,
     "cli": 2_007,
