@@ -34,6 +34,7 @@ REMOVED = {
     "mt evaluate --slices --domain --train-src --tokenizer-of": "0.4.0: take --differences",
     "mt evaluate --tsv": "0.4.0: take --json",
     "mt export huggingface --push --public": "0.4.0: run hf upload OWNER/NAME FOLDER",
+    "mt import marian": "0.4.0: mt import huggingface says how to convert such a model first",
     "mt inspect model --batch-tokens --beam-size --length --precision": "0.4.0: take --dry-run",
     "mt score --contrastive --phenomena": "0.3.0: score both, see mt/evaluation/README.md",
     "mt translate --confidence": "0.4.0: it orders lines no better than mt translate --scores",

@@ -222,13 +222,14 @@ def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> 
     """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
     from mt.evaluation.comet import Comet
     from mt.evaluation.metrics import METRICS
-    from mt.runtime.devices import choose_device
 
     metrics = [METRICS[name] for name in given.metric_list]
     if any(metric.needs_sources for metric in metrics) and texts[0].data.sources is None:
         raise DataError("metric comet: reads the source too; give --src FILE")
     if not any(metric.needs_model for metric in metrics):
         return None
+    from mt.runtime.devices import choose_device  # loads torch
+
     return Comet(given.comet_model, "--comet-model", gpu=choose_device(device).is_cuda)
 
 

@@ -24,9 +24,6 @@ Values: TypeAlias = dict[str, Any]
 
 FORMAT = 1
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-# Bins of a histogram, and how wide they are; longer lines are counted together.
-BINS = 100
-WIDTHS = {"words": 1, "characters": 5, "tokens": 1}
 TOP_PIECES = 30
 ALL = "all corpora"
 
@@ -68,8 +65,8 @@ def _side(counts: Counts, meter: ChunkMeter, side: str) -> Values:
     scripts = {name: int(classes[number]) for name, number in SCRIPTS.items()}
     scripts["other"] = int(classes[OTHER_LETTER])
     values: Values = {
-        "words": _lengths(counts["words"], "words"),
-        "characters": _lengths(counts["characters"], "characters"),
+        "words": _lengths(counts["words"]),
+        "characters": _lengths(counts["characters"]),
         "scripts": _descending(scripts),
         "languages": _descending(counts["languages"]) if meter.identified != 0 else None,
         "identified": counts["identified"],
@@ -81,7 +78,7 @@ def _side(counts: Counts, meter: ChunkMeter, side: str) -> Values:
     is_byte = np.array([BYTE.fullmatch(piece) is not None for piece in pieces])
     top = np.argsort(-used, kind="stable")[:TOP_PIECES].tolist()
     return values | {
-        "tokens": _lengths(counts["tokens"], "tokens"),
+        "tokens": _lengths(counts["tokens"]),
         "tokens_per_word": counts["tokens"]["total"] / max(counts["words"]["total"], 1),
         "unknown_tokens": int(used[UNK]),
         "byte_tokens": int(used[is_byte].sum()),
@@ -90,15 +87,11 @@ def _side(counts: Counts, meter: ChunkMeter, side: str) -> Values:
     }
 
 
-def _lengths(lengths: Counts, kind: str) -> Values:
-    """Sum, mean, quantiles and histogram of the lengths of lines."""
-    lines, width = lengths["lines"], WIDTHS[kind]
+def _lengths(lengths: Counts) -> Values:
+    """Sum, mean and quantiles of the lengths of lines."""
+    lines = lengths["lines"]
     n = int(lines.sum())
     at_most = lines.cumsum()
-    # Bin k is of lengths k·width to (k + 1)·width - 1.
-    padded = np.zeros(BINS * width, np.int64)
-    padded[: len(lines)] = lines[: BINS * width]
-    bins = padded.reshape(BINS, width).sum(1)
     return {
         "total": lengths["total"],
         "mean": lengths["total"] / n if n else None,
@@ -106,7 +99,6 @@ def _lengths(lengths: Counts, kind: str) -> Values:
             f"{q:g}": int(np.searchsorted(at_most, q * n)) if n else None for q in QUANTILES
         },
         "longest": max(len(lines) - 1, 0),
-        "histogram": {"width": width, "lines": bins.tolist(), "longer": n - int(bins.sum())},
     }
 
 

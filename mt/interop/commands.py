@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mt.cli import options as opt
 from mt.cli.console import say
 from mt.cli.help import command_group
-from mt.errors import ConfigError
 
 import_app = command_group("import", "Import a model from another program.")
 export_app = command_group("export", "Convert a model for another program.")
@@ -39,21 +36,6 @@ def import_huggingface(
     from mt.interop.hub import import_named
 
     say(f"{new_folder}: {import_named(model, revision, new_folder)}")
-
-
-@import_app.command("marian", hidden=True)
-def marian(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder with model.npz")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
-) -> None:
-    """Say how a model that Marian itself wrote is converted first.
-
-    \b
-    mt import marian FOLDER -o OUT
-    """
-    from mt.interop.huggingface_folder import MARIAN
-
-    raise ConfigError(f"import marian {folder}: {MARIAN} -o {output or 'FOLDER'}")
 
 
 @export_app.command("ctranslate2")

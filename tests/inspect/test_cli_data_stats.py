@@ -72,9 +72,6 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
         assert (own["total"], own["longest"]) == (sum(lengths), max(lengths))
         expected = np.quantile(lengths, 0.5, method="inverted_cdf")
         assert (own["mean"], own["quantiles"]["0.5"]) == (sum(lengths) / 8, expected)
-        width = own["histogram"]["width"]
-        bins = np.bincount([length // width for length in lengths], minlength=100)
-        assert own["histogram"] == {"width": width, "lines": bins.tolist(), "longer": 0}
     letters = sum(map(str.isalpha, "".join(texts)))
     assert a["source"]["scripts"]["Cyrl"] == pytest.approx(6 / letters, abs=1e-6)
     assert b["source"]["languages"] == {"de": 1.0}

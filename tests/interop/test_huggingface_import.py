@@ -408,8 +408,6 @@ def test_messages_about_files(
     assert says(refusal(), "config.json: No such file")
     (marian / "model.npz").touch()
     assert says(refusal(), "convert_marian_to_pytorch")
-    message = refused(mt("import", "marian", marian, "-o", "out"))
-    assert says(message, "convert_marian_to_pytorch", "mt import huggingface OUTPUT -o out")
 
 
 def test_every_segment_of_a_long_line_names_the_target_language(imported: Path) -> None:
