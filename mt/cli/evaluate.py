@@ -18,8 +18,9 @@ from mt.search.options import EngineOptions, SearchOptions
 
 if TYPE_CHECKING:
     from mt.cli.evaluate_inputs import System, Texts
+    from mt.config.plan import Direction
     from mt.evaluation.comet import Comet
-    from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, TextDirection
+    from mt.evaluation.systems import Evaluation, EvaluationSet, Settings
     from mt.runs.model_folder import ModelFolder
 
 statistics_option = opt.options_in("Confidence and significance")
@@ -129,7 +130,10 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     sets = [text.data for text in texts]
     directions = dict.fromkeys(test_set.direction for test_set in sets)
     is_drawn = given.is_drawn(len(systems))
-    settings = {each: _settings(given, models, comet, each.to, is_drawn) for each in directions}
+    settings = {
+        each: _settings(given, models, comet, each.tgt if each else "", is_drawn)
+        for each in directions
+    }
     # The texts tell the language that each is translated into.
     decoding = replace(search, to=None, with_scores=False)
     translate = partial(translate_sets, search=decoding, engine=engine)
@@ -237,7 +241,7 @@ def _settings(
     given: EvaluationGroup,
     models: Mapping[str, ModelFolder],
     comet: Comet | None,
-    into: str | None,
+    into: str,
     is_drawn: bool,
 ) -> Settings:
     """The settings for the test sets of one target language."""
@@ -264,7 +268,7 @@ def _perturbed(
     test_set: EvaluationSet,
     kinds: Sequence[str],
     models: Mapping[str, ModelFolder],
-    settings: Mapping[TextDirection, Settings],
+    settings: Mapping[Direction | None, Settings],
     translate: Callable[..., list[list[str]]],
 ) -> Iterator[Evaluation]:
     """Evaluate a model on a test set and on its perturbations."""
@@ -272,7 +276,8 @@ def _perturbed(
 
     (model,) = models.values()
     chosen = settings[test_set.direction]
-    languages = test_set.direction.source or model.config.data.src_lang, chosen.tgt_lang
+    source, _ = test_set.direction or ("", "")
+    languages = source or model.config.data.src_lang, chosen.tgt_lang
     return evaluate_perturbed(
         test_set, kinds, languages, lambda sets: translate(model, sets), chosen
     )

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from mt.cli.console import say
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
-from mt.evaluation.systems import ANY_DIRECTION, EvaluationSet, TextDirection
+from mt.evaluation.systems import EvaluationSet
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import read_input
 
 if TYPE_CHECKING:
+    from mt.config.plan import Direction
     from mt.runs.model_folder import ModelFolder
 
 # What messages call the lines of a file: check_counts names them by it.
@@ -78,7 +79,7 @@ def _name_and_path(text: str) -> tuple[str, str]:
 
 
 def scoring_of(
-    models: Mapping[str, ModelFolder], tgt_lang: str | None, tokenize: str, into: str | None
+    models: Mapping[str, ModelFolder], tgt_lang: str | None, tokenize: str, into: str
 ) -> tuple[str, str]:
     """Target language and BLEU tokenizer: as given, else those of the models' configs.
 
@@ -157,12 +158,14 @@ def _read(path: str, option: str) -> list[str]:
 
 def _direction_of(
     models: Mapping[str, ModelFolder], source: str | None, to: str | None
-) -> TextDirection:
+) -> Direction | None:
     """The languages of --from and --to; a model of both directions tells the other language."""
+    from mt.config.plan import Direction
+
     if not models or (not source and not to):
-        return TextDirection(source, to)
-    known = next(iter(models.values())).data.direction(source, to) or (None, None)
-    return TextDirection(source or known[0], to or known[1])
+        return Direction(source or "", to or "") if source or to else None
+    known = next(iter(models.values())).data.direction(source, to) or ("", "")
+    return Direction(source or known[0], to or known[1])
 
 
 def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
@@ -191,13 +194,13 @@ def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
 
 
 def _set_of_sacrebleu(
-    name: str, direction: TextDirection, models: Mapping[str, ModelFolder]
+    name: str, direction: Direction | None, models: Mapping[str, ModelFolder]
 ) -> tuple[NamedLines, NamedLines, tuple[str, str]]:
     """Source and all references of a test set of sacreBLEU; its name with its language pair."""
     from mt.data.reading.test_sets import files_of_set, language_pair
 
     option = f"--test-set {name}"
-    source, to = direction
+    source, to = direction or ("", "")
     if models and not (source and to):
         plan = next(iter(models.values())).data
         directions = plan.directions or [plan.usual]
@@ -243,7 +246,7 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
             sources, refs = ([lines[n - 1] for n in numbers] for lines in (sources, refs))
         is_usual = text.direction == data.usual and not data.has_tokens
         is_told = not is_usual or (several and text.direction in data.directions)
-        direction = TextDirection(*text.direction) if is_told else ANY_DIRECTION
+        direction = text.direction if is_told else None
         test_set = None if numbers else named_set(text.source, text.name)
         sets.append(Texts(EvaluationSet(title, [refs], sources, direction, numbers, test_set), {}))
     return sets
@@ -285,16 +288,16 @@ def translate_sets(
     from mt.translate.load import check_target_language, load_engine
 
     outputs = []
-    for test_set in data:
-        check_target_language(model, test_set.direction.to)
+    for _, to in (test_set.direction or ("", "") for test_set in data):
+        check_target_language(model, to or None)
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
-            direction, sources = test_set.direction, test_set.sources or []
+            (source, to), sources = test_set.direction or ("", ""), test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:
                 translator = make_translator(
                     loaded,
-                    direction.to,
-                    direction.source,
+                    to or None,
+                    source or None,
                     on_progress=bar.update,
                     number_of=test_set.number,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,17 +34,8 @@ from mt.evaluation.significance import (
 )
 
 if TYPE_CHECKING:
+    from mt.config.plan import Direction
     from mt.evaluation.comet import Comet
-
-
-class TextDirection(NamedTuple):
-    """The languages that a text is translated from and into; None: as the model tells."""
-
-    source: str | None = None
-    to: str | None = None
-
-
-ANY_DIRECTION = TextDirection()
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class EvaluationSet:
     name: str  # empty for the only one of a command
     refs: list[list[str]]
     sources: list[str] | None = None
-    direction: TextDirection = ANY_DIRECTION
+    direction: Direction | None = None  # None: as the model tells
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
     test_set: tuple[str, str] | None = None  # name and languages, of one of sacreBLEU
 

@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 36_140,
-    "core": 23_310,
+    "all of mt": 36_139,
+    "core": 23_301,
     "tests": 34_727,
     "pages": 133_691,
     "api and single files": 1_116,
@@ -24,10 +24,10 @@ BUDGET = {
     "inspect": 2_583,
     "search": 2_496,
     "config": 2_433,
-    "cli": 2_008,
+    "cli": 2_016,
     "interop": 1_892,
     "documents": 1_588,
-    "evaluation": 1_345,
+    "evaluation": 1_336,
     "report": 1_179,
     "runtime": 1_119,
     "runs": 1_083,
