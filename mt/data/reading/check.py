@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.plan import Corpus, DataPlan
-    from mt.config.schema import Source
 
 Pair: TypeAlias = tuple[str, str]
 Watch: TypeAlias = Callable[[Iterator[Pair]], Iterator[Pair]]
@@ -86,13 +84,11 @@ def check_data(
                 "files"
             )
     every = [checks[text.name] for text in data.named]
-    copies = dict(_trained_on(data, records))
     return DataCheck(
         faults=[fault for check in every for fault in check.faults],
         warnings=[
             *(warning for check in every for warning in check.warnings),
-            *copies.values(),
-            *_leaked(data, [leak for leak in leaks if leak[0] not in copies], held_out),
+            *_leaked(data, leaks, held_out),
         ],
         unread=[line for check in every for line in check.unread],
         records=records,
@@ -172,30 +168,6 @@ def _leaked(
                 "score says little about new text. Hold out others ({split: N}), or let data.clean "
                 "drop them from the training text"
             )
-
-
-def _trained_on(data: DataPlan, records: FileRecords) -> Iterator[tuple[str, str]]:
-    """Yield the names of validation and test sets whose files are training text, with warnings."""
-
-    def content(source: Source) -> tuple[object, set[str]]:
-        """A source without its files, and these by their content, or their paths."""
-        files = local_files(source, data.root)
-        known = (records.get(str(file), {}).get("sha256") for file in files)
-        paths = (os.path.realpath(file) for file in files)
-        names = [source.name, source.split, *([] if files else [source.path])]
-        return names, {digest or path for digest, path in zip(known, paths, strict=True)}
-
-    trained = [(corpus.name, content(corpus.source)) for corpus in data.corpora]
-    for text in data.held_out:
-        names, files = content(text.source)
-        for other, (other_names, other_files) in trained:
-            if names == other_names and files <= other_files:
-                message = (
-                    f"{text.name} is the text of {other} ({text.file}), so its score says nothing "
-                    "about new text. Name text that is not trained on"
-                )
-                yield text.name, message
-                break
 
 
 @dataclass
