@@ -162,13 +162,11 @@ def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
         raise ConfigError(
             f"load: has no option {', '.join(sorted(unknown))}; known are {', '.join(known)}"
         )
-    given = {
-        name: value for name, value in options.items() if value is not None and value is not False
-    }
+    given = {name: value for name, value in options.items() if value is not None}
     if "shortlist" in given:
         given["shortlist"] = Path(given["shortlist"])
-    if given.get("alignments") is True:
-        given["alignments"] = "auto"
+    if isinstance(given.get("alignments"), bool):
+        given["alignments"] = "auto" if given["alignments"] else None
     engine = {name: given.pop(name) for name in declared(EngineOptions) if name in given}
     engine["models"] = [*map(Path, models)]
     return Translator(SearchOptions(**given), EngineOptions(**engine))

@@ -129,7 +129,10 @@ class CleaningPlan:
             SCORES_VERSION,
             self.pairs_per_shard,
             self.usual,
-            [_described(corpus) for corpus in (*self.corpora, *self.evaluation)],
+            [
+                [text.name, text.direction, text.source.model_dump(mode="json", exclude={"weight"})]
+                for text in (*self.corpora, *self.evaluation)
+            ],
             self.scored_as.model_dump(mode="json"),
             [_file_state(path) for path in (*files, *sets, *against)],
         )
@@ -267,14 +270,6 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
             yield Part(number, source.model_copy(update=paths), str(file), False)
     else:
         yield Part(number, source, str(text.path), False)
-
-
-def _described(corpus: Corpus) -> list[Any]:
-    return [
-        corpus.name,
-        corpus.direction,
-        corpus.source.model_dump(mode="json", exclude={"weight"}),
-    ]
 
 
 def _digest(*content: object) -> str:

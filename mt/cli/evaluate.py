@@ -206,8 +206,9 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
         for option in ("--baseline", "--differences"):
             if option in opt.given(given):
                 yield f"--perturb: not with {option}; leave out one"
-    if given.differences and len(systems) == 1:
-        yield "--differences: compares systems; give another --hyp or --model"
+    for option in ("--baseline", "--differences"):
+        if option in opt.given(given) and len(systems) == 1:
+            yield f"{option}: compares systems; give another --hyp or --model"
     names = [system.name for system in systems]
     if given.differences and given.as_json and "differences" in names:
         yield (

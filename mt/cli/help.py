@@ -19,7 +19,7 @@ from mt.removed import REMOVED
 
 OTHER = "Options"  # the panel of an option without a panel
 # Metavars of what is only opened, so that its name may be any bytes.
-FILES = {"DIR", "FILE", "FILE.tsv", "IN", "PATH", "RUN", "[NAME=]FILE", "NAME=SRC,REF"}
+FILES = {"DIR", "FILE", "FILE.tsv", "IN", "PATH", "RUN", "[NAME=]FILE"}
 # Metavars of options of which a second one would silently win.
 READ_ONCE = FILES | {"FOLDER", "OUT", "REPORT", "FILE.argosmodel"}
 

@@ -199,7 +199,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             if chosen and not values[name]:
                 flag = f"--{name}"
                 named = ", ".join(declared(kind)[field][0].option(field) for field in chosen)
-                raise ConfigError(f"{named}: only with {flag}; add {flag}, or leave them out")
+                raise ConfigError(f"{named}: only with {flag}; add {flag}, or leave out {named}")
             values[name] = kind(**chosen) if values[name] else None
         command(**values)
 

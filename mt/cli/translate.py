@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import leaf_for
-from mt.search.options import LIMITS, EngineOptions, Sample, SearchOptions
+from mt.search.options import LIMITS, EngineOptions, EnsembleMean, Sample, SearchOptions
 
 constraint_option = opt.options_in(LIMITS)
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
@@ -78,6 +78,7 @@ def translate(
         "--max-wait", metavar="SECONDS", min=0, help=
         "wait at most SECONDS for a batch to fill, then translate it (default: 0.2 for "
         "stdin)")] = None,
+    ensemble: EnsembleMean = None,
     engine: EngineOptions,
 ) -> None:  # fmt: skip
     """Translate text, line by line. Each input line gives one output line, in the same order.
@@ -115,7 +116,7 @@ def translate(
     line_format = LineFormat(
         form, text.column, text.field, output.n_best, output.scores, text.quoting
     )
-    engine = replace(engine, models=models)
+    engine = replace(engine, models=models, ensemble=ensemble)
     given = (files, line_format, search, engine)
     needing = {
         "--protect": kept.protect,

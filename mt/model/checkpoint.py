@@ -133,7 +133,7 @@ def save_model_folder(
             f"{folder}: already exists; give another path, or remove it"
         ) from error
     except (OSError, RuntimeError, SafetensorError) as error:
-        free = shutil.disk_usage(_existing_parent(folder)).free / 1e6
+        free = shutil.disk_usage(next(filter(Path.exists, folder.absolute().parents))).free / 1e6
         # Adam's state is twice the size of the weights.
         need = sum(tensor.nbytes for tensor in weights.values()) * (1 if state is None else 3) / 1e6
         raise CheckpointError(
@@ -156,10 +156,6 @@ def reason_of(error: BaseException) -> str:
             return os.strerror(int(number[1]))
         cause = cause.__context__
     return "writing failed"
-
-
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def open_model(model: Path | ModelFolder, option: str = "--model") -> ModelFolde
     try:
         config = Settled.read(meta.get("settled", {})).apply(config)
     except (TypeError, ValueError, LookupError) as error:
-        raise CheckpointError(f"{folder / META}: settled: damaged ({error}); copy it") from None
+        raise CheckpointError(f"{folder / META}: settled: damaged ({error}); {REMEDY}") from None
     if run_dir := run_dir_of(folder):  # the sets that it has held out of its text are there
         config = with_held_out_files(config, run_dir / HELD_OUT)
     tokenizer = Tokenizer.load(_tokenizer_folder(folder))

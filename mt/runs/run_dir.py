@@ -268,7 +268,8 @@ def _settled_by_earlier_version(run_dir: Path) -> Settled | None:
         with suppress(CheckpointError):  # a damaged one is reported on resuming
             meta = read_meta(folder, [])
             tokens, epochs = meta.get("measured_tokens_per_batch"), meta.get("epochs_in_time")
-            return replace(settled, tokens_per_batch=tokens, epochs=epochs)
+            updates = config.train.max_steps
+            return replace(settled, tokens_per_batch=tokens, epochs=epochs, updates=updates)
     return settled
 
 

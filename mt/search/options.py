@@ -49,6 +49,11 @@ FromLanguage = Annotated[str | None, Setting(
     "or without a final stop as its training text would, and to find sentences",
     INPUT, "CODE",
 )]  # fmt: skip
+EnsembleMean = Annotated[Literal["probability", "log"] | None, Setting(
+    "average probabilities (probability, if not given) or log-probabilities (log) of several "
+    "models",
+    EXECUTION, "MEAN", is_option=False,
+)]  # fmt: skip
 BatchTokens = Annotated[int | None, Setting(
     "batch size: source tokens, padding included, times beam size (default: chosen for the device)",
     EXECUTION, "N", min=1,
@@ -77,7 +82,7 @@ class Sampling:
         "draw from the most probable tokens that together reach P; 1 is off",
         SAMPLING, "P", above=0, max=1, off="1 allows all tokens",
     )] = 1.0  # fmt: skip
-    seed: Annotated[int, Setting("seed of the random draws", SAMPLING, "N")] = 1
+    seed: Annotated[int, Setting("seed of the random draws; 1 if not given", SAMPLING, "N")] = 1
 
     def __post_init__(self) -> None:
         check(self)
@@ -151,11 +156,7 @@ class EngineOptions:
     """Which engine translates, with which models, and on what."""
 
     models: Sequence[Path | ModelFolder] = ()  # several make an ensemble
-    ensemble: Annotated[Literal["probability", "log"] | None, Setting(
-        "average probabilities (probability, if not given) or log-probabilities (log) of several "
-        "models",
-        EXECUTION, "MEAN",
-    )] = None  # fmt: skip
+    ensemble: EnsembleMean = None
     engine: Annotated[EngineName, Setting(
         "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
         "supports all options",

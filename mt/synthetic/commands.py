@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.search.options import EngineOptions, Sample, SearchOptions
+from mt.search.options import EngineOptions, EnsembleMean, Sample, SearchOptions
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ def backtranslate(
     search: SearchOptions,
     sample: Sample = None,
     *,
+    ensemble: EnsembleMean = None,
     engine: EngineOptions,
 ) -> None:
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
@@ -56,7 +57,7 @@ def backtranslate(
         overwrite=given.overwrite,
     )
     search = replace(search, with_scores=False, sample=sample)
-    engine = replace(engine, models=models)
+    engine = replace(engine, models=models, ensemble=ensemble)
     entry = backtranslate.backtranslate(files, given.tag, search, engine)
     say("add to data.train, beside the parallel text:")
     print_result(entry)
@@ -84,7 +85,12 @@ class DistillGroup:
 
 
 def distill(
-    models: opt.Models, given: DistillGroup, search: SearchOptions, engine: EngineOptions
+    models: opt.Models,
+    given: DistillGroup,
+    search: SearchOptions,
+    *,
+    ensemble: EnsembleMean = None,
+    engine: EngineOptions,
 ) -> None:
     """Distil a model: its output trains a faster one.
 
@@ -105,5 +111,6 @@ def distill(
     files = TextFiles(output=given.output, resume=given.resume, overwrite=given.overwrite)
     text = DistillText(given.src, given.ref, given.metric)
     search = replace(search, n_best=given.n_best, with_scores=False)
-    config = distill(files, text, given.student, search, replace(engine, models=models))
+    engine = replace(engine, models=models, ensemble=ensemble)
+    config = distill(files, text, given.student, search, engine)
     say(f"student's config: {config}; run: mt train --config {config}")

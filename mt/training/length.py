@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from threading import Event
@@ -84,6 +84,8 @@ def settle_length(
     epochs that it began with. Raises ConfigError if no time or no update after the warm-up is left.
     """
     train, n_epochs, seconds = epochs.train, epochs.train.epochs, None
+    if train.max_minutes is None:
+        settled = replace(settled, epochs=None)
     if train.max_minutes is not None and settled.updates is not None:
         n_epochs = settled.epochs or n_epochs
         said = "all its epochs" if settled.epochs is None else f"{n_epochs:g} epochs"

@@ -103,7 +103,7 @@ def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
     model = LoadedModel(
         sets[0].run_dir, {}, prepared.config, prepared.tokenizer, prepared.updater.eval_model
     )
-    with suppress(NonFiniteError):  # training skips such updates, or returns to a checkpoint
+    with suppress(NonFiniteError):  # training skips such updates
         translate(model, device, lines, directions)
 
 

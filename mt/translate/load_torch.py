@@ -161,8 +161,7 @@ def searches_on_gpus(
 
     That is `workers` GPUs, or all that are visible for a large text. With one GPU, its process
     leaves this one free to encode and decode text meanwhile, which pays for a large text. Where
-    this process aligns words or sorts hypotheses by a reverse model, it takes the first GPU. Raises
-    ConfigError if there are not so many.
+    this process aligns words, it takes the first GPU. Raises ConfigError if there are not so many.
     """
     is_given = options.device.startswith("cuda:")
     devices = [options.device] if is_given else visible_gpus()

@@ -18,7 +18,7 @@ from mt.errors import DataError, add_note
 from mt.files import keep_mode, read_json, sync_folder, write_whole
 from mt.terminal import say
 
-FORMAT = 1
+FORMAT = 2
 # Interrupted work of less than this is not worth keeping.
 SECONDS_BETWEEN_RECORDS = 10.0
 
@@ -135,7 +135,7 @@ class ResumableOutput:
         try:
             record = read_json(self._record_path)
             if record["format"] != FORMAT:
-                raise ValueError(f"format {record['format']}")
+                raise ValueError(f"format {record['format']} of another version of mt")
             self.lines = int(record["lines"])
             self._record = record | {"made_with": dict(record["made_with"])}
             self._record["sha256"] = str(record["sha256"])

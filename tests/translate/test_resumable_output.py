@@ -180,7 +180,7 @@ def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         work(path, stop_after=3)
     whole = state.read_text()
-    for damaged in ("", "{}", "[]", whole.replace('"format": 1', '"format": 2')):
+    for damaged in ("", "{}", "[]", whole.replace('"format": 2', '"format": 1')):
         state.write_text(damaged)
         with raises_saying(DataError, state, "damaged", "start over"):
             work(path, resume=True)

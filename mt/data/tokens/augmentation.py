@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mt.config.data_schema import Augment
     from mt.config.plan import DataPlan, Direction, Stage
     from mt.data.tokens.store import Ids
-    from mt.data.tokens.tokenizer import PairSample, Side, Tokenizer
+    from mt.data.tokens.tokenizer import PairSample, Tokenizer
 
 PAIRS_PER_CHUNK = 4_000
 # Ranges from which each pair draws the share of its words that get a typo or a stray character.
@@ -113,7 +113,7 @@ class Augmentation:
         self.pairs = pairs
         self.src = tokenizer.src
         self.tgt = tokenizer.tgt
-        self.fixed_ids = [_fixed_ids(side) for side in (self.src, self.tgt)]
+        self.fixed_ids = [{*range(EOS + 1), *side.symbol_ids()} for side in (self.src, self.tgt)]
         self.seed = seed
         self.max_tokens = max_tokens - pairs.before.shape[1]
         self.join_share = stage.augment.join
@@ -201,7 +201,3 @@ class Augmentation:
 
     def _can_change(self, pair: Pair) -> bool:
         return all(map(set.isdisjoint, self.fixed_ids, (ids.tolist() for ids in pair)))
-
-
-def _fixed_ids(side: Side) -> set[int]:
-    return {*range(EOS + 1), *side.symbol_ids()}
