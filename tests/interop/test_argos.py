@@ -126,7 +126,7 @@ def test_libretranslate_translates_documents_with_it(package: Path, tmp_path: Pa
     ):
         try:
             url = f"http://127.0.0.1:{port}"
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while True:
                 try:
                     urllib.request.urlopen(f"{url}/languages", timeout=5).close()
