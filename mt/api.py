@@ -225,7 +225,7 @@ def train(
 
 
 def cleaner(config: Config) -> CleanText:
-    """What cleans the text of a training, if its config asks for that."""
+    """Return the function that cleans the text of a training, if its config asks for that."""
     from mt.training.prepare import not_cleaned
 
     if config.data.clean is None:

@@ -1,4 +1,4 @@
-"""What has left mt: a line for each name, which says since when, why, and what to do instead.
+"""Names that have left mt: a line for each, which says since when, why, and what to do instead.
 
 Commands and options begin with `mt`, also several options of one command; shipped configs end in
 `.yaml`, all others are keys of a config without indices of lists, or `KEY: VALUE`. A key that is

@@ -54,7 +54,7 @@ def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """What stands for `auto`, by key, as a message says it."""
+    """Say by key what stands for `auto`, for a message."""
     numbers = {key: "null" if size is None else f"{size:,.9g}" for key, size in values.items()}
     return ", ".join(f"{key}: auto is {number}" for key, number in numbers.items())
 

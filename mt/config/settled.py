@@ -44,7 +44,7 @@ class Settled:
 
     @classmethod
     def read(cls, values: Any) -> Settled:
-        """What `as_json` has given. Raises TypeError or ValueError for anything else."""
+        """Read the output of `as_json`. Raises TypeError or ValueError for anything else."""
         return cls(**values)
 
     def as_json(self) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def write_settled(run_dir: Path, settled: Settled) -> None:
 
 
 def read_settled(run_dir: Path) -> Settled | None:
-    """What a run has settled; None where it has no tokenizer, as in a new run.
+    """Read what a run has settled; None where it has no tokenizer, as in a new run.
 
     What was measured counts from the first checkpoint on.
     """
@@ -258,7 +258,7 @@ def read_settled(run_dir: Path) -> Settled | None:
 
 
 def _settled_by_earlier_version(run_dir: Path) -> Settled | None:
-    """What mt 0.3 has written into the config of a run, and measured numbers into checkpoints."""
+    """Read what mt 0.3 has written into the config of a run, and its checkpoints have measured."""
     config = load_config(str(run_dir / CONFIG)).config
     if has_auto(config):
         return None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """What changes from update to update besides tensors: a file format, as `state.pt` has it."""
+    """State of a training besides tensors, which every update changes: as `state.pt` has it."""
 
     step: int = 0  # updates done
     epoch: int = 0

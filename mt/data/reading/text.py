@@ -31,7 +31,7 @@ class OpenedText(ABC):
 
     @property
     def path(self) -> Path:
-        """What `path` names: a file, a folder, or many of a pattern."""
+        """The path of `source.path`: of a file, of a folder, or a pattern of several."""
         return under(self.root, self.source.path or "")
 
     @property

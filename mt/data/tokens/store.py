@@ -95,7 +95,7 @@ def fingerprint_of(texts: StoreTexts) -> str:
 
 
 def text_key(corpus: Corpus, root: Path, records: FileRecords) -> list[Any]:
-    """What decides the pairs of a corpus: the content of its files, and how they are read."""
+    """Return what decides a corpus's pairs: the content of its files, and how they are read."""
     source = corpus.source
     files = [records[str(path)]["sha256"] for path in local_files(source, root)]
     # Of two text files their content says all.
