@@ -12,6 +12,8 @@ import pytest
 from conftest import ROOT, mt_command
 from marian_models import SAVED
 
+from mt.translate.resume import FORMAT
+
 RECIPES = ROOT / "scripts" / "recipes"
 SETTINGS = "data.max_tokens=40 batch.tokens_per_batch=1000 decode.beam_size=1 run.seed=2"
 
@@ -41,7 +43,7 @@ def test_finetune(tiny_corpus: Path, tmp_path: Path) -> None:
     assert "## Use" in (output / "huggingface" / "README.md").read_text(encoding="utf-8")
     # As `mt translate` leaves behind when it is interrupted.
     (output / "after.txt.partial").touch()
-    record = {"format": 1, "lines": 0, "bytes": 0, "sha256": "", "made_with": {}}
+    record = {"format": FORMAT, "lines": 0, "bytes": 0, "sha256": "", "made_with": {}}
     (output / "after.txt.partial.json").write_text(json.dumps(record))
     again = run_recipe("finetune.sh", SAVED, *text, output, SET=SETTINGS, EXPORT="", **options)
     assert again.returncode == 0, again.stderr
