@@ -41,10 +41,6 @@ class EvaluationGroup:
         "model that translates --src; repeatable, each is a system")] = None
     src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
         "source text, for --model, COMET and --differences")] = None
-    test_set: Annotated[str | None, opt.input_option("--test-set", metavar="NAME", help=
-        "test set that sacreBLEU fetches, such as wmt20, instead of --src and --ref")] = None
-    langs: Annotated[str | None, opt.input_option("--langs", metavar="SRC-TGT", help=
-        "languages of --test-set, such as de-en (default: the model's)")] = None
     metrics: Annotated[str, opt.output_option(
         "--metrics", autocompletion=opt.metric_names, metavar="NAMES", help=
         "any of bleu, chrf, chrf++, ter and comet, separated by commas")] = "bleu,chrf,ter"
@@ -89,7 +85,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     """Score translations with sacreBLEU; compare systems.
 
     The table says which differences between systems are significant. A --model translates the
-    sources first; without --ref and --test-set it takes the test sets of its config. - is stdin.
+    sources first; without --ref it takes the test sets of its config. - is stdin.
 
     \b
     mt evaluate --hyp output.en --ref reference.en --confidence
@@ -97,10 +93,8 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     mt evaluate -m runs/base -m runs/big --differences 10
     mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
-    mt evaluate --model runs/base --test-set wmt20 --langs de-en
     """
     from mt.cli.evaluate_inputs import (
-        TextOptions,
         outputs_of,
         read_texts,
         systems_of,
@@ -124,8 +118,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     elif given.comet_model is not None:
         raise DataError("--comet-model: only with the metric comet; add it to --metrics")
     models = {system.path: open_model(Path(system.path)) for system in systems if system.is_model}
-    wanted = TextOptions(given.src, given.ref, given.test_set, given.langs)
-    texts = read_texts(systems, wanted, search, models)
+    texts = read_texts(systems, given.src, given.ref, search, models)
     comet = _load_comet(given, texts, engine.device)
     sets = [text.data for text in texts]
     directions = dict.fromkeys(test_set.direction for test_set in sets)
@@ -173,15 +166,9 @@ def _faults(
         yield "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE"
     if not systems:
         yield f"{together} --model FOLDER too"
-    if given.test_set and (src is not None or ref):
-        yield "evaluate: --test-set takes the place of --src and --ref; give one or the other"
-    if given.langs and not given.test_set:
-        yield "--langs: only with --test-set NAME, a set of sacreBLEU, such as wmt20"
-    if given.langs and (search.from_ or search.to):
-        yield "--langs: tells both languages; leave out --from and --to"
     if any(is_model) and src is None and ref:
         yield f"{together} --src FILE too"
-    if not given.test_set and not ref and (src is not None or not all(is_model)):
+    if not ref and (src is not None or not all(is_model)):
         yield "evaluate: no reference to score against; give --ref FILE, detokenised"
     hyps = [system.path for system in systems if not system.is_model]
     if [*hyps, *ref, src].count("-") > 1:

@@ -33,15 +33,6 @@ class System:
     is_model: bool
 
 
-class TextOptions(NamedTuple):
-    """The texts to score, as the options of these names give them."""
-
-    src: str | None
-    ref: Sequence[str] | None
-    test_set: str | None
-    langs: str | None
-
-
 class Texts(NamedTuple):
     """A test set, and the outputs for it that are in files."""
 
@@ -106,28 +97,20 @@ def scoring_of(
 
 def read_texts(
     systems: Sequence[System],
-    texts: TextOptions,
+    source: str | None,
+    ref: Sequence[str] | None,
     search: SearchOptions,
     models: Mapping[str, ModelFolder],
 ) -> list[Texts]:
-    """Read every test set, and the outputs that are in files.
+    """Read every test set (the files --src and --ref, else those of the model's config), and the
+    outputs that are in files.
 
     Raises DataError for missing files and unequal counts.
     """
-    if not texts.test_set and not texts.ref:
+    if not ref:
         return _configured_sets(*next(iter(models.items())), search)
-    from mt.cli.corpora import languages
-
-    given = languages(texts.langs, []) if texts.langs else (search.from_, search.to)
-    direction = _direction_of(models, *given)
-    src: NamedLines = {}
-    test_set = None
-    if texts.test_set:
-        src, refs, test_set = _set_of_sacrebleu(texts.test_set, direction, models)
-    else:
-        if texts.src is not None:
-            src = {f"--src {texts.src}": _read(texts.src, "--src")}
-        refs = {f"--ref {path}": _read(path, "--ref") for path in texts.ref or ()}
+    src = {} if source is None else {f"--src {source}": _read(source, "--src")}
+    refs = {f"--ref {path}": _read(path, "--ref") for path in ref}
     hyps = {
         system.name: (f"--hyp {system.path}", _read(system.path, "--hyp"))
         for system in systems
@@ -135,18 +118,15 @@ def read_texts(
     }
     named = dict(hyps.values()) | src | refs
     check_counts(named)
-    name = texts.test_set or ""
-    numbers = _numbers_with_reference(name, refs)
+    numbers = _numbers_with_reference("", refs)
     if numbers:
         named = {label: [lines[n - 1] for n in numbers] for label, lines in named.items()}
-        test_set = None  # its score is that of all lines
     data = EvaluationSet(
-        name,
-        [named[ref] for ref in refs],
-        next((named[source] for source in src), None),
-        direction,
+        "",
+        [named[each] for each in refs],
+        next((named[each] for each in src), None),
+        _direction_of(models, search.from_, search.to),
         numbers,
-        test_set,
     )
     return [Texts(data, {system: named[label] for system, (label, _) in hyps.items()})]
 
@@ -193,34 +173,9 @@ def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
     return numbers
 
 
-def _set_of_sacrebleu(
-    name: str, direction: Direction | None, models: Mapping[str, ModelFolder]
-) -> tuple[NamedLines, NamedLines, tuple[str, str]]:
-    """Source and all references of a test set of sacreBLEU; its name with its language pair."""
-    from mt.data.reading.test_sets import files_of_set, language_pair
-
-    option = f"--test-set {name}"
-    source, to = direction or ("", "")
-    if models and not (source and to):
-        plan = next(iter(models.values())).data
-        directions = plan.directions or [plan.usual]
-        if len(directions) == 1:
-            source, to = directions[0]
-    if not source or not to:
-        raise DataError(f"{option}: needs the languages, such as --langs de-en")
-    pair = language_pair(name, (source, to), option)
-    src, *refs = (
-        {f"{option}: {path}": _read(str(path), option)}
-        for path in files_of_set(name, (source, to), option)
-    )
-    references = {label: lines for ref in refs for label, lines in ref.items()}
-    return src, references, (name, pair)
-
-
 def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> list[Texts]:
     """The texts of `data.test` in a model's config."""
     from mt.data.reading.corpus import read_pairs
-    from mt.data.reading.test_sets import named_set
     from mt.training.validation import names_of
 
     codes = {"--from": search.from_, "--to": search.to}
@@ -230,7 +185,7 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
             f"or leave {given} out"
         )
     data = model.data
-    remedy = "give --src FILE and --ref FILE, or --test-set NAME"
+    remedy = "give --src FILE and --ref FILE"
     if not data.test:
         raise DataError(f"--model {name}: its config has no data.test to translate; {remedy}")
     several = len(data.directions) > 1
@@ -247,8 +202,7 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
         is_usual = text.direction == data.usual and not data.has_tokens
         is_told = not is_usual or (several and text.direction in data.directions)
         direction = text.direction if is_told else None
-        test_set = None if numbers else named_set(text.source, text.name)
-        sets.append(Texts(EvaluationSet(title, [refs], sources, direction, numbers, test_set), {}))
+        sets.append(Texts(EvaluationSet(title, [refs], sources, direction, numbers), {}))
     return sets
 
 

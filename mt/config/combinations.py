@@ -125,23 +125,14 @@ def _sides(data: DataConfig) -> Iterator[Fault]:
             yield from _held_out(path, source, data.train)
             continue
         for side in ("src", "tgt"):
-            if getattr(source, side) is None and source.path is None and source.test_set is None:
+            if getattr(source, side) is None and source.path is None:
                 yield Fault(
                     [f"{path}.{side}"],
                     "is required: name a text file; or, with path, a file of pairs, or what both "
                     "files have in common",
                 )
         sides = (source.src, source.tgt, source.src_lang, source.tgt_lang, source.reverse)
-        if source.test_set and (source.path or source.src or source.tgt):
-            yield Fault(
-                [f"{path}.test_set", f"{path}.path"],
-                "stands without path, src and tgt: sacreBLEU names its files; remove them",
-            )
-        if source.test_set and path.startswith("data.train"):
-            yield Fault(
-                [f"{path}.test_set"], "is for data.valid and data.test, not to train on; remove it"
-            )
-        if source.directions and (not (source.path or source.test_set) or any(sides)):
+        if source.directions and (not source.path or any(sides)):
             yield Fault(
                 [f"{path}.directions", f"{path}.path"],
                 "stands with path, and without src, tgt, src_lang, tgt_lang and reverse, which it "

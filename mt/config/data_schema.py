@@ -72,7 +72,7 @@ class Section(BaseModel):
 
 def _source_schema(schema: dict[str, Any]) -> None:
     """Let editors accept a source without src and tgt where another key says what it is."""
-    alternatives = ["src", "tgt"], ["path"], ["split"], ["test_set"]
+    alternatives = ["src", "tgt"], ["path"], ["split"]
     schema["anyOf"] = [{"required": keys} for keys in alternatives]
 
 
@@ -111,9 +111,6 @@ class TextEntry(Section):
         None,
         "file of pairs (* for several), folder, common beginning of two text files, or hub name",
         "text",
-    )
-    test_set: Text | None = key(
-        None, "for valid and test: test set that sacreBLEU fetches, such as wmt20"
     )
     format: SourceFormat | None = key(
         None, "format of path; null: by its ending (.txt is tsv)", "text"

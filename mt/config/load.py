@@ -124,7 +124,10 @@ def config_of_model(mapping: Mapping[str, Any], where: str) -> Config:
         return is_of_training and bool(why_removed(path) or why_removed(f"{path}: {value}"))
 
     mapping = deepcopy(dict(mapping))
-    for stage in mapping.get("data", {}).get("stages") or []:
+    data = mapping.get("data", {})
+    for key in {"valid", "test"} & data.keys():  # a set that sacreBLEU fetched is not read
+        data[key] = [text for text in data[key] or [] if not text.get("test_set")]
+    for stage in data.get("stages") or []:
         if shares := stage.get("shares"):  # tell which texts a stage leaves out, as weights do
             stage["weights"] = shares
         if until := stage.get("until"):  # one of its ends; a model does not depend on it

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 HELD_OUT = "store/held-out"
 # Keys of an entry that say where its text is, not how it is used.
 PLACE = {
-    *("src", "tgt", "path", "test_set", "format", "name", "split"),
+    *("src", "tgt", "path", "format", "name", "split"),
     *("delimiter", "quoting", "tags", "errors"),
 }
 
@@ -71,7 +71,7 @@ class Corpus:
     @property
     def file(self) -> str:
         """The name of its file in the config, the first one of two."""
-        return self.source.test_set or self.source.path or self.source.src
+        return self.source.path or self.source.src
 
     def is_same_text(self, other: Corpus) -> bool:
         return (self.source, self.direction) == (other.source, other.direction)
@@ -254,8 +254,7 @@ def _source(entry: TextEntry, direction: Direction) -> Source:
     """The text of an entry: sides without names are called by their languages."""
     how_used = {"weight", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
     named = entry.model_dump(exclude=how_used)
-    has_names = entry.path or entry.test_set
-    names = direction if has_names else ("", "")  # a check of the config refuses the second
+    names = direction if entry.path else ("", "")  # a check of the config refuses the second
     sides = {"src": entry.src or names[0], "tgt": entry.tgt or names[1]}
     return Source.model_construct(**named | sides)
 

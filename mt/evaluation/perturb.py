@@ -79,8 +79,7 @@ def perturb(
     if change == TWO:
         numbers = [data.number(line) for line in range(1, len(sources) + 1, 2)]
         sources, refs = in_pairs(sources), _joined_references(refs)
-    data = replace(data, name=name, sources=sources, refs=refs, numbers=numbers)
-    return data if change == PLAIN else replace(data, test_set=None)
+    return replace(data, name=name, sources=sources, refs=refs, numbers=numbers)
 
 
 def in_pairs(lines: Sequence[str]) -> list[str]:

@@ -116,12 +116,6 @@ def resampled_signature(signature: str, n_resamples: int, seed: int | None) -> s
     return f"{drawn}|{rest}" if rest else drawn
 
 
-def signature_on(signature: str, test_set: str, pair: str) -> str:
-    """A metric's signature with the name and the languages of a test set of sacreBLEU."""
-    first, _, rest = signature.partition("|")
-    return f"{first}|test:{test_set}|lang:{pair}|{rest}"
-
-
 def default_seed() -> int | None:
     """The seed that the `sacrebleu` command would take: SACREBLEU_SEED, else 12345.
 

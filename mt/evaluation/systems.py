@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,6 @@ from mt.evaluation.significance import (
     interval_of,
     resample,
     resampled_signature,
-    signature_on,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ class EvaluationSet:
     sources: list[str] | None = None
     direction: Direction | None = None  # None: as the model tells
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
-    test_set: tuple[str, str] | None = None  # name and languages, of one of sacreBLEU
 
     def number(self, line: int) -> int:
         """The number of a line in the files; both count from 1."""
@@ -112,7 +110,7 @@ def evaluate_systems(
             for system, own in sets.items()
         }
         try:
-            for system, score in _by_system(metrics, sets, outputs, settings).items():
+            for system, score in _by_system(metrics, outputs, settings).items():
                 systems[system].append(score)
         except MemoryError as error:
             raise ConfigError(
@@ -131,7 +129,6 @@ def evaluate_systems(
 
 def _by_system(
     metrics: Mapping[str, Metric],
-    sets: Mapping[str, EvaluationSet],
     outputs: Mapping[str, Sequence[str]],
     settings: Settings,
 ) -> dict[str, SystemScore]:
@@ -143,11 +140,8 @@ def _by_system(
     first: tuple[str, float, Statistics, Values] | None = None
     for system, hyps in outputs.items():
         metric = metrics.get(system) or metrics[""]  # which all share
-        data = sets.get(system) or sets[""]
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
-        if data.test_set is not None:
-            score = replace(score, signature=signature_on(score.signature, *data.test_set))
         signature = resampled_signature(score.signature, n, settings.seed)
         # As resamples compute it: a score may be cut to 100, from 100.00000000000004.
         value = metric.value(statistics.sum(axis=0).tolist())

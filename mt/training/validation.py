@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +18,6 @@ import torch
 
 from mt.config.plan import HELD_OUT, Corpus, DataPlan, Direction, Flow, Limits
 from mt.data.reading.corpus import read_pairs
-from mt.data.reading.test_sets import named_set
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
@@ -27,7 +26,6 @@ from mt.data.tokens.store_parts import StoreTexts
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer, fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import METRICS, Metric, Score
-from mt.evaluation.significance import signature_on
 from mt.model.checkpoint import load_model
 from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import step_of
@@ -333,11 +331,6 @@ def score_tests(
         translations = interleaved(world.all_gather(shard))
         outputs = [translation.texts[0] for translation in translations]
         scores = world.on_main(partial(scoring.scores, outputs, src, ref, test.direction.tgt))
-        if named := named_set(test.source, test.name):
-            scores = {
-                metric: replace(score, signature=signature_on(score.signature, *named))
-                for metric, score in scores.items()
-            }
         sentences = as_sentences(src, ref, translations)
         file = world.on_main(partial(write_test_outputs, log.run_dir, step, sentences))
         values = {metric: score.value for metric, score in scores.items()}

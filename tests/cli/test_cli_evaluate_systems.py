@@ -216,9 +216,6 @@ def test_messages(mt: Mt, texts: Path) -> None:
         ),
         ("--hyp a --ref ref --seed 3", "--seed: … --confidence … several systems"),
         ("--hyp a --ref ref --resamples 20", "--resamples: … --confidence … several systems"),
-        ("--hyp a --ref ref --test-set wmt20", "--test-set … --src … one or the other"),
-        ("--hyp a --test-set wmt20", "--test-set wmt20: … languages … --langs de-en"),
-        ("--hyp a --ref ref --langs de-en", "--langs: … --test-set"),
         ("--model m", "--model m: … run directory"),
         ("--hyp - --ref -", "only one … - (stdin)"),
     ]:

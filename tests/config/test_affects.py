@@ -67,7 +67,6 @@ OTHER: dict[str, Any] = {
 # Keys that need others beside them, or whose texts do not exist here.
 NOT_ALONE = {
     *("path", "format", "name", "split", "delimiter", "quoting", "tags", "directions"),
-    "test_set",  # not of a text to train on
     "errors",  # what it changes is counted when text is damaged
 }
 BASE = {

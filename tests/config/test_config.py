@@ -465,7 +465,6 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
         {"required": ["src", "tgt"]},
         {"required": ["path"]},
         {"required": ["split"]},
-        {"required": ["test_set"]},
     ]
     source = [{"$ref": "#/$defs/TextEntry"}, {"type": "string"}]
     for key in ("train", "valid", "test"):

@@ -30,7 +30,6 @@ OF_A_TEXT: dict[str, tuple[str, Any]] = {
     "delimiter": ("store", ","),
     "quoting": ("store", "csv"),
     "tags": ("store", "keep"),
-    "test_set": ("nothing", None),  # training text is none, which the config's check says
     "errors": ("store", "skip"),
     "directions": ("nothing", ["de-en"]),
 }

@@ -10,7 +10,6 @@ from pathlib import Path
 from mt.data.reading.compression import unchanged
 from mt.data.reading.formats import by_wildcards, files_ending
 from mt.data.reading.misaligned import LEAST_PAIRS, AlignmentCheck
-from mt.data.reading.test_sets import fetched_files, files_of_set
 from mt.data.reading.text import OpenedText
 from mt.data.reading.text_files import (
     MAX_LINE,
@@ -30,14 +29,12 @@ from mt.errors import DataError
 
 @dataclass(frozen=True)
 class AlignedText(OpenedText):
-    """Text files, or a test set, by their names, wildcards or endings."""
+    """Text files by their names, wildcards or endings."""
 
     @property
     def files(self) -> list[Path]:
         """Those of the source, then those of the target."""
         source, names = self.source, (self.source.src, self.source.tgt)
-        if source.test_set is not None:
-            return fetched_files(source.test_set, names)[:2]
         if source.path is None:
             return [path for name in names for path in matching_files(name, self.root)]
         sides = (files_ending(source, name, self.root) for name in names)
@@ -64,9 +61,6 @@ class AlignedText(OpenedText):
         """The files of one side, by what tells them apart. Raises `DataError` without any."""
         source, root, where = self.source, self.root, f"{self.where}.{side}"
         name: str = getattr(source, side)
-        if source.test_set is not None:
-            both = files_of_set(source.test_set, (source.src, source.tgt), self.where)
-            return {(): both[side == "tgt"]}
         if source.path is None:
             return by_wildcards(name, existing_path(name, root, where), root)
         files = files_ending(source, name, root)

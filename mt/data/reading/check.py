@@ -142,8 +142,7 @@ def _check_text(
             )
     except DataError as error:
         # A single pass ends at the first fault.
-        every = aligned.faults(records) if aligned and source.test_set is None else []
-        check.faults += every or str(error).split("\n")
+        check.faults += (aligned and aligned.faults(records)) or str(error).split("\n")
         return check
     check.n_pairs = sample.pairs * where.startswith("data.train")
     check.warnings += sample.warnings(text, root)

@@ -117,14 +117,11 @@ class DataSetText(RowText):
                 f"{self.where}.path: {path} cannot be read with the datasets library: {reason}. "
                 "Repair or write the file again; every row needs the same columns."
             )
-        from sacrebleu import DATASETS
-
-        hint = f" The test set of sacreBLEU is {{test_set: {name}}}." if name in DATASETS else ""
         return (
             f"{self.where}.path: {name!r} cannot be opened. Tried: {path.absolute()} (no such file "
             f"or folder), then the hub data set {name!r}, name {source.name!r}, split "
             f"{source.split!r} ({reason}). Correct path, name or split; without a network, "
-            f"download the data set beforehand or name a local file.{hint}"
+            "download the data set beforehand or name a local file."
         )
 
 

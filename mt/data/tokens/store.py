@@ -99,8 +99,7 @@ def text_key(corpus: Corpus, root: Path, records: FileRecords) -> list[Any]:
     source = corpus.source
     files = [records[str(path)]["sha256"] for path in local_files(source, root)]
     # Of two text files their content says all.
-    names = {"path", "test_set"}
-    names |= {"src", "tgt", "name", "split"} if source.path is None else set()
+    names = {"path"} | ({"src", "tgt", "name", "split"} if source.path is None else set())
     settings = source.model_dump(mode="json", exclude=names, exclude_defaults=True)
     return [settings, files or source.path]
 
