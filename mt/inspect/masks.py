@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mt.data.reading.words import display_width
 from mt.data.tokens.batches import collate
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
-from mt.inspect.pictures import new_figure, save_figure
+from mt.inspect.pictures import draw_cells, new_figure, save_figure
 from mt.model.attention import causal_mask
 from mt.terminal import printable
 
@@ -95,14 +95,7 @@ def save_picture(output: Path, pairs: Sequence[MaskedPair]) -> str:
             for axis, title, mask, (looking, looked_at) in zip(
                 row, TITLES, pair.masks, sides, strict=True
             ):
-                axis.pcolormesh(
-                    mask, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=0.5
-                )
-                axis.invert_yaxis()
-                axis.set_aspect("equal")
-                axis.tick_params(length=0, labelsize=6, top=False, labeltop=True, labelbottom=False)
-                axis.set_xticks(np.arange(len(looked_at)) + 0.5, looked_at, rotation=60, ha="left")
-                axis.set_yticks(np.arange(len(looking)) + 0.5, looking)
+                draw_cells(axis, mask, looking, looked_at, 1.4, 6)
                 axis.set_xlabel(title, fontsize=8)
         return figure
 

@@ -6,16 +6,20 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.terminal import printable
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png")
@@ -103,6 +107,25 @@ def _is_made_by(path: Path, generator: str) -> bool:
     except OSError:
         return False
     return any(mark.encode() in head for mark in marks)
+
+
+def draw_cells(
+    axes: Axes,
+    values: npt.NDArray[Any],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    darkest: float = 1,
+    size: float = 9,
+) -> Any:
+    """Draw values from 0 to `darkest` as cells, with words at the left and above."""
+    axes.set_aspect("equal")
+    axes.invert_yaxis()
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False, labelsize=size)
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=45, ha="left")
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    style: Any = {"cmap": "Blues", "edgecolors": "white", "linewidth": 0.3}
+    return axes.pcolormesh(values, vmin=0, vmax=darkest, **style)
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:

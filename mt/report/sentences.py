@@ -14,7 +14,6 @@ from mt.data.reading.words import is_unspaced
 from mt.data.reading.words import words as words_of
 from mt.errors import MtError
 from mt.evaluation.metrics import Chrf
-from mt.inspect.attention_map import chosen
 from mt.report.run_summary import RunSummary, scored_texts
 from mt.runs.outputs import Sentence
 from mt.terminal import say
@@ -128,7 +127,7 @@ def _attention(
     sentence: Sentence, loaded: LoadedModel, to: str | None
 ) -> tuple[dict[str, Any] | None, str]:
     """The cross-attention of a sentence, a row for each target word, or None and the reason."""
-    from mt.inspect.attention import read_attentions
+    from mt.inspect.attention import read_attention
     from mt.runtime.devices import choose_device
 
     too_long = f"longer than {MAX_MAPPED} words"
@@ -138,13 +137,12 @@ def _attention(
         return None, "the output is blank"
     try:
         device = choose_device("cpu", "fp32")
-        texts = sentence.source, sentence.output
-        attention = read_attentions(loaded, device, *texts, ["cross"], to=to)["cross"]
+        attention = read_attention(loaded, device, sentence.source, sentence.output, to=to)
     except MtError as error:
         return None, str(error)
     if max(len(attention.rows), len(attention.columns)) > 2 * MAX_MAPPED:  # without spaces
         return None, too_long
-    weights, title = chosen(attention.weights, None, None)
+    weights, title = attention.chosen()
     rows = [
         (word, [round(float(weight), 3) for weight in np.nan_to_num(row)])
         for word, row in zip(attention.rows, weights, strict=True)

@@ -33,7 +33,7 @@ from mt.config.plan import Corpus, Direction, plan_data
 from mt.config.schema import Clean, DataConfig, Source
 from mt.data.tokens.duplicates import hashes, normalised
 from mt.errors import DataError
-from mt.inspect.corpus_statistics import count_corpora, meter_of
+from mt.inspect.corpus_statistics import count_corpora
 
 Pairs = list[tuple[str, str]]
 DE_EN = Direction("de", "en")
@@ -391,7 +391,7 @@ def test_only_pairs_in_the_same_languages_are_duplicates(tmp_path: Path) -> None
     in_one_process(plan)
     kept = [(all_decisions(plan, number) < 0).tolist() for number in range(3)]
     assert kept == [[True, True], [True, True], [False, False, True]]
-    counts, _ = count_corpora(plan, meter_of(plan, None, False)[0], 1, lambda *_: None)
+    counts = count_corpora(plan, lambda *_: None)["corpora"][:3]
     assert [own["normalised_duplicates"] for own in counts] == [0, 0, 1]
 
 

@@ -225,13 +225,6 @@ def test_messages(tiny_run: Path, mt: Mt) -> None:
         ("steps -m RUN drei --head 9", "--head|1 to|9"),
         ("steps -m RUN drei --html x.svg", "--html x.svg|.html"),
         ("steps -m RUN  ", "SENTENCE"),
-        ("attention -m RUN drei --word 9", "--word|1 to|9"),
     ]:
         given = [str(tiny_run) if word == "RUN" else word for word in words.split()]
         assert says(refused(mt("inspect", *given)), *parts.split("|"))
-
-
-def test_one_word_and_the_decoder_by_pieces(tiny_run: Path, mt: Mt) -> None:
-    whole = mt("inspect", "attention", "-m", tiny_run, "drei zwei").lines
-    word = mt("inspect", "attention", "-m", tiny_run, "drei zwei", "--word", 2).lines
-    assert [line.split() for line in word] == [whole[1].split()]

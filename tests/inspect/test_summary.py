@@ -13,7 +13,7 @@ from conftest import Mt
 from mt.config.load import load_config
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.inspect.summary import Summary, format_summary, summarise
+from mt.inspect.summary import Summary, count_of, format_summary, summarise
 from mt.model.transformer import Transformer
 
 TINY: dict[str, Any] = {"d_model": 4, "n_heads": 2, "d_ff": 6, "max_positions": 8}
@@ -25,7 +25,7 @@ def paper(**options: Any) -> Summary:
     loaded = load_config("vaswani2017.yaml").config
     words = loaded.tokenizer.size
     config = loaded.model.model_copy(update=options)
-    return summarise(config, words, words, loaded.tokenizer.joint)
+    return summarise(config, (words, words), loaded.tokenizer.joint)
 
 
 def test_tiny_model_by_hand() -> None:
@@ -35,19 +35,19 @@ def test_tiny_model_by_hand() -> None:
     encoder layer 80 + 58 + 2*8 = 154   decoder layer 2*80 + 58 + 3*8 = 242       last  2*8 = 16
     embeddings    10*4 + 7*4 = 68       output  tied 0, bias 7                    all   487
     """
-    summary = summarise(ModelConfig(**TINY, output_bias=True), 10, 7, joint=False)
-    counts = {block.name: block.count for block in summary.blocks}
+    summary = summarise(ModelConfig(**TINY, output_bias=True), (10, 7), joint=False)
+    counts = {name: count_of(block) for name, block in summary.blocks.items()}
     by_hand = {"embeddings": 68, "encoder.0": 154, "decoder.0": 242, "last norms": 16, "output": 7}
     assert counts == by_hand
     assert summary.total == 487
-    encoder = {m.name: (m.shape, m.count) for m in summary.blocks[1].matrices}
+    encoder = {m.name: (m.shape, m.count) for m in summary.blocks["encoder.0"]}
     assert encoder["attention.query_key_value.weight K"] == ((4, 4), 16)
     assert encoder["attention.query_key_value.bias V"] == ((4,), 4)
     assert encoder["attention.output.weight"] == ((4, 4), 16)
     assert encoder["feed_forward.inner.weight"] == ((6, 4), 24)
     assert encoder["feed_forward.outer.bias"] == ((4,), 4)
     assert encoder["around_feed_forward.norm.weight"] == ((4,), 4)
-    output = summary.blocks[-1].matrices[0]
+    output = summary.blocks["output"][0]
     assert (output.shape, output.count) == ((7, 4), 0)
     assert output.tied_to == "tgt_embedding.tokens.weight"
 
@@ -60,12 +60,12 @@ def test_the_table_lists_the_parameters_of_a_real_model(
 ) -> None:
     options = {**TINY, "n_encoder_layers": 2, "tie_embeddings": tie, "norm": norm}
     config = ModelConfig(**options, positions=positions, attention_bias=tie, output_bias=not tie)
-    summary = summarise(config, src_words, 7, joint)
+    summary = summarise(config, (src_words, 7), joint)
     model = Transformer(config, src_words, 7, joint)
     assert summary.total == sum(p.numel() for p in model.parameters())
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     bare = [re.sub(r"^(en|de)coder\.\d+\.", "", name) for name in names]
-    listed = [m.name for block in summary.blocks for m in block.matrices]
+    listed = [m.name for block in summary.blocks.values() for m in block]
     assert [re.sub(" Q$", "", x) for x in listed if not re.search(" [KV]$", x)] == bare
 
 
@@ -83,7 +83,7 @@ def test_base_model_of_the_paper_has_about_65_million_parameters() -> None:
     words of 512. Three separate matrices, or none, would be 101 or 44 million.
     """
     summary = paper()
-    counts = {block.name: block.count for block in summary.blocks}
+    counts = {name: count_of(block) for name, block in summary.blocks.items()}
     assert counts["encoder.5"] == 3_150_336
     assert counts["decoder.5"] == 4_199_936
     assert counts["embeddings"] == 18_944_000
@@ -103,20 +103,20 @@ def test_printed_table_holds_every_matrix_and_total(joint: bool, tie: bool) -> N
     options = {"tie_embeddings": tie, "output_bias": True, "positions": "learned"}
     config = load_config("base.yaml").config.model
     config = config.model_copy(update={**options, "d_model": 1024, "d_ff": 4096})
-    summary = summarise(config, 256_000 if joint else 128_000, 256_000, joint)
+    summary = summarise(config, (256_000 if joint else 128_000, 256_000), joint)
     lines = format_summary(summary).splitlines()
     assert max(len(line) for line in lines) < 100
     assert all(line == line.rstrip() for line in lines)
     # Without thousands separators and runs of spaces.
     rows = [" ".join(line.replace(",", "").split()) for line in lines]
-    for block in summary.blocks:
-        if block.name.split(".")[-1] in ("embeddings", "0", "last norms", "output"):
-            first = next(n for n, row in enumerate(rows) if row.startswith(block.name)) + 1
-            for row, matrix in zip(rows[first:], block.matrices, strict=False):
+    for name, block in summary.blocks.items():
+        if name.split(".")[-1] in ("embeddings", "0", "last norms", "output"):
+            first = next(n for n, row in enumerate(rows) if row.startswith(name)) + 1
+            for row, matrix in zip(rows[first:], block, strict=False):
                 count, tied = str(matrix.count), (matrix.tied_to or "").split(".")[0]
                 end = f"tied is {tied}" if tied else count
                 assert row.startswith(f"{matrix.name} {' x '.join(map(str, matrix.shape))} {end}")
-    each = next(block.count for block in summary.blocks if block.name == "encoder.0")
+    each = count_of(summary.blocks["encoder.0"])
     assert f"encoder.0 to encoder.5 {each} {6 * each}" in rows
     assert f"all {summary.total}" in rows
     text = "\n".join(rows)

@@ -89,7 +89,7 @@ def test_number_of_parameters(
     options: dict[str, Any], words: tuple[int, int], by_hand: int
 ) -> None:
     config = ModelConfig(**{"attention_bias": False, "tie_embeddings": False, **options})
-    assert summarise(config, *words, joint=False).total == by_hand
+    assert summarise(config, words, joint=False).total == by_hand
     with torch.device("meta"):
         model = Transformer(config, *words, joint=False)
     assert sum(parameter.numel() for parameter in model.parameters()) == by_hand
