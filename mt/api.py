@@ -301,7 +301,6 @@ def evaluate(
         choose_tokenizer(language or "", tokenize, say, "tokenize"),
         comet=comet,
         tgt_lang=language or "",
-        seed=None,
     )
     test_set = EvaluationSet("", refs, srcs)
     [scores] = evaluate_systems(test_set, {"": hyps}, settings).systems.values()

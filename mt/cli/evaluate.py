@@ -32,7 +32,8 @@ class EvaluationGroup:
 
     # fmt: off
     hyp: Annotated[list[str] | None, opt.input_option("--hyp", metavar="[NAME=]FILE", help=
-        "translation to score; repeatable, each is a system")] = None
+        "translation to score; repeatable, each is a system; the first, or else the first --model, "
+        "is what others are compared with")] = None
     ref: Annotated[list[str] | None, opt.input_option("--ref", metavar="FILE", help=
         "reference, detokenised; repeat for several references per line (default: data.test of "
         "the first model's config)")] = None
@@ -52,23 +53,18 @@ class EvaluationGroup:
     tgt_lang: Annotated[str | None, opt.output_option("--tgt-lang", metavar="CODE", help=
         "target language, such as ja, for BLEU and TER; default: the model's")] = None
     as_json: opt.AsJson = False
-    width: Annotated[int, opt.output_option("--width", "-w", metavar="N", min=0, max=14, help=
-        "decimal places, as in sacrebleu; JSON is not rounded")] = 2
     perturb: Annotated[str, opt.output_option("--perturb", metavar="KINDS", help=
         "scores of a --model on the test set as people write it, and their drop: any of caps, "
         "title, lower, no-final-stop, typos, noise, emoji, two-sentences, separated by "
         "commas")] = ""
     differences: Annotated[int, opt.output_option("--differences", metavar="N", min=0, help=
         "show the N lines whose chrF differs most from the first system's")] = 0
-    baseline: Annotated[str | None, statistics_option("--baseline", metavar="NAME", help=
-        "system to compare the others with, by paired bootstrap (default: the first --hyp, or "
-        "else --model)")] = None
     confidence: Annotated[bool, statistics_option("--confidence", help=
         "95 % confidence intervals, by bootstrap resampling")] = False
     resamples: Annotated[int | None, statistics_option("--resamples", metavar="N", min=2, help=
         "resamples of intervals and tests (default: 1000)")] = None
     seed: Annotated[int | None, statistics_option("--seed", metavar="N", min=1, help=
-        "seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)")] = None
+        "seed of intervals, tests and --perturb (default: 12345)")] = None
     # fmt: on
 
     @property
@@ -101,16 +97,15 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
         translate_sets,
     )
     from mt.evaluation.comet import check_comet
-    from mt.evaluation.json_output import to_json
     from mt.evaluation.metrics import METRICS, check_metrics
     from mt.evaluation.perturb import check_kinds
     from mt.evaluation.systems import evaluate_systems
-    from mt.evaluation.table import Style, format_evaluation
+    from mt.evaluation.table import Style, format_evaluation, to_json
     from mt.runs.model_folder import open_model
 
     check_metrics(given.metric_list)
     check_kinds(listed(given.perturb))
-    systems = systems_of(given.hyp or [], given.model or [], given.baseline)
+    systems = systems_of(given.hyp or [], given.model or [])
     for fault in _faults(given, systems, search, engine):
         raise DataError(fault)
     if any(METRICS[name].needs_model for name in given.metric_list):
@@ -122,10 +117,8 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     comet = _load_comet(given, texts, engine.device)
     sets = [text.data for text in texts]
     directions = dict.fromkeys(test_set.direction for test_set in sets)
-    is_drawn = given.is_drawn(len(systems))
     settings = {
-        each: _settings(given, models, comet, each.tgt if each else "", is_drawn)
-        for each in directions
+        each: _settings(given, models, comet, each.tgt if each else "") for each in directions
     }
     # The texts tell the language that each is translated into.
     decoding = replace(search, to=None, with_scores=False)
@@ -142,7 +135,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     if given.as_json:
         print_result(to_json(evaluations))
         return
-    style = Style(given.width, use_colour(), bool(given.perturb))
+    style = Style(use_colour(), bool(given.perturb))
     text = "\n\n".join(format_evaluation(evaluation, style) for evaluation in evaluations)
     print_result(text, is_printable=True)
 
@@ -190,12 +183,10 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
             yield "--perturb: takes one --model, and translates; leave out --hyp"
         if not listed(given.perturb):
             yield f"--perturb: must name one of {', '.join(KINDS)}, found {given.perturb!r}"
-        for option in ("--baseline", "--differences"):
-            if option in opt.given(given):
-                yield f"--perturb: not with {option}; leave out one"
-    for option in ("--baseline", "--differences"):
-        if option in opt.given(given) and len(systems) == 1:
-            yield f"{option}: compares systems; give another --hyp or --model"
+        if given.differences:
+            yield "--perturb: not with --differences; leave out one"
+    if given.differences and len(systems) == 1:
+        yield "--differences: compares systems; give another --hyp or --model"
     names = [system.name for system in systems]
     if given.differences and given.as_json and "differences" in names:
         yield (
@@ -230,12 +221,11 @@ def _settings(
     models: Mapping[str, ModelFolder],
     comet: Comet | None,
     into: str,
-    is_drawn: bool,
 ) -> Settings:
     """The settings for the test sets of one target language."""
     from mt.cli.evaluate_inputs import scoring_of
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
-    from mt.evaluation.significance import RESAMPLES, default_seed
+    from mt.evaluation.significance import RESAMPLES, SEED
     from mt.evaluation.systems import Settings
 
     language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
@@ -245,7 +235,7 @@ def _settings(
         tokenizer,
         given.confidence,
         given.resamples or RESAMPLES,
-        (given.seed or default_seed()) if is_drawn else None,
+        given.seed or SEED,
         given.differences,
         comet,
         language,

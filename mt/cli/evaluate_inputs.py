@@ -40,8 +40,8 @@ class Texts(NamedTuple):
     hyps: dict[str, list[str]]  # by system
 
 
-def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -> list[System]:
-    """The systems, baseline first. `NAME=FILE` names one; else its path is its name."""
+def systems_of(hyp: Sequence[str], model: Sequence[str]) -> list[System]:
+    """The systems; the first is the baseline. `NAME=FILE` names one; else its path is its name."""
     systems = []
     for text in hyp:
         name, file = _name_and_path(text)
@@ -54,11 +54,7 @@ def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -
         raise DataError(
             f"evaluate: two systems are called {twice}; give one of them another name: NAME={twice}"
         )
-    if baseline is not None and baseline not in names:
-        raise DataError(
-            f"--baseline: must be one of {', '.join(names)}, found {baseline}; correct the name"
-        )
-    return sorted(systems, key=lambda system: system.name != (baseline or names[0]))  # stable
+    return systems
 
 
 def _name_and_path(text: str) -> tuple[str, str]:

@@ -8,13 +8,11 @@ of lines and samples.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mt.errors import ConfigError
 from mt.evaluation.metrics import Metric, Statistics
 
 # sacreBLEU's defaults.
@@ -109,24 +107,8 @@ def bootstrap_p_value(difference: float, system: Values, baseline: Values) -> fl
     return (n_larger + 1) / (len(by_chance) + 1)
 
 
-def resampled_signature(signature: str, n_resamples: int, seed: int | None) -> str:
+def resampled_signature(signature: str, n_resamples: int, seed: int) -> str:
     """A metric's signature with the resamples and the seed, where sacreBLEU puts them."""
     first, _, rest = signature.partition("|")
-    drawn = f"{first}|bs:{n_resamples}|seed:{'none' if seed is None else seed}"
+    drawn = f"{first}|bs:{n_resamples}|seed:{seed}"
     return f"{drawn}|{rest}" if rest else drawn
-
-
-def default_seed() -> int | None:
-    """The seed that the `sacrebleu` command would take: SACREBLEU_SEED, else 12345.
-
-    None stands for `none`: another seed each time. Raises ConfigError if the variable is neither.
-    """
-    text = os.environ.get("SACREBLEU_SEED", str(SEED)).strip()
-    if text.lower() == "none":
-        return None
-    if not text.isdecimal() or int(text) == 0:
-        raise ConfigError(
-            f"SACREBLEU_SEED: must be a whole number from 1, or none, found {text!r}; correct "
-            "the environment variable, or give --seed"
-        )
-    return int(text)

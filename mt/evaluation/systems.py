@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mt.errors import ConfigError
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.differences import DifferingLine, largest_differences
@@ -60,7 +58,7 @@ class Settings:
     tokenize: str = DEFAULT  # for BLEU
     intervals: bool = False
     n_resamples: int = RESAMPLES  # for intervals and tests
-    seed: int | None = SEED  # None for another one each time
+    seed: int = SEED
     n_differences: int = 0
     comet: Comet | None = None  # for a metric that needs it
     tgt_lang: str = ""  # for TER, and notes
@@ -133,8 +131,6 @@ def _by_system(
     settings: Settings,
 ) -> dict[str, SystemScore]:
     seed, n = settings.seed, settings.n_resamples
-    if seed is None:  # one for all systems, so that their resamples are the same
-        seed = int(np.random.default_rng().integers(2**32))
     results: dict[str, SystemScore] = {}
     # Of the baseline, which comes first: its name, value, statistics and resamples.
     first: tuple[str, float, Statistics, Values] | None = None
@@ -142,7 +138,7 @@ def _by_system(
         metric = metrics.get(system) or metrics[""]  # which all share
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
-        signature = resampled_signature(score.signature, n, settings.seed)
+        signature = resampled_signature(score.signature, n, seed)
         # As resamples compute it: a score may be cut to 100, from 100.00000000000004.
         value = metric.value(statistics.sum(axis=0).tolist())
         interval = comparison = None

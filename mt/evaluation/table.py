@@ -1,14 +1,16 @@
-"""Evaluations as text: scores, which differences are real, differing lines in colour."""
+"""Evaluations as text and as JSON: scores, which differences are real, differing lines."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
 from mt.evaluation.significance import FEWEST_LINES, LEVEL, Interval
-from mt.evaluation.systems import Evaluation, SystemScore
+from mt.evaluation.systems import Evaluation, EvaluationSet, SystemScore
 from mt.terminal import printable
 
 # Marks of words that only the baseline, or only the other system has: those of
@@ -19,19 +21,14 @@ COLOUR_MARKS = (("\033[31m", "\033[0m"), ("\033[32m", "\033[0m"))
 
 @dataclass(frozen=True)
 class Style:
-    """How an evaluation is printed: decimal places, and whether in colour."""
+    """How an evaluation is printed."""
 
-    digits: int = 2
     colour: bool = False
     margins: bool = False  # show those of differences
 
-    def number(self, value: float, sign: str = "") -> str:
-        return f"{value:{sign}.{self.digits}f}"
 
-    def interval(self, interval: Interval | None) -> str:
-        if interval is None:
-            return ""
-        return f"{self.number(interval.mean)} ± {self.number(interval.half_width)}"
+def _interval(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
 def format_evaluation(evaluation: Evaluation, style: Style) -> str:
@@ -43,7 +40,7 @@ def format_evaluation(evaluation: Evaluation, style: Style) -> str:
     name = evaluation.data.name
     if len(systems) == 1 and not name:
         (scores,) = systems.values()
-        blocks = [_lines(scores, style)]
+        blocks = [_lines(scores)]
     else:
         blocks = [f"{name}: {len(evaluation.data.refs[0]):,} lines"] if name else []
         blocks += [_table(systems, style), "\n".join(_legend(evaluation))]
@@ -53,10 +50,10 @@ def format_evaluation(evaluation: Evaluation, style: Style) -> str:
     return "\n\n".join(blocks)
 
 
-def _lines(scores: Sequence[SystemScore], style: Style) -> str:
+def _lines(scores: Sequence[SystemScore]) -> str:
     """A line for each score of a system, with value and signature, and one for each note."""
     names = [result.score.name for result in scores]
-    values = [style.number(result.score.value) for result in scores]
+    values = [f"{result.score.value:.2f}" for result in scores]
     lines = []
     for result, name, value in zip(scores, names, values, strict=True):
         name = f"{name:<{max(map(len, names))}}"
@@ -64,9 +61,7 @@ def _lines(scores: Sequence[SystemScore], style: Style) -> str:
         if result.interval is None:
             lines.append(f"{head}  {result.score.signature}")
         else:
-            lines.append(
-                f"{head} (μ = {style.interval(result.interval)})  {result.interval.signature}"
-            )
+            lines.append(f"{head} (μ = {_interval(result.interval)})  {result.interval.signature}")
         if result.score.note:
             lines.append(f"{name} note: {result.score.note}")
     return "\n".join(lines)
@@ -96,15 +91,15 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
     for of_metric in zip(*systems.values(), strict=True):
         for number, (system, result) in enumerate(zip(systems, of_metric, strict=True)):
             test = result.comparison
-            difference = "" if test is None else style.number(test.difference, "+")
+            difference = "" if test is None else f"{test.difference:+.2f}"
             if style.margins and test is not None and test.margin is not None:
-                difference += f" ± {style.number(test.margin)}"
+                difference += f" ± {test.margin:.2f}"
             rows.append(
                 [
                     "" if number else result.score.name,
                     system,
-                    style.number(result.score.value),
-                    style.interval(result.interval),
+                    f"{result.score.value:.2f}",
+                    _interval(result.interval),
                     difference,
                     # Of two equal scores sacreBLEU gives its smallest, as if they differed.
                     f"{test.p_value:.4f}" if test and test.difference else "",
@@ -119,8 +114,7 @@ def _legend(evaluation: Evaluation) -> Iterator[str]:
     settings = evaluation.settings
     baseline, *_ = evaluation.systems
     *_, last = evaluation.systems.values()
-    seed = f"seed {'none' if settings.seed is None else settings.seed}"
-    drawn = f"{settings.n_resamples:,} resamples, {seed}"
+    drawn = f"{settings.n_resamples:,} resamples, seed {settings.seed}"
     if any(result.comparison for result in last):
         yield (
             f"better, worse: than {baseline}, p < {LEVEL}, {FEWEST_LINES} lines or more differ; "
@@ -158,7 +152,66 @@ def _differing_lines(
             (baseline, system), line.texts, line.spans, marks, strict=True
         ):
             texts.append((name, mark(printable(text), spans, *pair)))
-        values = " → ".join(style.number(value) for value in line.chrf)
+        values = " → ".join(f"{value:.2f}" for value in line.chrf)
         rows = [f"  {name}{' ' * (width - display_width(name))}  {text}" for name, text in texts]
         blocks.append("\n".join([f"line {data.number(line.line):,}: chrF {values}", *rows]))
     return "\n\n".join(blocks)
+
+
+# --- as JSON, values unrounded ---------------------------------------------------------------
+
+# The key beside the systems under which JSON has the differing lines.
+DIFFERENCES = "differences"
+
+
+def to_json(evaluations: Sequence[Evaluation]) -> str:
+    """A JSON object: for each system a list with an object per score, test set by test set.
+
+    Intervals and paired tests are keys of the scores; differing lines are beside the systems.
+    """
+    tree: dict[str, Any] = {}
+    for evaluation in evaluations:
+        for system, scores in evaluation.systems.items():
+            tree.setdefault(system, []).extend(_score(evaluation.data, score) for score in scores)
+    differing = [
+        _differing_line(evaluation.data, (next(iter(evaluation.systems)), system), line)
+        for evaluation in evaluations
+        for system, lines in evaluation.differences.items()
+        for line in lines
+    ]
+    if any(evaluation.differences for evaluation in evaluations):
+        tree[DIFFERENCES] = differing
+    return json.dumps(tree, indent=2)
+
+
+def _score(data: EvaluationSet, result: SystemScore) -> dict[str, Any]:
+    tree = asdict(result.score)
+    if data.name:
+        tree["test_set"] = data.name
+    if result.interval is not None:
+        tree["confidence"] = {"level": 0.95, **asdict(result.interval)}
+    if (comparison := result.comparison) is not None:
+        keys = "baseline", "difference", "margin", "p_value", "significant", "better", "signature"
+        interval = comparison.interval
+        tree["paired_bs"] = {key: getattr(comparison, key) for key in keys} | (
+            {"mean": interval.mean, "half_width": interval.half_width} if interval else {}
+        )
+        tree["verdict"] = comparison.verdict
+    return tree
+
+
+def _differing_line(
+    data: EvaluationSet, systems: tuple[str, str], line: DifferingLine
+) -> dict[str, Any]:
+    row = line.line - 1
+    tree: dict[str, Any] = {"test_set": data.name} if data.name else {}
+    tree |= {"line": data.number(line.line), "references": [ref[row] for ref in data.refs]}
+    if data.sources is not None:
+        tree["source"] = data.sources[row]
+    tree["systems"] = [
+        {"system": system, "text": text, "chrf": chrf, "differs": [list(span) for span in spans]}
+        for system, text, chrf, spans in zip(
+            systems, line.texts, line.chrf, line.spans, strict=True
+        )
+    ]
+    return tree

@@ -79,6 +79,7 @@ class ChunkMeter:
         return line_identifier() if can_identify() else None
 
     def measure(self, task: Task) -> Measured:
+        """Count what is in a chunk, and key its pairs."""
         corpus, number, pairs = task
         block = PairBlock(pairs, self.languages)
         texts = [[normalised(text) for text in side] for side in block.texts]

@@ -16,10 +16,6 @@ def report(
         "several runs, in this folder)")] = None,
     sentences: Annotated[int, opt.output_option("--sentences", metavar="N", min=0, max=20, help=
         "best, worst and flagged sentences to show, of each")] = 3,
-    translate: Annotated[bool, opt.output_option("--translate", help=
-        "translate again what was scored, in runs that have not kept the outputs")] = False,
-    perturbed: Annotated[Path | None, opt.output_option("--perturbed", metavar="FILE", help=
-        "what mt evaluate --perturb --json has printed about the first run, to chart")] = None,
 ) -> None:  # fmt: skip
     """Make one HTML page about a run, also one in progress.
 
@@ -29,7 +25,6 @@ def report(
     \b
     mt report runs/base
     mt report runs/base runs/large -o compared.html
-    mt report runs/base --perturbed perturbed.json
     """
     from mt.inspect.pictures import check_replaceable, save_file
     from mt.report.page import GENERATOR, make_page
@@ -41,7 +36,7 @@ def report(
     chosen = output or str(runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
     if chosen != "-":
         check_replaceable(Path(chosen), GENERATOR)
-    page = make_page(runs, n_sentences=sentences, translate=translate, perturbed=perturbed)
+    page = make_page(runs, n_sentences=sentences)
     if chosen == "-":
         print_result(page)
         return

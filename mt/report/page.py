@@ -16,7 +16,7 @@ from mt.config.schema import Config
 from mt.inspect.pictures import N_SERIES
 from mt.report.curves import draw_curves
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
-from mt.report.scores import compare, read_perturbed, score_run, translate_again
+from mt.report.scores import compare, score_run
 from mt.report.sentences import choose_sentences, most_changed
 from mt.terminal import printable
 
@@ -31,20 +31,13 @@ def make_page(
     folders: Sequence[Path],
     *,
     n_sentences: int = 3,
-    translate: bool = False,
-    perturbed: Path | None = None,
 ) -> str:
     """Return the HTML page about one or several runs.
 
-    `n_sentences`: best, worst and flagged sentences to show, of each. `translate`: translate the
-    test sets of runs that have not kept their outputs. `perturbed`: a file for `read_perturbed`.
-    Raises CheckpointError where a folder is no run.
+    `n_sentences`: best, worst and flagged sentences to show, of each. Raises CheckpointError where
+    a folder is no run.
     """
     runs = [*map(read_run, folders, labels_of(folders))]
-    perturbations = read_perturbed(perturbed) if perturbed else {}  # first: what follows takes long
-    if translate:
-        for run in runs:
-            translate_again(run)
     chapters = [_chapter(run, n_sentences) for run in runs]
     pictures, thinned = draw_curves(runs)
     configs = [run.config for run in runs if run.config is not None]
@@ -62,7 +55,6 @@ def make_page(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
-        perturbed=perturbations,
         thinned=thinned,
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),

@@ -43,9 +43,8 @@ MAX_SENTENCES = 50_000
 # The name of the validation set among the sets that are scored.
 VALIDATION = "validation"
 NOT_KEPT = (
-    "The outputs behind the scores were not kept: there are no confidence "
-    "intervals or sentences. --translate makes them again with the "
-    "best checkpoint."
+    "The outputs behind the scores were not kept: there are no confidence intervals or sentences. "
+    "mt evaluate --model has the intervals."
 )
 
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mt.config.data_schema import DataConfig
-from mt.config.plan import DataPlan, plan_data
-from mt.config.schema import Config
+from mt.config.plan import plan_data
 from mt.data.reading.corpus import local_files
-from mt.errors import DataError, MtError, first_line
+from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import Score
-from mt.evaluation.perturb import CHANGES, PLAIN
 from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
-from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_texts
+from mt.report.run_summary import RecordedScore, RunSummary, scored_texts
 from mt.runs.outputs import Sentence
-from mt.terminal import say
-from mt.training.validation import as_sentences, read_text, valid_language
+from mt.training.validation import valid_language
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
@@ -47,54 +42,6 @@ class ScoredSet:
     @property
     def outputs(self) -> list[str]:
         return [sentence.output for sentence in self.sentences]
-
-
-def translate_again(run: RunSummary) -> None:
-    """Translate the scored sets whose outputs were not kept, with the best checkpoint.
-
-    A test set that the training has not scored yet is left alone. Nothing is written into the run;
-    what cannot be translated becomes a remark.
-    """
-    from mt.search.options import EngineOptions, SearchOptions
-    from mt.translate.assemble import make_translator
-    from mt.translate.load import load_engine
-
-    if run.config is None:
-        return
-    engine = EngineOptions(models=[run.folder], engine="torch")
-    data = located(run.config, run.manifest)
-    texts = scored_texts(data)
-    for scored in run.scored:
-        if scored.sentences or scored.name not in texts:
-            continue
-        try:
-            src, ref = read_text(texts[scored.name], data.root)
-            say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
-            source, to = texts[scored.name].direction
-            with load_engine(SearchOptions(), engine) as loaded:
-                translator = make_translator(loaded, to if data.has_tokens else None, source)
-                scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
-        except MtError as error:
-            run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")
-            continue
-        run.remarks.append(
-            f"{scored.name} was translated for this page with the best checkpoint: another "
-            "precision, engine or version of mt than in training may change a score a little."
-        )
-    if all(test.sentences for test in run.tests):
-        run.remarks = [remark for remark in run.remarks if remark != NOT_KEPT]
-
-
-def located(config: Config, manifest: Mapping[str, Any]) -> DataPlan:
-    """The plan of a run's data with paths that start where they did when it was trained."""
-    data = plan_data(config.data)
-    cwd = manifest.get("cwd")
-    if data.root.is_absolute() or not isinstance(cwd, str) or Path.cwd() == Path(cwd):
-        return data
-    here = [path for text in data.named for path in local_files(text.source, data.root)[:1]]
-    if here and all(path.exists() for path in here):
-        return data
-    return replace(data, root=Path(cwd) / data.root)
 
 
 def score_run(run: RunSummary) -> list[ScoredSet]:
@@ -136,34 +83,6 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
     elif not settings.intervals:
         scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
     return scored
-
-
-def read_perturbed(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read what `mt evaluate --perturb --json` printed: of each test set the first metric.
-
-    Where lines are joined, the plain text is another one, and so is called another test set.
-    """
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        rows: dict[str, list[dict[str, Any]]] = {}
-        if PLAIN not in tree:
-            raise LookupError(f"it has no system {PLAIN}")
-        name = tree[PLAIN][0]["name"]
-        for label, scores in tree.items():
-            if label not in CHANGES:
-                raise LookupError(f"{label} is no perturbation")
-            for score in scores:
-                if score["name"] != name:
-                    continue
-                test = score.get("paired_bs")
-                difference = f"{test['difference']:+.1f} ± {test['margin']:.1f}" if test else ""
-                row = {"label": label, "name": name, "value": float(score["value"])}
-                of_set = rows.setdefault(score.get("test_set") or "", [])
-                of_set.append({**row, "difference": difference})
-        return rows
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        remedy = "give the file of mt evaluate --perturb --json > FILE"
-        raise DataError(f"--perturbed {path}: cannot be read ({error}); {remedy}") from error
 
 
 def compare(
@@ -218,8 +137,7 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[
     test = (
         f"no test: more than {MAX_RESAMPLED:,} lines"
         if same
-        else "no test: the outputs of these runs on this set are not kept; --translate makes them "
-        "again"
+        else "no test: the outputs of these runs on this set are not kept; mt evaluate tests them"
     )
     tokenize = tokenizer_of(baseline.bleu.score.signature)
     results: dict[int, SystemScore] = {}

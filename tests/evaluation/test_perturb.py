@@ -121,20 +121,6 @@ def test_evaluate_perturbs_what_a_model_translates(
         assert all(drawn[kind][0]["value"] == found[kind][0]["value"] for kind in drawn)
     assert [one.get("test_set") for one in found["plain"]] == [None, TWO]
     assert says(ended.err, "caps: 11 lines", "typos 30 %: 11 lines", "two-sentences: 6 lines")
-    (tmp_path / "found").write_bytes(ended.out)
-    page = ["report", tiny_run, "-o", "-", "--perturbed"]
-    html = mt(*page, tmp_path / "found").out.decode()
-    assert says(html, ">Text as people write it<", *(f">{kind}<" for kind in found))
-    # Joined lines beside the joined plain text.
-    joined = html.split(f", {TWO}<")[1].split("</figure>")[0]
-    assert says(joined, *(f"{found[kind][-1]['value']:.1f}" for kind in ("plain", TWO)))
-    assert ">caps<" not in joined
-    write_lines(tmp_path / "other", ['{"differences": [{"line": 1}]}'])
-    score = found["plain"][0]
-    write_lines(tmp_path / "systems", [json.dumps({"plain": [score], "a": [score]})])
-    for name in ("ref", "other", "systems"):
-        message = refused(mt(*page, tmp_path / name))
-        assert says(message, "--perturbed", name, "mt evaluate --perturb")
     wrongs: list[tuple[str, list[str | int], str]] = [
         ("odd", [], "odd"),
         (",", [], "one of caps"),

@@ -15,8 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
-from mt.errors import ConfigError
-from mt.evaluation.significance import Comparison, Interval, default_seed, interval_of
+from mt.evaluation.significance import Comparison, Interval, interval_of
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 
 REF = lines_of(ROOT / "data" / "demo" / "test.en")
@@ -114,31 +113,15 @@ def test_the_interval_is_half_of_what_the_middle_95_percent_span() -> None:
     assert means[0] != means[1]
 
 
-def test_a_seed_gives_the_same_figures_and_none_others() -> None:
-    def drawn(seed: int | None) -> SystemScore:
+def test_a_seed_gives_the_same_figures() -> None:
+    def drawn(seed: int) -> SystemScore:
         ((one,),) = evaluated({"": BASELINE}, [REF], intervals=True, n_resamples=50, seed=seed)
         return one
 
     assert drawn(7) == drawn(7) != drawn(8)
-    assert drawn(None) != drawn(None)
-    # One seed for all systems of an evaluation, whatever it is: equal systems never differ.
-    both = evaluated(
-        {"a": BASELINE, "b": BASELINE}, [REF], intervals=True, n_resamples=50, seed=None
-    )
+    # One seed for all systems of an evaluation: equal systems never differ.
+    both = evaluated({"a": BASELINE, "b": BASELINE}, [REF], intervals=True, n_resamples=50)
     assert both[0][0].interval == both[1][0].interval
-
-
-def test_the_default_seed_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    assert default_seed() == 12345
-    monkeypatch.setenv("SACREBLEU_SEED", "7")
-    assert default_seed() == 7
-    monkeypatch.setenv("SACREBLEU_SEED", "none")
-    assert default_seed() is None
-    for text in ("x", "0", "-1", ""):
-        monkeypatch.setenv("SACREBLEU_SEED", text)
-        with pytest.raises(ConfigError, match=f"^SACREBLEU_SEED: .*, found '{text}'; correct"):
-            default_seed()
 
 
 def test_a_zero_difference_is_never_significant() -> None:

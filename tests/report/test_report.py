@@ -147,17 +147,6 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert "manifest.json: parameters, pairs and device are not known" in page.text
 
 
-def test_sets_whose_outputs_are_gone_are_translated_again(tiny_run: Path, tmp_path: Path) -> None:
-    run, gone = tmp_path / "run", shutil.ignore_patterns("outputs")
-    shutil.copytree(tiny_run, run, symlinks=True, ignore=gone)
-    page = Page(make_page([run], translate=True, n_sentences=1))
-    (test,) = metrics_of(run, "test")
-    assert f"{test['name']} was translated for this page with the best checkpoint: " in page.text
-    assert "another precision, engine or version of mt than in training may change" in page.text
-    assert "--translate makes them again" not in page.text
-    assert not (run / "outputs").exists()
-
-
 def test_several_runs_are_compared(tiny_run: Path, tmp_path: Path) -> None:
     other = tmp_path / "spoilt <b>"
     shutil.copytree(tiny_run, other, symlinks=True)

@@ -11,11 +11,10 @@ from messages import says
 from run_folders import train_line, write_run
 
 from mt.config.plan import plan_data
-from mt.files import sha256_of
 from mt.report import scores
 from mt.report.page import differing_keys, duration, large_number
 from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run
-from mt.report.scores import compare, located, score_run, tokenizer_of
+from mt.report.scores import compare, score_run, tokenizer_of
 from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
 
 
@@ -124,25 +123,6 @@ def test_the_sentence_that_changed_most_is_shown_once_per_version(tmp_path: Path
     assert found is not None
     assert found["source"].parts == [("moving", False)]
     assert [step for step, _ in found["steps"]] == [10, 20, 30]
-
-
-def test_relative_data_is_found_where_the_run_was_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "then").mkdir()
-    (tmp_path / "now").mkdir()
-    config = {"data": {"train": [{"path": "a", "src": "de", "tgt": "en"}]}}
-    for name in ("a.de", "a.en"):
-        (tmp_path / "then" / name).write_text("x\n")
-    record = {"lines": 1, "sha256": sha256_of(tmp_path / "then" / "a.de")}
-    manifest = {"cwd": str(tmp_path / "then"), "data": {"a.de": record, "a.en": record}}
-    run = run_of(tmp_path / "run", config=config, manifest=manifest)
-    assert run.config is not None
-    monkeypatch.chdir(tmp_path / "now")
-    assert located(run.config, run.manifest).root == tmp_path / "then"
-    for name in ("a.de", "a.en"):
-        (tmp_path / "now" / name).write_text("x\n")
-    assert located(run.config, run.manifest).root == Path()
 
 
 def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:
