@@ -33,7 +33,7 @@ def import_huggingface(
     mt train --config opus/config.yaml --run-dir runs/tuned \\
         --set "data.train={src: train.de, tgt: train.en}"
     """
-    from mt.interop.hub import import_named
+    from mt.interop.huggingface_import import import_named
 
     say(f"{new_folder}: {import_named(model, revision, new_folder)}")
 

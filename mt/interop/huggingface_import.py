@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config, ModelConfig
 from mt.data.tokens.sentencepiece_model import model_proto
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import CheckpointError, ConfigError, MtError
 from mt.files import require_new, sha256_of
 from mt.interop.exporter import quiet
 from mt.interop.huggingface_folder import (
@@ -34,22 +35,30 @@ from mt.interop.huggingface_folder import (
     weight_faults,
 )
 from mt.interop.huggingface_layout import (
+    CARD,
+    CONFIG,
     CONFIG_KEYS,
+    GENERATION_CONFIG,
     NO_TOKEN,
     OWN_KEYS,
+    PYTORCH,
+    SAFETENSORS,
     correspondences,
     to_interleaved,
 )
 from mt.interop.huggingface_tokenizer import (
+    TOKENIZER_FILES,
     MarianTokenizer,
     Vocabulary,
     filler_piece,
     read_tokenizer,
 )
 from mt.model.checkpoint import LoadedModel, build_model, put_weights, save_model_folder
+from mt.runs.model_folder import HUB
 from mt.runs.origin import HISTORY
 from mt.search.parity import prove
 from mt.search.scoring import Pair
+from mt.terminal import can_show_bar, say
 
 # Added to the logit of a special token whose row another token has too, so that the probabilities
 # of all others stay what they were. Not -inf, because label smoothing multiplies it.
@@ -258,3 +267,57 @@ def _report(config: Config, parameters: int, settings: Mapping[str, Any]) -> str
         if settings.get(key)
     ]
     return "\n".join(lines)
+
+
+# --- by name, from the Hugging Face hub -------------------------------------------------------
+
+
+def import_named(name: str, revision: str | None, output: Path) -> str:
+    """Import a folder, or a model on the hub, to `output`; return what to report.
+
+    The library huggingface_hub keeps what it has fetched (HF_HOME) and continues what broke off.
+    Raises ConfigError for one that is not there, cannot be fetched or cannot be represented,
+    CheckpointError as `import_model` does.
+    """
+    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    require_new(output)
+    model = name.removeprefix(HUB)
+    if Path(name).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        if revision is not None:
+            raise ConfigError(f"--revision: only with a name on the hub, OWNER/NAME, found {name}")
+        return import_model(Path(name), output)
+    if not can_show_bar():
+        disable_progress_bars()
+    small = [CARD, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES]
+    try:
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=small))
+        read_config(folder)  # before the weights of a model that mt cannot represent
+        say(f"{model}: fetching the weights of commit {folder.name}")
+        _fetch_weights(model, folder.name)
+        report = import_model(folder, output, {"hub": model, "commit": folder.name})
+    except MtError as error:  # the folder in the cache of the library tells the user nothing
+        raise type(error)(str(error).replace(str(folder), model)) from error
+    except (OSError, ValueError, errors.EntryNotFoundError) as error:
+        hint = "" if name.startswith(HUB) else f"there is no folder {name} here, and "
+        raise ConfigError(
+            f"{model}: {hint}it cannot be fetched from the hub; correct the name, or on a machine "
+            f"with a network run: hf download {model} --local-dir FOLDER, and import FOLDER "
+            f"({' '.join(str(error).split())})"
+        ) from error
+    return f"{report}\nfrom {model}, commit {folder.name}"
+
+
+def _fetch_weights(model: str, commit: str) -> None:
+    """Fetch the weights, if there are any. Unlike `snapshot_download`, Ctrl-C ends it at once."""
+    from huggingface_hub import errors, hf_hub_download
+
+    for weights in (SAFETENSORS, PYTORCH):
+        try:
+            hf_hub_download(model, weights, revision=commit)
+            return
+        except errors.LocalEntryNotFoundError:  # without a network
+            raise
+        except errors.EntryNotFoundError:
+            continue

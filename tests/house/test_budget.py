@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 35_307,
+    "all of mt": 35_302,
     "core": 23_102,
     "tests": 34_341,
-    "pages": 132_144,
+    "pages": 131_990,
     "api and single files": 1_119,
     "data": 5_826,
     "training": 3_783,
@@ -25,7 +25,7 @@ BUDGET = {
     "config": 2_423,
     "inspect": 2_120,
     "cli": 1_945,
-    "interop": 1_892,
+    "interop": 1_887,
     "documents": 1_588,
     "evaluation": 1_287,
     "runtime": 1_119,
