@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +16,14 @@ from mt.errors import DataError
 from mt.search.options import EngineOptions, SearchOptions
 
 if TYPE_CHECKING:
-    from mt.cli.evaluate_inputs import System, Texts
     from mt.config.plan import Direction
     from mt.evaluation.comet import Comet
     from mt.evaluation.systems import Evaluation, EvaluationSet, Settings
     from mt.runs.model_folder import ModelFolder
 
 statistics_option = opt.options_in("Confidence and significance")
+# The lines of files, by what messages call them.
+NamedLines = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,6 @@ class EvaluationGroup:
 
     @property
     def metric_list(self) -> list[str]:
-        """The names in `metrics`, each once."""
         return listed(self.metrics)
 
     def is_drawn(self, n_systems: int) -> bool:
@@ -90,52 +89,58 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     """
-    from mt.cli.evaluate_inputs import (
-        outputs_of,
-        read_texts,
-        systems_of,
-        translate_sets,
-    )
-    from mt.evaluation.comet import check_comet
-    from mt.evaluation.metrics import METRICS, check_metrics
-    from mt.evaluation.perturb import check_kinds
+    from mt.evaluation.metrics import check_metrics
+    from mt.evaluation.perturb import check_kinds, evaluate_perturbed
     from mt.evaluation.systems import evaluate_systems
     from mt.evaluation.table import Style, format_evaluation, to_json
     from mt.runs.model_folder import open_model
 
+    kinds = listed(given.perturb)
     check_metrics(given.metric_list)
-    check_kinds(listed(given.perturb))
+    check_kinds(kinds)
     systems = systems_of(given.hyp or [], given.model or [])
     for fault in _faults(given, systems, search, engine):
         raise DataError(fault)
-    if any(METRICS[name].needs_model for name in given.metric_list):
-        check_comet(given.comet_model, "--comet-model")
-    elif given.comet_model is not None:
-        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
-    models = {system.path: open_model(Path(system.path)) for system in systems if system.is_model}
-    texts = read_texts(systems, given.src, given.ref, search, models)
-    comet = _load_comet(given, texts, engine.device)
-    sets = [text.data for text in texts]
-    directions = dict.fromkeys(test_set.direction for test_set in sets)
+    _check_comet(given)
+    models = {system.name: open_model(Path(system.path)) for system in systems if system.is_model}
+    if given.ref:
+        sets = [_given_set(systems, given.src, given.ref, _direction_of(models, search))]
+    else:
+        sets = _configured_sets(*next(iter(models.items())), search)
+    comet = _load_comet(given, sets[0], engine.device)
     settings = {
-        each: _settings(given, models, comet, each.tgt if each else "") for each in directions
+        each: _settings(given, models, comet, each.tgt if each else "")
+        for each in dict.fromkeys(test_set.direction for test_set in sets)
     }
     # The texts tell the language that each is translated into.
-    decoding = replace(search, to=None, with_scores=False)
-    translate = partial(translate_sets, search=decoding, engine=engine)
+    search = replace(search, to=None, with_scores=False)
     evaluations: list[Evaluation] = []
-    if given.perturb:
-        evaluations += chain.from_iterable(
-            _perturbed(each, listed(given.perturb), models, settings, translate) for each in sets
-        )
+    if kinds:
+        (model,) = models.values()
+        for test_set in sets:
+            of_set = settings[test_set.direction]
+            source, _ = test_set.direction or ("", "")
+            evaluations += evaluate_perturbed(
+                test_set,
+                kinds,
+                (source or model.config.data.src_lang, of_set.tgt_lang),
+                lambda perturbed: translate_sets(model, perturbed, search, engine),
+                of_set,
+            )
     else:
-        outputs = outputs_of(systems, models, texts, translate)
-        for test_set, of_set in zip(sets, outputs, strict=True):
-            evaluations.append(evaluate_systems(test_set, of_set, settings[test_set.direction]))
+        outputs = {
+            name: translate_sets(model, sets, search, engine, name if len(systems) > 1 else "")
+            for name, model in models.items()
+        }
+        for number, test_set in enumerate(sets):
+            found = {name: of_model[number] for name, of_model in outputs.items()}
+            found |= test_set.hyps
+            ordered = {system.name: found[system.name] for system in systems}
+            evaluations.append(evaluate_systems(test_set, ordered, settings[test_set.direction]))
     if given.as_json:
         print_result(to_json(evaluations))
         return
-    style = Style(use_colour(), bool(given.perturb))
+    style = Style(use_colour(), bool(kinds))
     text = "\n\n".join(format_evaluation(evaluation, style) for evaluation in evaluations)
     print_result(text, is_printable=True)
 
@@ -201,13 +206,27 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
             )
 
 
-def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> Comet | None:
+# --- settings ---------------------------------------------------------------------------------
+
+
+def _check_comet(given: EvaluationGroup) -> None:
+    """Raise MtError, before anything is translated, if COMET cannot be computed, or need not."""
+    from mt.evaluation.comet import check_comet
+    from mt.evaluation.metrics import METRICS
+
+    if any(METRICS[name].needs_model for name in given.metric_list):
+        check_comet(given.comet_model, "--comet-model")
+    elif given.comet_model is not None:
+        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
+
+
+def _load_comet(given: EvaluationGroup, test_set: EvaluationSet, device: str) -> Comet | None:
     """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
     from mt.evaluation.comet import Comet
     from mt.evaluation.metrics import METRICS
 
     metrics = [METRICS[name] for name in given.metric_list]
-    if any(metric.needs_sources for metric in metrics) and texts[0].data.sources is None:
+    if any(metric.needs_sources for metric in metrics) and test_set.sources is None:
         raise DataError("metric comet: reads the source too; give --src FILE")
     if not any(metric.needs_model for metric in metrics):
         return None
@@ -217,22 +236,33 @@ def _load_comet(given: EvaluationGroup, texts: Sequence[Texts], device: str) -> 
 
 
 def _settings(
-    given: EvaluationGroup,
-    models: Mapping[str, ModelFolder],
-    comet: Comet | None,
-    into: str,
+    given: EvaluationGroup, models: Mapping[str, ModelFolder], comet: Comet | None, into: str
 ) -> Settings:
-    """The settings for the test sets of one target language."""
-    from mt.cli.evaluate_inputs import scoring_of
+    """The settings for the test sets of one target language.
+
+    Language and BLEU tokenizer are as given, else those of the models' configs. `into`: the target
+    language of the test sets, instead of the configs'.
+    """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.significance import RESAMPLES, SEED
     from mt.evaluation.systems import Settings
 
-    language, choice = scoring_of(models, given.tgt_lang, given.tokenize, into)
-    tokenizer = choose_tokenizer(language, choice, say, "--tokenize")
+    tgt_lang, is_auto = given.tgt_lang, given.tokenize == "auto"
+    pairs = {}
+    for name, model in models.items():
+        config = model.config
+        choice = config.train.bleu_tokenize if is_auto and tgt_lang is None else given.tokenize
+        pairs[name] = (tgt_lang or into or config.data.tgt_lang, choice)
+    if len(set(pairs.values())) > 1:
+        each = "; ".join(f"{name} {', '.join(pair)}" for name, pair in pairs.items())
+        raise DataError(
+            f"evaluate: target language and BLEU tokenizer of the models differ: {each}; give "
+            "--tgt-lang, or --tgt-lang and --tokenize, for all"
+        )
+    language, choice = next(iter(pairs.values()), (tgt_lang or into, given.tokenize))
     return Settings(
         given.metric_list,
-        tokenizer,
+        choose_tokenizer(language, choice, say, "--tokenize"),
         given.confidence,
         given.resamples or RESAMPLES,
         given.seed or SEED,
@@ -242,23 +272,169 @@ def _settings(
     )
 
 
-def _perturbed(
-    test_set: EvaluationSet,
-    kinds: Sequence[str],
-    models: Mapping[str, ModelFolder],
-    settings: Mapping[Direction | None, Settings],
-    translate: Callable[..., list[list[str]]],
-) -> Iterator[Evaluation]:
-    """Evaluate a model on a test set and on its perturbations."""
-    from mt.evaluation.perturb import evaluate_perturbed
+# --- systems ----------------------------------------------------------------------------------
 
-    (model,) = models.values()
-    chosen = settings[test_set.direction]
-    source, _ = test_set.direction or ("", "")
-    languages = source or model.config.data.src_lang, chosen.tgt_lang
-    return evaluate_perturbed(
-        test_set, kinds, languages, lambda sets: translate(model, sets), chosen
+
+@dataclass(frozen=True)
+class System:
+    """A system to evaluate: a model, or a file with its outputs."""
+
+    name: str
+    path: str
+    is_model: bool
+
+
+def systems_of(hyp: Sequence[str], model: Sequence[str]) -> list[System]:
+    """The systems; the first is the baseline. `NAME=FILE` names one; else its path is its name."""
+    systems = []
+    for text in hyp:
+        name, file = _name_and_path(text)
+        systems.append(System(name or text, file, False))
+    for text in model:
+        name, folder = _name_and_path(text)
+        systems.append(System(name or str(Path(folder)), folder, True))
+    names = [system.name for system in systems]
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise DataError(
+            f"evaluate: two systems are called {twice}; give one of them another name: NAME={twice}"
+        )
+    return systems
+
+
+def _name_and_path(text: str) -> tuple[str, str]:
+    """Split NAME=PATH; an existing file may have = in its name."""
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path or "/" in name or os.path.exists(text):
+        return "", text
+    return name, path
+
+
+# --- test sets --------------------------------------------------------------------------------
+
+
+def _given_set(
+    systems: Sequence[System],
+    source: str | None,
+    ref: Sequence[str],
+    direction: Direction | None,
+) -> EvaluationSet:
+    """Read the files --src, --ref and --hyp. Raises DataError for unequal counts."""
+    from mt.evaluation.metrics import check_counts
+    from mt.evaluation.systems import EvaluationSet
+    from mt.translate.streaming import read_input
+
+    def read(option: str, path: str) -> list[str]:
+        named[f"{option} {path}"] = lines = list(read_input(path, option=option))
+        return lines
+
+    named: NamedLines = {}
+    hyps = {one.name: read("--hyp", one.path) for one in systems if not one.is_model}
+    sources = None if source is None else read("--src", source)
+    refs = [read("--ref", path) for path in ref]
+    check_counts(named)
+    chosen = _numbers_with_reference("", {f"--ref {path}": named[f"--ref {path}"] for path in ref})
+    return EvaluationSet("", refs, sources, direction, hyps=hyps).of_lines(chosen)
+
+
+def _direction_of(models: Mapping[str, ModelFolder], search: SearchOptions) -> Direction | None:
+    """The languages of --from and --to; a model of both directions tells the other language."""
+    from mt.config.plan import Direction
+
+    source, to = search.from_, search.to
+    if not models or (not source and not to):
+        return Direction(source or "", to or "") if source or to else None
+    known = next(iter(models.values())).data.direction(source, to) or ("", "")
+    return Direction(source or known[0], to or known[1])
+
+
+def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
+    """The numbers of the lines that have a reference, and so can be scored; none if all have."""
+    rows = zip(*refs.values(), strict=True)
+    numbers = [number for number, row in enumerate(rows, start=1) if "".join(row).strip()]
+    n_lines = len(next(iter(refs.values())))
+    if not n_lines:
+        raise DataError(
+            f"{' and '.join(refs)}: has no lines, at least one is required; give the "
+            "file with the references"
+        )
+    if len(numbers) == n_lines:
+        return ()
+    if not numbers:
+        raise DataError(
+            f"{' and '.join(refs)}: all {n_lines:,} lines are blank, so nothing can be scored; "
+            "give the file with the references"
+        )
+    first = min(set(range(1, n_lines + 1)) - set(numbers))
+    say(
+        f"{name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "
+        f"reference, the first is line {first:,}; they are not scored"
     )
+    return numbers
+
+
+def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> list[EvaluationSet]:
+    """The texts of `data.test` in a model's config."""
+    from mt.data.reading.corpus import read_pairs
+    from mt.evaluation.systems import EvaluationSet
+    from mt.training.validation import names_of
+
+    codes = {"--from": search.from_, "--to": search.to}
+    if given := " and ".join(f"{option} {code}" for option, code in codes.items() if code):
+        raise DataError(
+            f"{given}: the texts of data.test have languages of their own; give --src and --ref, "
+            f"or leave {given} out"
+        )
+    data = model.data
+    remedy = "give --src FILE and --ref FILE"
+    if not data.test:
+        raise DataError(f"--model {name}: its config has no data.test to translate; {remedy}")
+    several = len(data.directions) > 1
+    sets = []
+    for title, text in zip(names_of(data.test), data.test, strict=True):
+        try:
+            pairs = list(read_pairs(text.source, data.root, text.name))
+        except DataError as error:
+            raise DataError(f"{error} This is data.test of {name}; or {remedy}") from error
+        sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
+        is_usual = text.direction == data.usual and not data.has_tokens
+        is_told = not is_usual or (several and text.direction in data.directions)
+        direction = text.direction if is_told else None
+        chosen = _numbers_with_reference(title, {text.name: refs})
+        sets.append(EvaluationSet(title, [refs], sources, direction).of_lines(chosen))
+    return sets
+
+
+def translate_sets(
+    model: ModelFolder,
+    data: Sequence[EvaluationSet],
+    search: SearchOptions,
+    engine: EngineOptions,
+    name: str = "",
+) -> list[list[str]]:
+    """Translate test sets with one model; report on each, by the system's name if it has one."""
+    from mt.terminal import Progress, can_show_bar
+    from mt.translate.assemble import make_translator
+    from mt.translate.load import check_target_language, load_engine
+
+    outputs = []
+    for _, to in (test_set.direction or ("", "") for test_set in data):
+        check_target_language(model, to or None)
+    with load_engine(search, replace(engine, models=[model])) as loaded:
+        for test_set in data:
+            (source, to), sources = test_set.direction or ("", ""), test_set.sources or []
+            with Progress(len(sources), 0, can_show_bar()) as bar:
+                translator = make_translator(
+                    loaded,
+                    to or None,
+                    source or None,
+                    on_progress=bar.update,
+                    number_of=test_set.number,
+                )
+                translations = translator.translate(sources)
+                outputs.append([translation.texts[0] for translation in translations])
+            which = ", ".join(filter(None, [name, test_set.name]))
+            say(f"{which}: " * bool(which) + translator.summary())
+    return outputs
 
 
 def use_colour() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
@@ -44,6 +44,23 @@ class EvaluationSet:
     sources: list[str] | None = None
     direction: Direction | None = None  # None: as the model tells
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
+    hyps: Mapping[str, list[str]] = field(default_factory=dict)  # of systems, where files have them
+
+    def of_lines(self, numbers: Sequence[int]) -> EvaluationSet:
+        """The lines with these numbers, from 1; all of them without any."""
+
+        def chosen(lines: list[str]) -> list[str]:
+            return [lines[number - 1] for number in numbers]
+
+        if not numbers:
+            return self
+        return replace(
+            self,
+            refs=[*map(chosen, self.refs)],
+            sources=None if self.sources is None else chosen(self.sources),
+            numbers=numbers,
+            hyps={system: chosen(lines) for system, lines in self.hyps.items()},
+        )
 
     def number(self, line: int) -> int:
         """The number of a line in the files; both count from 1."""

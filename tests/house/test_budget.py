@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 35_302,
-    "core": 23_102,
+    "all of mt": 35_237,
+    "core": 23_119,
     "tests": 34_341,
     "pages": 131_990,
     "api and single files": 1_119,
@@ -24,10 +24,10 @@ BUDGET = {
     "search": 2_497,
     "config": 2_423,
     "inspect": 2_120,
-    "cli": 1_945,
     "interop": 1_887,
+    "cli": 1_863,
     "documents": 1_588,
-    "evaluation": 1_287,
+    "evaluation": 1_304,
     "runtime": 1_119,
     "runs": 1_084,
     "report": 1_081,
