@@ -16,7 +16,7 @@ FROM python:3.12-slim
 
 # cpu, cu126, cu128, cu130, ... or auto: which build of PyTorch uv installs.
 ARG TORCH_BACKEND=cpu
-# Optional parts of mt: huggingface, tensorboard; see pyproject.toml.
+# Optional parts of mt, such as huggingface; see pyproject.toml.
 ARG EXTRAS=""
 
 # With a C compiler torch.compile can fuse kernels.

@@ -22,6 +22,7 @@ from typing_extensions import Unpack
 
 from mt.errors import ConfigError, DataError, leaf_for
 from mt.errors import MtError as Error
+from mt.removed import why_option_left
 from mt.search.options import EngineOptions, PrecisionName, Sampling, SearchOptions
 from mt.settings import declared, with_keywords
 
@@ -147,7 +148,7 @@ class Translator:
         return load_scorer(self._search, replace(self._engine, precision=precision))
 
 
-@with_keywords(SearchOptions, EngineOptions)
+@with_keywords(SearchOptions, EngineOptions, alignments=str | bool | None)
 def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
     """Load a run directory, checkpoint, averaged or imported model; several make an ensemble.
 
@@ -159,6 +160,9 @@ def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
         raise ConfigError("load: no model; name a run directory, checkpoint or model folder")
     known = [*declared(SearchOptions), *declared(EngineOptions)]
     if unknown := options.keys() - {*known}:
+        for name in sorted(unknown):
+            if reason := why_option_left("mt translate", name.replace("_", "-")):
+                raise ConfigError(f"load: {name} was removed in {reason}")
         raise ConfigError(
             f"load: has no option {', '.join(sorted(unknown))}; known are {', '.join(known)}"
         )

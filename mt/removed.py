@@ -49,6 +49,7 @@ REMOVED = {
     "mt translate --repetition-penalty": "0.4.0: take --no-repeat-ngram",
     "mt translate --rerank-with --rerank-weight": "0.4.0: take --n-best and mt score",
     "mt translate --shortlist none": "0.4.0: no model has a shortlist of its own; leave it out",
+    "mt train --time": "0.4.0: take --set train.max_minutes=N",
     "mt tune": "0.4.0: it lost 0.2 BLEU; mt/translate/speed.md has what each faster setting loses",
     "optim.cycles": "0.3.0: cosine has one cycle; train an ensemble of seeds",
     "optim.optimizer": "0.4.0: AdamW is the optimiser; Muon gained nothing",
@@ -58,6 +59,7 @@ REMOVED = {
     "tokenizer.sampling_alpha": "0.3.0: it lost BLEU; data.augment varies the text",
     "train.comet_model": "0.4.0, with train.metric: comet",
     "train.freeze": "0.4.0: general text in data.train keeps what a model knew",
+    "train.tensorboard": "0.4.0: metrics.jsonl has all of it, and mt report shows it",
     "train.metric: comet": "0.4.0: mt evaluate --metrics comet compares checkpoints",
 }
 # fmt: on
@@ -68,3 +70,9 @@ def why_removed(key: str) -> str:
     """The line about a key of a config, without indices of lists; "" for another one."""
     key = re.sub(r"^data\.(valid|test)\.", "data.train.", key)
     return REMOVED.get(key.replace("data.stages.augment.", "data.augment."), "")
+
+
+def why_option_left(command: str, option: str) -> str:
+    """The line about an option, without dashes, of a command; "" for another one."""
+    names = (name for name in REMOVED if name.startswith(f"{command} --"))
+    return next((REMOVED[name] for name in names if f"--{option}" in name.split()), "")

@@ -51,14 +51,20 @@ def declared(kind: type) -> dict[str, tuple[Setting, Any]]:
     return found
 
 
-def with_keywords(*kinds: type) -> Callable[[F], F]:
-    """Give a function that takes `**options` the declared fields of dataclasses as keywords."""
+def with_keywords(*kinds: type, **types: Any) -> Callable[[F], F]:
+    """Give a function that takes `**options` the declared fields of dataclasses as keywords.
+
+    `types`: those of fields for which the function takes more.
+    """
 
     def decorated(function: F) -> F:
         first, *_ = inspect.signature(function).parameters.values()
         keywords = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=getattr(kind, name), annotation=hint
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(kind, name),
+                annotation=types.get(name, hint),
             )
             for kind in kinds
             for name, (_, hint) in declared(kind).items()

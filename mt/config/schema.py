@@ -223,7 +223,6 @@ class TrainConfig(_Strict):
     ema: Decay | None = key(
         None, "decay of a running mean of the weights, which is validated and kept; null: none"
     )
-    tensorboard: Flag = key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = key(
         None,
         "model to start from: run directory, checkpoint, averaged or imported model; sizes and "

@@ -27,7 +27,7 @@ from mt.config.settled import Settled
 from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
-from mt.errors import CheckpointError, DataError, MtError
+from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import read_json, write_whole
 from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.model_folder import CHECKPOINTS, checkpoints, read_meta
@@ -43,7 +43,6 @@ LOG = "train.log"
 REPORT = "report.html"
 STORE = "store"  # token ids, in a folder for each of train and valid
 CLEANED = f"{STORE}/cleaned"  # text
-TENSORBOARD = "tensorboard"
 
 
 def claim(run_dir: Path) -> Any:
@@ -170,6 +169,17 @@ def check_version(run_dir: Path) -> None:
         )
 
 
+def load_run_config(run_dir: Path) -> Config:
+    """Load the config that a run was started with. Raises CheckpointError if it cannot be used."""
+    try:
+        return load_config(str(run_dir / CONFIG)).config
+    except ConfigError as error:
+        raise CheckpointError(
+            f"{error}\nrun directory {run_dir}: cannot be resumed with this config; take what left "
+            f"mt out of its {CONFIG} to go on without it, or give --fresh to set the run aside"
+        ) from error
+
+
 def check_same_run(run_dir: Path, config: Config) -> list[str]:
     """Compare `config` with the one that the run was started with; return the keys that differ.
 
@@ -178,7 +188,7 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     path = run_dir / CONFIG
     if not path.exists():
         return []
-    before = load_config(str(path)).config
+    before = load_run_config(run_dir)
     if settled := read_settled(run_dir):
         before, config = settled.apply(before), settled.apply(config)
     differing = _differing_keys(before, config)
@@ -239,7 +249,8 @@ def write_config(run_dir: Path, config: Config) -> None:
 
 def write_settled(run_dir: Path, settled: Settled) -> None:
     """Write the numbers that a run has settled, with the reason of each."""
-    write_whole(run_dir / SETTLED, json.dumps(settled.as_json(), indent=1))
+    with explain_write_errors(run_dir):
+        write_whole(run_dir / SETTLED, json.dumps(settled.as_json(), indent=1))
 
 
 def read_settled(run_dir: Path) -> Settled | None:
@@ -253,24 +264,24 @@ def read_settled(run_dir: Path) -> Settled | None:
     try:
         settled = Settled.read(read_json(run_dir / SETTLED))
     except (OSError, ValueError, TypeError):
-        settled = _settled_by_earlier_version(run_dir)
+        settled = _settled_by_checkpoints(run_dir)
     return settled if checkpoints(run_dir) or settled is None else settled.at_its_start
 
 
-def _settled_by_earlier_version(run_dir: Path) -> Settled | None:
-    """Read what mt 0.3 has written into the config of a run, and its checkpoints have measured."""
-    config = load_config(str(run_dir / CONFIG)).config
-    if has_auto(config):
-        return None
+def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
+    """Read what the newest checkpoint has settled; those of mt 0.3 have it in their config."""
+    config = load_run_config(run_dir)
     keys = [*KEYS, *shape_keys(), *vocabulary_keys(), MAX_POSITIONS]
-    settled = Settled({key: config.value(key) for key in keys})
+    of_earlier = None if has_auto(config) else Settled({key: config.value(key) for key in keys})
     for folder in reversed(checkpoints(run_dir)):
-        with suppress(CheckpointError):  # a damaged one is reported on resuming
+        with suppress(CheckpointError, TypeError):  # a damaged one is reported on resuming
             meta = read_meta(folder, [])
+            if "settled" in meta:
+                return Settled.read(meta["settled"])
             tokens, epochs = meta.get("measured_tokens_per_batch"), meta.get("epochs_in_time")
-            updates = config.train.max_steps
-            return replace(settled, tokens_per_batch=tokens, epochs=epochs, updates=updates)
-    return settled
+            measured = {"epochs": epochs, "updates": config.train.max_steps}
+            return of_earlier and replace(of_earlier, tokens_per_batch=tokens, **measured)
+    return of_earlier
 
 
 @contextmanager

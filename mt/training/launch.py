@@ -62,7 +62,7 @@ from mt.training.prepare import (
     settle_start,
     training_texts,
 )
-from mt.training.runlog import RunLog, format_duration, summary_writer
+from mt.training.runlog import RunLog, format_duration
 from mt.training.selection import standstill_note
 from mt.training.trainer import Trainer
 from mt.training.validation import score_tests, store_of_set
@@ -138,7 +138,7 @@ def _train(
     clean: CleanText,
 ) -> Outcome:
     """Claim the run directory, prepare, resume, try the largest batches, and train."""
-    run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
+    run_log = RunLog(run_dir, config.train.max_steps, world.is_main)
     # A restarted job resumes the run that its first start created with --fresh.
     fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
     # A run that resumes does not need train.init_from, which may be gone.
@@ -171,8 +171,7 @@ def _train(
                 write_whole(path, before)
             raise
         base = None  # frees its memory
-        with explain_write_errors(run_dir):
-            world.on_main(lambda: write_settled(run_dir, prepared.settled))
+        world.on_main(lambda: write_settled(run_dir, prepared.settled))
         if dry_run:
             return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
         log.say(f"preflight passed: {preflight}")
@@ -222,8 +221,6 @@ def _claim(
         check_can_be_renamed(run_dir)
     else:
         check_version(run_dir)
-    if config.train.tensorboard:
-        summary_writer()  # raises if it is not installed
     read = _check_corpora(config, run_dir, fresh, base, log)
     if fresh and (aside := set_aside(run_dir)):
         say(f"{run_dir} is now {aside}")
@@ -330,8 +327,8 @@ def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     if not trainer.device.is_cuda and total > LONG_ON_CPU:
         log.say(
             f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
-            "recipe: small.yaml or medium.yaml with your data, --time 90m, or lower the size of "
-            "the model or batch.tokens_per_update. Training starts all the same; Ctrl-C ends it "
+            "recipe: small.yaml or medium.yaml with your data, train.max_minutes, or lower the size "
+            "of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C ends it "
             "after an update, with a checkpoint"
         )
 

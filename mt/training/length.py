@@ -108,7 +108,8 @@ def settle_length(
     if warmup >= updates:
         raise ConfigError(
             f"optim.warmup_steps: must be below the {updates:,} updates of train.max_epochs with "
-            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or --time"
+            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or "
+            "train.max_minutes"
         )
     return settled.because(said, updates=updates), seconds
 

@@ -1,4 +1,4 @@
-"""The log of a run: `train.log`, `metrics.jsonl`, a progress bar, TensorBoard, and its figures."""
+"""The log of a run: `train.log`, `metrics.jsonl`, a progress bar, and its figures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from mt.errors import ConfigError, MtError
+from mt.errors import MtError
 from mt.runs.metrics import append_metrics, drop_metrics_after
 from mt.runs.outputs import drop_outputs_after
-from mt.runs.run_dir import LOG, TENSORBOARD, explain_write_errors
+from mt.runs.run_dir import LOG, explain_write_errors
 from mt.terminal import Progress, can_show_bar, printable, prints_messages, say
 
 if TYPE_CHECKING:
@@ -37,20 +37,16 @@ T = TypeVar("T")
 class RunLog:
     """Everything that a run reports; a context manager.
 
-    `say` writes a line to stderr and `train.log`, `record` to `metrics.jsonl` and TensorBoard, and
-    `progress` moves the bar, which only a terminal shows. Ranks other than 0 write nothing.
+    `say` writes a line to stderr and `train.log`, `record` to `metrics.jsonl`, and `progress`
+    moves the bar, which only a terminal shows. Ranks other than 0 write nothing.
     """
 
-    def __init__(
-        self, run_dir: Path, total: int, is_main: bool = True, tensorboard: bool = False
-    ) -> None:
+    def __init__(self, run_dir: Path, total: int, is_main: bool = True) -> None:
         """`total`: updates of the whole run, the length of the bar."""
         self.run_dir = run_dir
         self.total = total
         self.started = time.perf_counter()  # reading the data counts, too
         self._is_main = is_main
-        self._tensorboard = tensorboard
-        self._writer: Any = None
         self._bar: tqdm[Any] | None = None
         self._figures: dict[str, str] = {}
         self._figures_at = -math.inf
@@ -74,7 +70,6 @@ class RunLog:
         with suppress(OSError):  # the lines that a full disk did not take
             self._file.close()
         self._file = None
-        self._close_writer()
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -160,7 +155,7 @@ class RunLog:
                 self._bar = None
 
     def record(self, kind: str, step: int, **figures: Any) -> None:
-        """Append one line to `metrics.jsonl`, null for non-finite numbers, and to TensorBoard."""
+        """Append one line to `metrics.jsonl`, null for non-finite numbers."""
         if not self._is_main:
             return
         known = {
@@ -168,39 +163,12 @@ class RunLog:
             for key, value in figures.items()
         }
         append_metrics(self.run_dir, kind, step, known)
-        if self._tensorboard:
-            if self._writer is None:
-                # purge_step hides what an earlier start wrote of this step and later ones.
-                self._writer = summary_writer()(str(self.run_dir / TENSORBOARD), purge_step=step)
-            for key, value in known.items():
-                is_figure = isinstance(value, int | float) and not isinstance(value, bool)
-                if is_figure and key != "model_step":
-                    self._writer.add_scalar(f"{kind}/{key}", value, step)
 
     def drop_after(self, step: int) -> None:
         """Drop metrics and outputs of updates after `step`, which a resumed run makes again."""
         if self._is_main:
             drop_metrics_after(self.run_dir, step)
             drop_outputs_after(self.run_dir, step)
-            self._close_writer()
-
-    def _close_writer(self) -> None:
-        if self._writer is not None:
-            with explain_write_errors(self.run_dir):
-                self._writer.close()
-            self._writer = None
-
-
-def summary_writer() -> Any:
-    """Import and return TensorBoard's SummaryWriter; ConfigError if it is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(
-            "train.tensorboard: true needs the package tensorboard, which is not installed; "
-            "pip install tensorboard, or set it to false"
-        ) from error
-    return SummaryWriter
 
 
 def format_duration(seconds: float) -> str:

@@ -231,6 +231,7 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
         (lambda run: package.Tokenizer.load(run).encode(["a"], side="source"), "src or tgt"),
         (lambda run: package.Tokenizer.load(run).decode([[10**6]]), "ids|1000000"),
         (lambda run: package.load(run, beams=3), "beams|beam_size"),
+        (lambda run: package.load(run, min_length=3), "min_length|removed in 0.4.0|--glossary"),
         (lambda run: package.load(run, engine="marian"), "auto, torch or ctranslate2|marian"),
         (lambda run: list(package.load(run, beam_size=2).translate(["a"], n_best=3)), "2|3"),
         (lambda run: package.load(run, workers=1).score(["a"], []), "targets has 0|sources has 1"),
@@ -252,6 +253,7 @@ def test_load_lists_the_settings_of_the_search_and_the_engine() -> None:
     # A command sets these by what it reads and writes.
     assert keywords.keys() == fields - {"models", "with_scores", "prefixes"} | {"model"}
     assert keywords["beam_size"].default is None
+    assert keywords["alignments"].annotation == str | bool | None
 
 
 def test_it_is_silent_unless_asked_and_importing_it_is_cheap(here: Path) -> None:

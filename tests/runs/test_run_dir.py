@@ -242,8 +242,14 @@ def test_model_and_tokenizer_may_change_before_they_exist(
     assert check_same_run(started, other_tokenizer) == ["tokenizer.vocab_size: was 320, now 400"]
 
 
-def test_a_run_of_mt_0_3_has_its_numbers_in_its_config_and_checkpoints(copied_run: Path) -> None:
+def test_settled_numbers_are_found_in_checkpoints_and_those_of_mt_0_3_in_its_config(
+    copied_run: Path,
+) -> None:
+    before = read_settled(copied_run)
+    (copied_run / "settled.json").write_text("{", encoding="utf-8")
+    assert read_settled(copied_run) == before
     (copied_run / "settled.json").unlink()
+    assert read_settled(copied_run) == before
     for folder in (copied_run / "checkpoints").glob("step-*"):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         del meta["settled"]
@@ -257,3 +263,7 @@ def test_a_run_of_mt_0_3_has_its_numbers_in_its_config_and_checkpoints(copied_ru
     config = saved.with_values({"tokenizer.vocab_size": "auto"})
     assert check_same_run(copied_run, config) == []
     assert settled.of_training(config).batch.tokens_per_batch == 77
+    with (copied_run / "config.yaml").open("a", encoding="utf-8") as file:
+        file.write("recipes: 1\n")
+    with raises_saying(CheckpointError, "recipes", copied_run, "config.yaml", "--fresh"):
+        check_same_run(copied_run, config)

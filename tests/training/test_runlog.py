@@ -1,4 +1,4 @@
-"""The log of a run: lines, bar, metrics, TensorBoard; and what of them survives a crash."""
+"""The log of a run: lines, bar, metrics; and what of them survives a crash."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
-from messages import raises_saying
-from run_comparison import train_until_lost
 
 from mt import terminal
-from mt.errors import ConfigError
 from mt.runs.outputs import valid_output_steps, write_valid_outputs
 from mt.runtime.distributed import World
 from mt.training import runlog
@@ -189,52 +186,6 @@ def test_metrics_that_will_be_recorded_again_are_dropped(run_dir: Path) -> None:
     assert valid_output_steps(run_dir) == [2, 4]
     log.drop_after(0)
     assert (run_dir / "metrics.jsonl").read_text() == ""
-
-
-# --- TensorBoard ------------------------------------------------------------------------------
-
-
-def scalars_of(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) of each figure, as TensorBoard shows them."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
-    return {
-        tag: [(x.step, x.value) for x in events.Scalars(tag)] for tag in events.Tags()["scalars"]
-    }
-
-
-def test_tensorboard_shows_each_figure_of_a_resumed_run_once(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path
-) -> None:
-    """The run ends after update 6, with a checkpoint at 4: updates 5 and 6 are recorded twice."""
-    changes = {"tensorboard": True, "max_steps": 8, "log_every": 1, "valid_every": 4}
-    config = config_of(tiny_mapping, train=changes, data={"test": []})
-    train_until_lost(config, tmp_path, 6)
-    train(config, tmp_path, "cpu")
-    shown = scalars_of(tmp_path)
-    for key in (
-        "loss", "nll", "perplexity", "lr", "grad_norm", "tokens_per_second", "padding", "waiting",
-        "skipped", "memory_mb", "resident_mb", "epoch_position",
-    ):  # fmt: skip
-        recorded = [(line["step"], line[key]) for line in metrics_of(tmp_path, "train")]
-        assert [step for step, _ in recorded] == list(range(1, 9))
-        assert shown[f"train/{key}"] == [
-            (step, pytest.approx(value, rel=1e-5)) for step, value in recorded
-        ], key
-    assert shown["valid/bleu"] == [
-        (line["step"], pytest.approx(line["bleu"], rel=1e-5))
-        for line in metrics_of(tmp_path, "valid")
-    ]
-
-
-def test_without_tensorboard_the_setting_is_refused(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with raises_saying(ConfigError, "train.tensorboard: true", "not installed", "pip install"):
-        train(config_of(tiny_mapping, train={"tensorboard": True}), tmp_path, "cpu")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- figures ----------------------------------------------------------------------------------
