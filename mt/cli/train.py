@@ -40,7 +40,7 @@ def train(
         if dry_run and os.environ.get("RANK", "0") == "0":
             print_result(outcome.reason)
         sys.exit(outcome.exit_code)
-    from mt.runtime.local_processes import run_processes
+    from mt.runtime.machine import run_processes
 
     _, folder = api.load_for_training(config, run_dir, settings)
     given = ["train", "--config", config, "--run-dir", str(folder), "--device", device]

@@ -12,7 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import product
@@ -28,17 +28,46 @@ VARIABLES = (
     "SLURM_JOB_ID", "HF_HUB_OFFLINE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 )  # fmt: skip
 TIMEOUT = 120.0  # seconds after which the process that asks PyTorch is ended
-# Free space below which a run soon fills the disk: three checkpoints of base.yaml.
-LITTLE_DISK_MB = 3000.0
 # Rows, inputs and outputs of a timed product: on a CPU a feed-forward layer of base.yaml.
 SHAPES = {"cpu": (256, 512, 2048), "cuda": (4096, 4096, 4096)}
 
 
 def examine() -> dict[str, Any]:
     """Return the sections of the report, `problems` (training cannot start), and `notes`."""
-    needed = requirements()
-    report: dict[str, Any] = {
-        "packages": {"mt": __version__, **{name: installed_version(name) for name in needed}},
+    from packaging.requirements import Requirement  # comes with datasets
+
+    packages: dict[str, str | None] = {"mt": __version__}
+    problems, notes = list[str](), list[str]()
+    try:
+        needed = [Requirement(text) for text in requires("mt") or ()]
+    except PackageNotFoundError:
+        needed = []
+        notes.append("mt runs from its source: which versions it needs is not known")
+    for package in needed:
+        if package.marker and not package.marker.evaluate({"extra": ""}):
+            continue
+        packages[package.name] = installed = None
+        with suppress(PackageNotFoundError):
+            packages[package.name] = installed = version(package.name)
+        if installed is None:
+            problems.append(f"{package.name} is not installed: pip install '{package}'")
+        elif not package.specifier.contains(installed, prereleases=True):
+            notes.append(f"{package.name} {installed} is installed, tested is {package}")
+    torch = ask_torch()
+    if error := torch.get("error"):
+        problems.append(
+            f"PyTorch does not work: {error}; if a GPU is the reason, --device cpu helps"
+        )
+    if torch.get("driver") and not torch["gpus"]:
+        notes.append(
+            f"there is an NVIDIA driver ({torch['driver']}) and PyTorch sees no GPU: this PyTorch "
+            f"was built for CUDA {torch['cuda']} (https://pytorch.org/get-started), "
+            f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}"
+        )
+    if torch.get("gpus") and (missing := torch["missing_for_compile"]):
+        notes.append(f"torch.compile needs {' and '.join(missing)}: training is slower without it")
+    return {
+        "packages": packages,
         "system": {
             "platform": platform.platform(),
             "python": platform.python_version(),
@@ -47,27 +76,10 @@ def examine() -> dict[str, Any]:
             "free_mb": round(shutil.disk_usage(".").free / 1e6),
         },
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "torch": ask_torch(),
+        "torch": torch,
+        "problems": problems,
+        "notes": notes,
     }
-    report["problems"] = [*find_problems(report, needed)]
-    return report | {"notes": [*find_notes(report, needed)]}
-
-
-def requirements() -> dict[str, Any]:
-    """Return what the installed `mt` requires here, by package; {} where it is not installed."""
-    from packaging.requirements import Requirement  # comes with datasets
-
-    with suppress(PackageNotFoundError):
-        packages = [Requirement(text) for text in requires("mt") or ()]
-        here = (each for each in packages if not each.marker or each.marker.evaluate({"extra": ""}))
-        return {package.name: package for package in here}
-    return {}
-
-
-def installed_version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
 
 
 def ask_torch() -> dict[str, Any]:
@@ -82,40 +94,6 @@ def ask_torch() -> dict[str, Any]:
         return dict(json.loads(ended.stdout))
     lines = filter(str.strip, reversed(ended.stderr.decode(errors="replace").split("\n")))
     return {"error": next(lines, f"the process ended with code {ended.returncode}")}
-
-
-def find_problems(report: Mapping[str, Any], needed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why training cannot start; nothing if it can."""
-    for name, package in needed.items():
-        if report["packages"][name] is None:
-            yield f"{name} is not installed: pip install '{package}'"
-    if error := report["torch"].get("error"):
-        yield f"PyTorch does not work: {error}; if a GPU is the reason, --device cpu helps"
-
-
-def find_notes(report: Mapping[str, Any], needed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what may be better, or explains a figure."""
-    if not needed:
-        yield "mt runs from its source and is not installed: which versions it needs is not known"
-    for name, package in needed.items():
-        installed = report["packages"][name]
-        if installed and not package.specifier.contains(installed, prereleases=True):
-            yield f"{name} {installed} is installed, tested is {package}"
-    torch, variables = report["torch"], report["environment"]
-    if torch.get("driver") and not torch["gpus"]:
-        yield (
-            f"there is an NVIDIA driver ({torch['driver']}) and PyTorch sees no GPU: this PyTorch "
-            f"was built for CUDA {torch['cuda']} (https://pytorch.org/get-started), "
-            f"CUDA_VISIBLE_DEVICES is {variables.get('CUDA_VISIBLE_DEVICES', 'not set')}"
-        )
-    if torch.get("gpus") and torch["missing_for_compile"]:
-        missing = " and ".join(torch["missing_for_compile"])
-        yield f"torch.compile needs {missing}, which was not found: training is slower without it"
-    if torch.get("gpus") == [] and torch["threads"] < report["system"]["usable_cores"]:
-        value = variables.get("OMP_NUM_THREADS", "not set")
-        yield f"only {torch['threads']} cores are used, because OMP_NUM_THREADS is {value}"
-    if (free := report["system"]["free_mb"]) < LITTLE_DISK_MB:
-        yield f"{free:,.0f} MB of disk are little: checkpoints need space"
 
 
 def format_report(report: Mapping[str, Any]) -> str:

@@ -1,14 +1,27 @@
-"""This machine, as known without PyTorch: processor, cores, C compiler."""
+"""This machine without PyTorch: processor, cores, compiler; several processes that train on it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
+from mt.errors import ConfigError
+
+# Signals that end a training after its update; one to this process is passed on to the others.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+# Seconds for the other processes to end by themselves once one has failed.
+SHUTDOWN_SECONDS = 60.0
 # How often a thread of OpenMP (GNU's libgomp) looks for work before it sleeps; its default is
 # 300,000. Beside one busy process on two cores that costs half of the time: scripts/README.md.
 SPIN_COUNT = "1000"
@@ -54,3 +67,81 @@ def python_header() -> str | None:
     """Path of Python.h, which Triton's C code includes; None where it is not installed."""
     path = Path(sysconfig.get_path("include"), "Python.h")
     return str(path) if path.is_file() else None
+
+
+# --- processes that train together, without torchrun ---------------------------------------------
+
+
+def run_processes(arguments: Sequence[str], count: int) -> int:
+    """Run `mt` with these arguments in `count` processes that train together; return an exit code.
+
+    The code is 0 if all processes end with 0, else that of the first one to fail. Without
+    OMP_NUM_THREADS, each gets cores / `count` threads. Raises ConfigError if this process is one of
+    several already.
+    """
+    if (started := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ConfigError(
+            f"--processes: torchrun or the batch system has started {started} processes already; "
+            "leave it out"
+        )
+    environment = {
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
+        **with_own_imports(),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    command = [sys.executable, "-m", "mt", *arguments]
+    processes: list[subprocess.Popen[bytes]] = []
+    with _passing_on(processes):
+        for rank in range(count):
+            variables = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+            processes.append(subprocess.Popen(command, env=variables, start_new_session=True))
+        return _wait(processes)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Wait until all have ended; kill those that do not, some time after another has failed."""
+    failed = 0
+    deadline = float("inf")
+    while running := [process for process in processes if process.poll() is None]:
+        if not failed and (failed := _first_failure(processes)):
+            deadline = time.monotonic() + SHUTDOWN_SECONDS
+        if time.monotonic() > deadline:
+            for process in running:
+                process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            running[0].wait(0.1)
+    failed = failed or _first_failure(processes)
+    return 128 - failed if failed < 0 else failed  # -9 becomes 137, as in a shell
+
+
+def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    return next((process.returncode for process in processes if process.returncode), 0)
+
+
+@contextmanager
+def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Inside, signals to this process go to the others, and nothing else happens."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    # Under nohup the hangup is ignored, which the others have inherited, unless it is handled here.
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    passed = [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, pass_on) for number in passed}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -19,8 +19,7 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.batches import pad_rows
 from mt.data.tokens.tokenizer import EOS, PAD
 from mt.errors import ConfigError
-from mt.runtime.failures import in_halves
-from mt.runtime.memory import peak_memory_mb, unused_memory_mb
+from mt.runtime.memory import in_halves, peak_memory_mb, unused_memory_mb
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes, no_repeat_ngram
 from mt.search.engine_contract import WINDOW, Engine, Hypotheses, Ids, Job, memory_error

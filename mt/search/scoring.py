@@ -20,8 +20,7 @@ from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.plan import batch_ends
 from mt.errors import ConfigError
 from mt.model.transformer import Transformer
-from mt.runtime.failures import in_halves
-from mt.runtime.memory import peak_memory_mb
+from mt.runtime.memory import in_halves, peak_memory_mb
 from mt.search.alignment import cross_attention, parse_heads
 from mt.search.inference import Inference, fp32_logits
 

@@ -44,7 +44,7 @@ from mt.runs.run_dir import (
 )
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
-from mt.runtime.failures import explain_failures
+from mt.runtime.memory import explain_failures
 from mt.terminal import say
 from mt.training.checkpoints import tidy
 from mt.training.finetune import load_base
@@ -327,9 +327,9 @@ def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     if not trainer.device.is_cuda and total > LONG_ON_CPU:
         log.say(
             f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
-            "recipe: small.yaml or medium.yaml with your data, train.max_minutes, or lower the size "
-            "of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C ends it "
-            "after an update, with a checkpoint"
+            "recipe: small.yaml or medium.yaml with your data, train.max_minutes, or lower the "
+            "size of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C ends "
+            "it after an update, with a checkpoint"
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from mt.config.plan import DataPlan, StageEnd
 from mt.data.tokens.batches import collate, shard_of
 from mt.errors import ConfigError
-from mt.runtime.failures import explain_failures
+from mt.runtime.memory import explain_failures
 
 if TYPE_CHECKING:
     from mt.config.schema import TrainConfig

@@ -18,8 +18,12 @@ from mt.data.tokens.mixing import describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.distributed import flatten_gradients
-from mt.runtime.failures import explain_failures
-from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
+from mt.runtime.memory import (
+    explain_failures,
+    peak_memory_mb,
+    release_freed_memory,
+    reset_peak_memory,
+)
 from mt.training.length import typical_update
 from mt.training.runlog import format_duration
 from mt.training.validation import translate

@@ -18,8 +18,13 @@ from mt.model.packed import can_pack
 from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
-from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
-from mt.runtime.memory import peak_memory_mb, release_cached_memory, release_freed_memory
+from mt.runtime.memory import (
+    failure_kind,
+    peak_memory_mb,
+    raise_unless_out_of_memory,
+    release_cached_memory,
+    release_freed_memory,
+)
 from mt.terminal import say
 from mt.training.compilation import (
     PROBE_TOKENS,

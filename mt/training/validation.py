@@ -31,8 +31,7 @@ from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import step_of
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runs.run_dir import STORE
-from mt.runtime.failures import raise_unless_out_of_memory
-from mt.runtime.memory import peak_memory_mb
+from mt.runtime.memory import peak_memory_mb, raise_unless_out_of_memory
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.training.loss import batch_loss

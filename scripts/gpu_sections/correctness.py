@@ -27,7 +27,7 @@ from mt.model.attention import attention_bias, attention_weights
 from mt.model.cpu_ops import attend
 from mt.runtime.devices import DTYPES, can_compile
 from mt.runtime.distributed import World
-from mt.runtime.local_processes import free_port
+from mt.runtime.machine import free_port
 from mt.training.batch_size import fitting_batch, lengths_to_try
 from mt.training.compilation import n_compiled_graphs
 from mt.training.loss import smoothed_cross_entropy

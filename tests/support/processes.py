@@ -24,7 +24,7 @@ from mt.cli.main import main
 from mt.config.load import config_from_mapping
 from mt.model import checkpoint
 from mt.runs import model_folder
-from mt.runtime.local_processes import free_port
+from mt.runtime.machine import free_port
 from mt.training.launch import train
 
 Mapped = Mapping[str, Mapping[str, Any]]

@@ -41,8 +41,7 @@ from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, process_group, world_from_environment
-from mt.runtime.local_processes import free_port
-from mt.runtime.machine import usable_cores
+from mt.runtime.machine import free_port, usable_cores
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
 from mt.training.validation import Scoring, Validation

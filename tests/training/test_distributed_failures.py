@@ -38,7 +38,7 @@ from processes import (
 from mt.cli.main import main
 from mt.data.tokens.loader import Update
 from mt.runs import model_folder
-from mt.runtime.local_processes import free_port
+from mt.runtime.machine import free_port
 from mt.training import update as updates
 from mt.training.trainer import MAX_SKIPPED_UPDATES
 from mt.training.update import Updater

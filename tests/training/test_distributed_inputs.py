@@ -23,7 +23,7 @@ from mt.cli.main import main
 from mt.errors import ConfigError
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World, process_group
-from mt.runtime.local_processes import free_port
+from mt.runtime.machine import free_port
 from mt.training.launch import agree_on_devices
 
 

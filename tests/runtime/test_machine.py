@@ -15,8 +15,7 @@ from conftest import Mt, merged, metrics_of, refused
 from messages import says
 from processes import check_close, command_of, distributed_settings, ended, start, trained
 
-from mt.runtime import local_processes
-from mt.runtime.machine import with_own_imports
+from mt.runtime import machine
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -35,15 +34,15 @@ def started(*commands: str) -> list[subprocess.Popen[bytes]]:
     ],
 )
 def test_the_exit_code_is_that_of_the_first_to_fail(commands: tuple[str, ...], code: int) -> None:
-    assert local_processes._wait(started(*commands)) == code
+    assert machine._wait(started(*commands)) == code
 
 
 def test_a_process_that_does_not_end_after_a_failure_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_processes, "SHUTDOWN_SECONDS", 0.2)
+    monkeypatch.setattr(machine, "SHUTDOWN_SECONDS", 0.2)
     processes = started("exit 3", "exec sleep 100")
-    assert local_processes._wait(processes) == 3
+    assert machine._wait(processes) == 3
     assert processes[1].returncode == -signal.SIGKILL
 
 
@@ -61,7 +60,7 @@ def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
     """Under nohup; the other processes inherit that."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
-        with local_processes._passing_on([]):
+        with machine._passing_on([]):
             is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         assert is_ignored == (handler == signal.SIG_IGN)
         assert signal.getsignal(signal.SIGHUP) == handler
@@ -77,7 +76,7 @@ def test_a_users_file_is_no_module_of_another_process(
     (tmp_path / "tokenize.py").write_text("raise SystemExit('a script of the user')\n")
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-m", "mt", "--version"]
-    done = subprocess.run(command, env=with_own_imports(), capture_output=True, check=False)
+    done = subprocess.run(command, env=machine.with_own_imports(), capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
