@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.tokens import tokenizer
     from mt.evaluation.metrics import Score
-    from mt.training.outcome import Outcome
+    from mt.training.ending import Outcome
     from mt.training.prepare import CleanText
     from mt.translate.lines import Translation
     from mt.translate.score_lines import Scorer
@@ -60,7 +60,6 @@ class Translated:
 
     @property
     def text(self) -> str:
-        """The best translation."""
         return self.hypotheses[0].text
 
     @property
@@ -98,7 +97,6 @@ class Translator:
         self.close()
 
     def close(self) -> None:
-        """End the worker processes, if there are any."""
         self._loaded.__exit__()
 
     def __del__(self) -> None:
@@ -347,11 +345,9 @@ class Tokenizer:
         return self._side(side).decode(rows)
 
     def pieces(self, line: str, side: Literal["src", "tgt"] = "src") -> list[str]:
-        """Return the pieces of a line; U+2581 begins a word."""
         return self._side(side).pieces(line)
 
     def size(self, side: Literal["src", "tgt"] = "src") -> int:
-        """Return the number of tokens, special ones included."""
         return self._side(side).size
 
 

@@ -136,7 +136,6 @@ def content_key(content: Any) -> str:
 
 
 def key_of(folder: Path) -> str:
-    """The key of an artefact. Raises OSError, ValueError or LookupError where there is none."""
     return str(read_json(folder / RECORD)["key"])
 
 

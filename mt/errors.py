@@ -67,7 +67,6 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or the name of its type."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -62,7 +62,6 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def keep_mode(file: BinaryIO, path: Path) -> None:
-    """Give an open file the permissions of the one that it will replace, if there is one."""
     with suppress(OSError):  # no such file, or a file system without permissions
         os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
 
@@ -95,7 +94,6 @@ def require_new(output: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Flush the files inside `folder` to disk, so that their content survives a power cut."""
     for path in filter(Path.is_file, folder.iterdir()):
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -98,7 +98,6 @@ def check(settings: Any) -> None:
 
 
 def _required(setting: Setting, kind: Any, value: Any) -> str:
-    """Say what a value must be; empty if it is that."""
     if get_origin(kind) is Literal:
         *first, last = get_args(kind)
         return "" if value in (*first, last) else f"{', '.join(first)} or {last}"

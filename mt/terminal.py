@@ -39,7 +39,6 @@ LOGGER = logging.getLogger("mt")
 
 
 def say(text: str) -> None:
-    """Tell the user something: a message of the logger `mt`."""
     LOGGER.info("%s", printable(text))
 
 
@@ -65,7 +64,6 @@ def print_messages() -> None:
 
 
 def prints_messages() -> bool:
-    """Whether this process has called `print_messages`."""
     return any(isinstance(handler, _Printer) for handler in LOGGER.handlers)
 
 

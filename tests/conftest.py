@@ -123,10 +123,10 @@ def short_corpus(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def short_preflight() -> Iterator[None]:
     """Trainings of a few updates need not time eight of them first."""
-    from mt.training import length
+    from mt.training import settle
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(length, "N_TIMED", 1)
+        patch.setattr(settle, "N_TIMED", 1)
         yield
 
 

@@ -1,67 +1,85 @@
-"""The section `data` of the config: texts, how they are mixed, cleaned and changed."""
+"""The section `data` of the config: texts, how they are mixed, cleaned and changed.
+
+Before it the types of values that all sections have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
-from mt.config.values import (
-    Coefficient,
-    Count,
-    Delimiter,
-    DirectionCode,
-    FileOrColumn,
-    Flag,
-    Length,
-    NameOrCount,
-    Portion,
-    Positive,
-    Ratio,
-    Repeats,
-    Share,
+
+def integral(value: object) -> object:
+    """Read 4000.0, 1e5 and 4_000, which YAML 1.2 takes for text, as integers.
+
+    Other values are left to validation.
+    """
+    if isinstance(value, str) and re.fullmatch(r"\d{1,3}(_\d{3})+", value):
+        return int(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _boolean(value: object) -> object:
+    """Read the words for true and false that only YAML 1.1 has: yes, no, on, off."""
+    words = {"yes": True, "on": True, "no": False, "off": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _name_or_count(value: object) -> object:
+    """Check a number as a number and the rest as text, for the errors of one of them."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return TypeAdapter(Count if is_number else Text).validate_python(value)
+
+
+# Upper limits refuse typing errors, such as a zero too many, before memory runs out.
+Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(integral)]
+# Fewer repeated words are not told apart.
+Repeats = Annotated[int, Field(strict=True, ge=2, le=10**6), BeforeValidator(integral)]
+Length = Annotated[int, Field(strict=True, ge=1, le=10**6), BeforeValidator(integral)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
+UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Portion = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+Text = Annotated[str, Field(strict=True, min_length=1)]
+DirectionCode = Annotated[str, Field(strict=True, pattern=r"^[^\s-]+-[^\s-]+$")]
+Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
+NameOrCount = Annotated[Text | Count, BeforeValidator(_name_or_count)]
+
+
+def _column_number(value: object) -> object:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return str(value) if is_number else value
+
+
+def _tab(value: object) -> object:
+    r"""Accept a backslash and t, which a shell or YAML without quotes leaves as they are."""
+    return "\t" if value == r"\t" else value
+
+
+FileOrColumn = Annotated[
     Text,
-    UpToOne,
-)
+    BeforeValidator(_column_number),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}
+    ),
+]
+Delimiter = Annotated[str, Field(strict=True, min_length=1, max_length=1), BeforeValidator(_tab)]
 
 SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
-
-
 # What a change of a key does to an existing run: other text in its store (text), another order of
 # it (plan), or a refusal, as it has another model, tokenizer, start or language (model).
 Affects = Literal["text", "plan", "model", "nothing"]
 
 
-@dataclass(frozen=True)
-class KeyInfo:
-    """Properties of a key besides its type, its default and its description."""
-
-    affects: Affects
-    in_recipes: bool = True  # False: it says which data there are, and is never taken from a recipe
-    for_editors: Callable[[dict[str, Any]], None] | None = None  # changes its JSON Schema
-
-    def __call__(self, schema: dict[str, Any]) -> None:
-        """Complete the JSON Schema of the key."""
-        schema["x-affects"] = self.affects
-        if self.for_editors is not None:
-            self.for_editors(schema)
-
-
-def key(default: Any, description: str, affects: Affects = "nothing", **about: Any) -> Any:
-    """A key with its default, what it means, and what is known of it; see `KeyInfo`."""
-    default_of: dict[str, Any] = {"default": default}
-    if isinstance(default, type):
-        default_of = {"default_factory": default}
-    info = KeyInfo(affects, **about)
-    return Field(description=description, json_schema_extra=info, **default_of)
-
-
-def _list_or_one(field: dict[str, Any]) -> None:
-    """Let editors accept what loading accepts: one mapping or path, or nothing, for a list."""
-    item = {"anyOf": [field.pop("items"), {"type": "string"}]}
-    field["anyOf"] = [{"type": field.pop("type"), "items": item}, item, {"type": "null"}]
+def key(default: Any, description: str, affects: Affects = "nothing") -> Any:
+    """A key with its default, what it means, and what a change of it does to a run."""
+    of_default = {"default_factory" if isinstance(default, type) else "default": default}
+    about = {"x-affects": affects}
+    return Field(description=description, json_schema_extra=about, **of_default)  # type: ignore[arg-type]
 
 
 class Section(BaseModel):
@@ -70,19 +88,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _source_schema(schema: dict[str, Any]) -> None:
-    """Let editors accept a source without src and tgt where another key says what it is."""
-    alternatives = ["src", "tgt"], ["path"], ["split"]
-    schema["anyOf"] = [{"required": keys} for keys in alternatives]
-
-
 class TextEntry(Section):
     """A parallel text: two line-aligned files, or files of pairs. In YAML, a plain text is a path.
 
     In the section `data`, src and tgt default to the languages where there is a path.
     """
-
-    model_config = ConfigDict(json_schema_extra=_source_schema)
 
     src: FileOrColumn | None = key(
         None,
@@ -246,17 +256,12 @@ class TrainingStage(Section):
 class DataConfig(Section):
     """Texts for training, validation and tests, and which training pairs are dropped."""
 
-    root: Text | None = key(
-        None, "folder that relative paths start from; null: the current folder", in_recipes=False
-    )
-    src_lang: Text = key(
-        "src", "code of the source language, such as de", "model", in_recipes=False
-    )
+    root: Text | None = key(None, "folder that relative paths start from; null: the current folder")
+    src_lang: Text = key("src", "code of the source language, such as de", "model")
     tgt_lang: Text = key(
         "tgt",
         "code of the target language, such as en; sets BLEU's tokenizer",
         "model",
-        in_recipes=False,
     )
     language_tokens: Flag = key(
         False, "put a token for the target language, <2fr>, before each source", "text"
@@ -265,21 +270,15 @@ class DataConfig(Section):
         list,
         "texts to train on; a plain text is one path",
         "text",
-        in_recipes=False,
-        for_editors=_list_or_one,
     )
     valid: list[TextEntry] = key(
         list,
         "texts for validation, with the keys of train[]; the first decides which checkpoint "
         "is best and when to stop",
-        in_recipes=False,
-        for_editors=_list_or_one,
     )
     test: list[TextEntry] = key(
         list,
         "texts to score when training ends, written as valid",
-        in_recipes=False,
-        for_editors=_list_or_one,
     )
     max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "text")
     max_length_ratio: Ratio | None = key(

@@ -60,7 +60,6 @@ def _rows(defs: Json, model: str, prefix: str, seen: set[str]) -> Iterator[str]:
 
 
 def _types(field: Json) -> list[Json]:
-    """The schemas of all types that a key takes, those of the items of its lists among them."""
     inner = [*field.get("anyOf", []), *field.get("prefixItems", [])]
     inner += [field["items"]] if "items" in field else []
     return [field, *(type_ for part in inner for type_ in _types(part))]

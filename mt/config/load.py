@@ -20,20 +20,19 @@ from pydantic import BaseModel, ValidationError
 from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
 from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
-from mt.config.schema import Config, key_infos, sections
+from mt.config.schema import Config, sections
 from mt.errors import ConfigError
 from mt.removed import OFF, REMOVED, why_removed
 
 # The keys and list indices that lead to a value: ("data", "train", 0, "src").
 Steps = Sequence[str | int]
+# Keys of the section `data` that say which data there are, and are never taken from a recipe.
+TEXTS = ("root", "src_lang", "tgt_lang", "train", "valid", "test")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A config; `origins` maps each path ("model.d_ff") to its origin.
-
-    That is "default", the name of the recipe or of the file, or "--set".
-    """
+    """A config; `origins` maps a key ("model.d_ff") that has no default to its origin."""
 
     config: Config
     origins: dict[str, str]
@@ -68,7 +67,7 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
         known = ", ".join(Config.model_fields)
         raise ConfigError(f"{path}: must have sections ({known}), found {given}")
     tree = _normalise(value)
-    origin_of = dict.fromkeys(leaves(tree), path.name)
+    origins = dict.fromkeys(_keys(tree), path.name)
     where = str(path)
     set_paths: list[str] = []
     faults: list[str] = []
@@ -83,17 +82,21 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
     apply(setting for setting in sets if setting.startswith("recipe="))
     if (recipe := tree.pop("recipe", None)) not in (None, {}):  # {}: null in a file
         name_of_recipe = _fill(tree, recipe, "--set" if "recipe" in set_paths else str(path))
-        origin_of = dict.fromkeys(leaves(tree), name_of_recipe) | origin_of
+        origins = dict.fromkeys(_keys(tree), name_of_recipe) | origins
         where += f" (recipe {name_of_recipe})"
     apply(setting for setting in sets if not setting.startswith("recipe="))
     config = _validate(_normalise(tree), where, set_paths, faults)
-    origin_of = (
-        dict.fromkeys(config.left_to_base, "default, but train.init_from decides") | origin_of
-    )
-    origins: dict[str, str] = {}
-    for leaf in leaves(config.model_dump(mode="json")):
-        origins[leaf] = "--set" if is_set(leaf, set_paths) else origin_of.get(leaf, "default")
+    origins |= dict.fromkeys(config.left_to_base, "default, but train.init_from decides")
+    for set_path in set_paths:
+        key = ".".join(set_path.partition("[")[0].split(".")[:2])
+        rest = "" if key == set_path else f"{origins.get(key, 'default')}, "
+        origins[key] = f"{rest.removesuffix('--set, ')}--set"
     return Loaded(config, origins, path.stem, path)
+
+
+def _keys(tree: Mapping[str, Any]) -> list[str]:
+    sections = ((name, keys) for name, keys in tree.items() if isinstance(keys, dict))
+    return [f"{name}.{key}" for name, keys in sections for key in keys]
 
 
 def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
@@ -107,7 +110,6 @@ def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON lacks as one that it has: a number of NumPy, a path."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -151,11 +153,9 @@ def with_origins(loaded: Loaded) -> str:
     for section, values in loaded.config.model_dump(mode="json").items():
         lines.append(f"{section}:")
         for key, value in values.items():
-            path = f"{section}.{key}"
-            origins = {origin for leaf, origin in loaded.origins.items() if is_within(leaf, path)}
+            origin = loaded.origins.get(f"{section}.{key}", "default")
             first, *rest = yaml_text.dump({key: value}).rstrip("\n").split("\n")
-            lines.append(f"  {first:<40}  # {', '.join(sorted(origins))}")
-            lines += [f"  {line}" for line in rest]
+            lines += [f"  {first:<40}  # {origin}", *(f"  {line}" for line in rest)]
     return "\n".join(lines)
 
 
@@ -170,7 +170,7 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
         for key in {"train", "valid", "test"} & data.keys():
             if not isinstance(data[key], list):
                 data[key] = [] if data[key] is None else [data[key]]
-            data[key] = [_source(text) for text in data[key]]
+            data[key] = [{"path": text} if isinstance(text, str) else text for text in data[key]]
     return tree
 
 
@@ -190,10 +190,6 @@ def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") ->
         for key, inner in value.items()
         if not is_gone(below[key], inner)
     }
-
-
-def _source(text: Any) -> Any:
-    return {"path": text} if isinstance(text, str) else text
 
 
 def _validate(
@@ -218,7 +214,11 @@ def _validate(
                 faults.append(Fault([path_of(steps)], problem(detail, steps)))
     config = Config.model_validate(valid)  # sections with faults have their defaults
     left = set(config.left_to_base)
-    faults += [fault for fault in combination_faults(valid) if left.isdisjoint(fault.paths)]
+    faults += [
+        fault
+        for fault in combination_faults(config)
+        if left.isdisjoint(fault.paths) and valid.keys() >= {p.split(".")[0] for p in fault.paths}
+    ]
     lines = list(messages)
     for paths, text in faults:
         by_set = any(is_set(path, set_paths) for path in paths)
@@ -238,18 +238,6 @@ def _validate(
 def path_of(steps: Steps) -> str:
     """Return the path of ("data", "train", 0, "src"): "data.train[0].src"."""
     return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
-
-
-def leaves(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of every value in a tree; a list is one value unless it holds mappings."""
-    if isinstance(value, dict):
-        for key, below in value.items():
-            yield from leaves(below, f"{path}.{key}".removeprefix("."))
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for index, below in enumerate(value):
-            yield from leaves(below, f"{path}[{index}]")
-    else:
-        yield path
 
 
 def is_within(path: str, holder: str) -> bool:
@@ -327,12 +315,9 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
     shipped = shipped_configs()
     file = next((file for file in shipped if name in (file, Path(file).stem)), None)
     if file is None:
-        stems = {Path(other).stem: other for other in shipped}
-        stem = Path(str(name)).stem
-        near = nearest(stem, stems)
         raise ConfigError(
             f"{where}: recipe: must be the name of a shipped config ({', '.join(shipped)}), "
-            f"found {shown(name)}{_meant(stem, near and stems[near])}"
+            f"found {shown(name)}{_meant(Path(str(name)).stem, shipped)}"
         )
     recipe = _normalise(yaml_text.read(shipped_folder() / file))
     if inner := recipe.get("recipe"):
@@ -340,12 +325,11 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
             f"{where}: recipe: must be a config without a recipe of its own, found {file}, whose "
             f"recipe is {inner}; name that one"
         )
-    infos = key_infos()
     for section, values in recipe.items():
         given = tree.get(section, {})
         if isinstance(given, dict):  # else it is a fault
-            kept = [key for key in values if infos[f"{section}.{key}"].in_recipes]
-            tree[section] = {key: values[key] for key in kept} | given
+            own = TEXTS if section == "data" else ()
+            tree[section] = {key: values[key] for key in values.keys() - {*own}} | given
     return file
 
 
@@ -373,29 +357,22 @@ def find_config(name: str) -> Path:
         there = "a link that leads nowhere"
     elif not path.is_dir() and os.path.exists(path):  # a config is read several times
         there = "a pipe or device; write it to a file first"
-    near = _nearest_config(path, shipped)
+    meant = _meant(path.stem, [*shipped, *map(str, path.parent.glob("*.y*ml"))])
+    if (path / "config.yaml").is_file():
+        meant = f"; did you mean {path / 'config.yaml'}?"
     raise ConfigError(
         f"--config {name}: must be a file or the name of a shipped config "
-        f"({', '.join(shipped)}), found {there}{_meant(path.stem, near)}"
+        f"({', '.join(shipped)}), found {there}{meant}"
     )
 
 
-def _meant(stem: str, near: str | None) -> str:
-    """The end of a message about a config that does not exist; `near` may be the user's own."""
-    removed = REMOVED.get(f"{stem}.yaml")
-    if removed and (near is None or Path(near).stem not in (stem, "config")):
+def _meant(stem: str, configs: Sequence[str]) -> str:
+    """The end of a message about a config that does not exist: which was meant, or when it left."""
+    known = {Path(config).stem: config for config in configs}
+    near = nearest(stem, known)
+    if near != stem and (removed := REMOVED.get(f"{stem}.yaml")):
         return f"; {stem}.yaml was removed in {removed}"
-    return f"; did you mean {near}?" if near else ""
-
-
-def _nearest_config(path: Path, shipped: list[str]) -> str | None:
-    """The config that was probably meant: in the folder given, beside the path, or shipped."""
-    if (path / "config.yaml").is_file():
-        return str(path / "config.yaml")
-    known = {Path(other).stem: other for other in shipped}
-    known |= {other.stem: str(other) for other in path.parent.glob("*.y*ml")}
-    near = nearest(path.stem, known)
-    return known[near] if near else None
+    return f"; did you mean {known[near]}?" if near else ""
 
 
 def shipped_folder() -> Path:

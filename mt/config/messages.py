@@ -89,7 +89,6 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
 
 
 def _owner(steps: Sequence[str | int]) -> type[BaseModel]:
-    """The innermost section, or part of one, around a value."""
     owner = sections()[str(steps[0])]
     for step in steps[1:]:
         field = owner.model_fields.get(str(step))
@@ -122,14 +121,12 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
     if homes:
         return f"unknown key; {key} belongs in section {' or '.join(homes)}"
     word = key.lower().replace("-", "_")
-    if word in _OTHER_NAMES:
-        return f"unknown key; did you mean {_OTHER_NAMES[word]}?"
-    of_config = ["recipe"] * (owner is Config)
-    if near := nearest(word, [*owner.model_fields, *of_config]):
-        return f"unknown key; did you mean {near}?"
     elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
-    if near := nearest(word, elsewhere, 0.8):
-        return f"unknown key; did you mean {elsewhere[near]}?"
+    near = _OTHER_NAMES.get(word) or nearest(
+        word, [*owner.model_fields, *["recipe"] * (owner is Config)]
+    )
+    if near := near or elsewhere.get(nearest(word, elsewhere, 0.8) or ""):
+        return f"unknown key; did you mean {near}?"
     return f"unknown key; known here: {', '.join(owner.model_fields)}"
 
 
@@ -146,28 +143,24 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def _remedy(kind: str, value: object) -> str:
     """The remedy for a value of the wrong type, as far as its form tells."""
+    text = value if isinstance(value, str) else ""
     if value is None:
         return "; leave the key out for its default"
-    if kind == "model_type":
-        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+    match kind:
+        case "model_type" if isinstance(value, list) and any(isinstance(e, dict) for e in value):
             return "; write its keys without dashes"
-        written = isinstance(value, str) and re.match(r"\w+\s*[:=]", value)
-        return "; write KEY: VALUE, with a space after the colon" if written else ""
-    if kind == "string_type" and isinstance(value, bool | int | float):
-        return "; put the text in quotes"
-    if kind == "list_type" and isinstance(value, str):
-        return f"; write [{value}]"
-    return _remedy_of_text(kind, value) if isinstance(value, str) else ""
-
-
-def _remedy_of_text(kind: str, value: str) -> str:
-    """The remedy for text where a number or a switch is required."""
-    if kind == "bool_type" and value.lower() in ("true", "false"):
-        return f"; write {value.lower()} without quotes"
-    if kind in ("int_type", "float_type"):
-        with suppress(ValueError, OverflowError):
-            number = int(value) if kind == "int_type" else float(value)
-            return f"; write {number} without quotes" if math.isfinite(number) else ""
-    if kind == "float_type" and re.fullmatch(r"\d+,\d+", value):
-        return f"; write {value.replace(',', '.')}"
+        case "model_type" if re.match(r"\w+\s*[:=]", text):
+            return "; write KEY: VALUE, with a space after the colon"
+        case "string_type" if isinstance(value, bool | int | float):
+            return "; put the text in quotes"
+        case "list_type" if text:
+            return f"; write [{text}]"
+        case "bool_type" if text.lower() in ("true", "false"):
+            return f"; write {text.lower()} without quotes"
+        case "float_type" if re.fullmatch(r"\d+,\d+", text):
+            return f"; write {text.replace(',', '.')}"
+        case "int_type" | "float_type" if text:
+            with suppress(ValueError, OverflowError):
+                number = int(text) if kind == "int_type" else float(text)
+                return f"; write {number} without quotes" if math.isfinite(number) else ""
     return ""

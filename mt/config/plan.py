@@ -70,7 +70,6 @@ class Corpus:
 
     @property
     def file(self) -> str:
-        """The name of its file in the config, the first one of two."""
         return self.source.path or self.source.src
 
     def is_same_text(self, other: Corpus) -> bool:

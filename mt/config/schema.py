@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
+from pydantic.fields import FieldInfo
 
 from mt.config import yaml_text
-from mt.config.data_schema import Affects, KeyInfo, key
+from mt.config.data_schema import (
+    Affects,
+    Coefficient,
+    Count,
+    Flag,
+    Length,
+    Positive,
+    Share,
+    Text,
+    integral,
+    key,
+)
 from mt.config.data_schema import Augment as Augment
 from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
@@ -17,34 +29,35 @@ from mt.config.data_schema import Source as Source
 from mt.config.data_schema import TextEntry as TextEntry
 from mt.config.data_schema import TrainingStage as TrainingStage
 from mt.config.data_schema import Until as Until
-from mt.config.values import (
-    Coefficient,
-    Count,
-    CountOrAuto,
-    Coverage,
-    Decay,
-    Few,
-    Flag,
-    FlagOrAuto,
-    LearningRate,
-    Length,
-    Natural,
-    Penalty,
-    Positive,
-    PositiveOrAuto,
-    Seed,
-    Share,
-    ShareOrAuto,
-    Text,
-    VocabularyOrAuto,
-    Width,
-)
 
 RECIPE = "shipped config, such as small.yaml, that sets the keys a file leaves out"
-_CHOSEN = "mt.config.auto chooses a number"
+_CHOSEN = "mt.config.settled chooses a number"
 MAX_POSITIONS = "model.max_positions"
 Metric = Literal["bleu", "chrf", "nll"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
+
+
+def _or_auto(number: Any) -> BeforeValidator:
+    check = TypeAdapter(number).validate_python
+    return BeforeValidator(lambda value: value if value == "auto" else check(value))
+
+
+Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(integral)]
+Few = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(integral)]
+Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(integral)]
+Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(integral)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(integral)]
+LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
+# A length raised to a higher power may overflow a float.
+Penalty = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
+# The range that SentencePiece takes.
+Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
+Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
+CountOrAuto = Annotated[Count | Literal["auto"] | None, _or_auto(Count | None)]
+VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
+ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
+PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
+FlagOrAuto = Annotated[Flag | Literal["auto"], _or_auto(Flag)]
 
 
 def _section(model: type[BaseModel], description: str) -> Any:
@@ -166,7 +179,6 @@ class ModelConfig(_Strict):
 
     @property
     def pre_norm(self) -> bool:
-        """Whether layer norms stand before each block, and after the last layer of each side."""
         return self.norm == "pre"
 
     @property
@@ -314,24 +326,31 @@ class Config(_Strict):
 
 
 def json_schema() -> dict[str, Any]:
+    """The JSON Schema of configs; editors accept by it what loading accepts."""
     schema = Config.model_json_schema()
     schema["properties"]["recipe"] = {"type": "string", "description": RECIPE}
+    alternatives = ["src", "tgt"], ["path"], ["split"]
+    schema["$defs"]["TextEntry"]["anyOf"] = [{"required": keys} for keys in alternatives]
+    for name in ("train", "valid", "test"):  # one mapping or path, or nothing, for a list
+        field = schema["$defs"]["DataConfig"]["properties"][name]
+        item = {"anyOf": [field.pop("items"), {"type": "string"}]}
+        field["anyOf"] = [{"type": field.pop("type"), "items": item}, item, {"type": "null"}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def key_infos() -> dict[str, KeyInfo]:
-    """The properties of every key, such as `model.d_ff`."""
-    return {
-        f"{name}.{key}": cast("KeyInfo", field.json_schema_extra)
-        for name, section in sections().items()
-        for key, field in section.model_fields.items()
-    }
+def effect_of(field: FieldInfo) -> Affects:
+    """What a change of a key does to an existing run."""
+    return cast("dict[str, Affects]", field.json_schema_extra)["x-affects"]
 
 
 def keys_affecting(effect: Affects, section: str = "") -> list[str]:
     """The keys, of one section or all, whose change does this to a run; see `Affects`."""
-    infos = key_infos().items()
-    return [key for key, info in infos if info.affects == effect and key.startswith(section)]
+    return [
+        f"{name}.{key}"
+        for name, of_section in sections().items()
+        for key, field in of_section.model_fields.items()
+        if effect_of(field) == effect and name.startswith(section.rstrip("."))
+    ]
 
 
 def shape_keys() -> list[str]:

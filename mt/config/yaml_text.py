@@ -129,7 +129,6 @@ _REMEDIES = {
 
 
 def _message(error: yaml.MarkedYAMLError) -> str:
-    """Where text is not YAML, why, and what to do."""
     mark = error.problem_mark
     reason = error.problem or "it cannot be read"
     if "quoted scalar" in (error.context or "") and "end of stream" in reason:

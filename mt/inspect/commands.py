@@ -44,7 +44,7 @@ class ModelGroup:
 
         config = load_config(str(self.config), self.settings or []).config
         if (base := config.train.init_from) is not None:
-            from mt.config.auto import with_shape_of
+            from mt.config.settled import with_shape_of
             from mt.runs.model_folder import open_model
 
             there = open_model(Path(base).expanduser(), "train.init_from")
@@ -68,7 +68,7 @@ def model(
     """
     import json
 
-    from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
+    from mt.config.settled import TYPICAL_PAIRS, replace_auto, sizes_for
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import open_model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
 from mt.inspect.pictures import LINE_STYLES, new_figure, save_figure
-from mt.training.optim import learning_rate
+from mt.training.update import learning_rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mt.config.auto import TYPICAL_PAIRS, replace_auto, sizes_for
 from mt.config.plan import plan_data
 from mt.config.schema import Config
+from mt.config.settled import TYPICAL_PAIRS, replace_auto, sizes_for
 from mt.data.tokens.tokenizer import BOS, EOS, Tokenizer
 from mt.errors import ConfigError
 from mt.inspect.attention import checked, usual_source

@@ -57,7 +57,6 @@ class LoadedModel(ModelFolder):
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters by name; a tied matrix appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
@@ -293,7 +292,6 @@ def _write_average(
     about: Mapping[str, Any],
     remedy: str,
 ) -> None:
-    """Write the average of checkpoints; `about` goes into its `meta.json`."""
     require_new(output)
     *others, newest = map(open_model, folders)
     for opened in (*others, newest):

@@ -47,7 +47,6 @@ def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 def _in_256ths(p: float) -> int:
-    """Return how many of the 256 values of a random byte mean "dropped"; 0 only if p is 0."""
     return min(255, max(1, round(256 * p))) if p else 0
 
 

@@ -41,7 +41,6 @@ def write_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
 
 
 def update_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
-    """Replace `details` in the manifest, if there is one."""
     with suppress(OSError, ValueError):
         manifest = {**read_manifest(run_dir), **details}
         write_whole(run_dir / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")

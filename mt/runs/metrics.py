@@ -28,7 +28,6 @@ def rank(scored: Scored) -> tuple[bool, float, float]:
 
 
 def append_metrics(run_dir: Path, kind: str, step: int, figures: Mapping[str, Any]) -> None:
-    """Append the line of a training interval, validation or test set."""
     line = json.dumps({"kind": kind, "step": step, **figures}, ensure_ascii=False)
     with (run_dir / METRICS).open("a", encoding="utf-8") as file:
         file.write(line + "\n")

@@ -65,12 +65,10 @@ class ModelFolder:
 
     @property
     def styles(self) -> Styles | None:
-        """How the training text is written, where that was learnt with the vocabulary."""
         return Styles.load(_tokenizer_folder(self.folder))
 
     @property
     def weights_hash(self) -> str:
-        """SHA-256 of the weights, as `meta.json` has it."""
         return str(self.meta["sha256"][WEIGHTS])
 
     @property
@@ -78,7 +76,6 @@ class ModelFolder:
         return run_dir_of(self.folder)
 
     def verify(self) -> None:
-        """Raise DamagedError if the weights are not those that were written."""
         read_meta(self.folder, [WEIGHTS])
 
 
@@ -88,7 +85,6 @@ def step_name(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """Return the update in a checkpoint's name, the inverse of `step_name`."""
     return int(name.removeprefix("step-"))
 
 
@@ -165,7 +161,6 @@ def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
 
 
 def _scored(meta: Mapping[str, Any]) -> Scored | None:
-    """The validation of a checkpoint; None where it has none."""
     match meta.get(SCORED), meta.get("score"):
         case [int() | float() as score, int() | float() as nll, bool() as decides], _:
             return score, nll, decides
@@ -244,7 +239,6 @@ def open_model(model: Path | ModelFolder, option: str = "--model") -> ModelFolde
 
 
 def _tokenizer_folder(folder: Path) -> Path:
-    """Where the tokenizer of a model is: the checkpoints of a run share that of the run."""
     return folder if Tokenizer.exists_in(folder) else run_dir_of(folder) or folder
 
 

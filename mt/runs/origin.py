@@ -61,13 +61,11 @@ class Start(BaseModel, extra="ignore"):
         return self.model_copy(update={"files": files})
 
     def is_continued_by(self, other: Start) -> bool:
-        """Whether another start goes on from here, on the same data."""
         ended_here = self.model == other.model and 0 < self.to_update == other.from_update
         return ended_here and (self.files, self.corpora) == (other.files, other.corpora)
 
 
 def model_name(folder: Path) -> str:
-    """The name of a model in this folder: a checkpoint has that of its run."""
     return (run_dir_of(folder) or folder).name
 
 

@@ -67,7 +67,6 @@ def drop_other_outputs(run_dir: Path) -> None:
 
 
 def drop_outputs_after(run_dir: Path, step: int) -> None:
-    """Delete the outputs of validations after `step`, which a resumed run does again."""
     for later in valid_output_steps(run_dir):
         if later > step:
             valid_path(run_dir, later).unlink(missing_ok=True)
@@ -82,7 +81,6 @@ def valid_output_steps(run_dir: Path) -> list[int]:
 
 
 def valid_path(run_dir: Path, step: int) -> Path:
-    """The file of the outputs of the validation after update `step`."""
     return run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
 
 
@@ -123,7 +121,6 @@ def _read(path: Path, at_most: int | None) -> list[Sentence]:
 
 
 def _sentence(raw: bytes) -> Sentence | None:
-    """Read one line; None where it is damaged."""
     try:
         line = parse_json(raw)
         source, reference, output = (line[key] for key in ("source", "reference", "output"))

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mt import __version__
-from mt.config.auto import KEYS, has_auto
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
 from mt.config.schema import (
@@ -23,7 +22,7 @@ from mt.config.schema import (
     shape_keys,
     vocabulary_keys,
 )
-from mt.config.settled import Settled
+from mt.config.settled import KEYS, Settled, has_auto
 from mt.data.reading.language_codes import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
@@ -62,7 +61,6 @@ def claim(run_dir: Path) -> Any:
 
 
 def check_is_free(run_dir: Path) -> None:
-    """Raise DataError if another process trains in `run_dir`; nothing is created there."""
     with suppress(OSError):  # `claim` reports it
         if (run_dir / LOCK).exists():
             _lock(run_dir).close()
@@ -248,7 +246,6 @@ def write_config(run_dir: Path, config: Config) -> None:
 
 
 def write_settled(run_dir: Path, settled: Settled) -> None:
-    """Write the numbers that a run has settled, with the reason of each."""
     with explain_write_errors(run_dir):
         write_whole(run_dir / SETTLED, json.dumps(settled.as_json(), indent=1))
 
@@ -278,9 +275,12 @@ def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
             meta = read_meta(folder, [])
             if "settled" in meta:
                 return Settled.read(meta["settled"])
-            tokens, epochs = meta.get("measured_tokens_per_batch"), meta.get("epochs_in_time")
-            measured = {"epochs": epochs, "updates": config.train.max_steps}
-            return of_earlier and replace(of_earlier, tokens_per_batch=tokens, **measured)
+            measured: dict[str, Any] = {
+                "tokens_per_batch": meta.get("measured_tokens_per_batch"),
+                "epochs": meta.get("epochs_in_time"),
+                "updates": config.train.max_steps,
+            }
+            return of_earlier and replace(of_earlier, **measured)
     return of_earlier
 
 
@@ -319,7 +319,6 @@ def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
 
 
 def _fill(folder: Path, run_dir: Path) -> None:
-    """Give `folder` what training reads from a run directory before it starts."""
     # A copied lock is another one, so a training may be in progress.
     named = [run_dir / name for name in (CONFIG, SETTLED, MANIFEST, LOCK, WRITING)]
     for path in filter(Path.exists, [*named, *run_dir.glob("tokenizer.*")]):
@@ -332,7 +331,6 @@ def _fill(folder: Path, run_dir: Path) -> None:
 
 
 def _copy_or_link(source: str, target: str) -> None:
-    """Copy the JSON files of a token store and link its arrays."""
     if source.endswith(".json"):
         shutil.copy(source, target)
     else:

@@ -123,7 +123,6 @@ def _find_precision(name: str, device: torch.device) -> str:
 
 
 def cpu_has(unit: str) -> bool:
-    """Whether torch knows that this CPU has an instruction set, such as avx2, vnni or amx_tile."""
     return bool(getattr(torch.cpu, f"_is_{unit}_supported", bool)())
 
 

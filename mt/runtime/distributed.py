@@ -168,7 +168,6 @@ class World:
                 dist.broadcast(weight.detach(), src=0)
 
     def sum_gradients(self, weights: Iterable[Tensor]) -> None:
-        """Sum the gradients over all ranks in one all-reduce; see `flatten_gradients`."""
         # DistributedDataParallel sums the first gradients while the backward pass computes others.
         # One all-reduce after the pass does not, but compiled graphs stay whole, ranks may have
         # different numbers of batches, and a rank that fails within the pass can still take part.
@@ -273,7 +272,6 @@ def _ended_by_signals() -> Iterator[None]:
 
 @_ended_by_signals()
 def _connect(world: World, on_gpu: bool) -> World:
-    """Initialise the default process group and the patient one."""
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",

@@ -28,7 +28,6 @@ SPIN_COUNT = "1000"
 
 
 def limit_spinning() -> None:
-    """Set GOMP_SPINCOUNT, unless the user has said how threads wait; before torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
@@ -43,7 +42,6 @@ def with_own_imports() -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """Return the cores that the system lets this process run on; all where it does not say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -64,7 +62,6 @@ def c_compiler() -> str | None:
 
 
 def python_header() -> str | None:
-    """Path of Python.h, which Triton's C code includes; None where it is not installed."""
     path = Path(sysconfig.get_path("include"), "Python.h")
     return str(path) if path.is_file() else None
 

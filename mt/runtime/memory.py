@@ -78,7 +78,6 @@ def peak_memory_mb(device: torch.device) -> float:
 
 
 def resident_memory_mb() -> float | None:
-    """Resident memory of this process in MB; None where there is no /proc."""
     return _from_proc("/proc/self/status", "VmRSS")
 
 

@@ -131,7 +131,6 @@ def complete_saving(run_dir: Path, config: Config, state: TrainState) -> None:
 
 
 def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
-    """Point to the checkpoint of `state` what should, and delete those not to be kept."""
     folder = run_dir / CHECKPOINTS
     newest = step_name(state.step)
     if state.best_name is not None and (best := folder / state.best_name).exists():
@@ -143,7 +142,6 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
 
 
 def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
-    """The newest, `train.keep_last` regular ones, `train.keep_best` by score, and links."""
     newest = step_name(state.step)
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
@@ -211,7 +209,6 @@ def checkpoint_to_resume(
 
 
 def best_checkpoint(run_dir: Path) -> Path | None:
-    """The link to the best checkpoint, else to the last; None if there is neither."""
     links = (run_dir / CHECKPOINTS / name for name in (BEST, LAST))
     return next((link for link in links if link.exists()), None)
 

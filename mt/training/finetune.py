@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mt.config.auto import with_shape_of
 from mt.config.schema import Config, shape_keys, vocabulary_keys
+from mt.config.settled import with_shape_of
 from mt.data.tokens.tokenizer import BYTE, EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model.checkpoint import LoadedModel, load_model
@@ -43,7 +43,6 @@ def load_base(config: Config) -> LoadedModel | None:
 
 
 def _mismatches(here: Config, there: Config) -> Iterator[str]:
-    """Why the weights of a model of config `there` cannot initialise one of config `here`."""
     # Which embeddings are tied is checked below: some can be untied.
     shape = [key for key in shape_keys() if key != "model.tie_embeddings"]
     if differing := _differing(shape, here, there):
@@ -157,7 +156,6 @@ class _RowMatch:
 
 
 def _match_rows(new: Sequence[str], old: Sequence[str]) -> _RowMatch:
-    """Match two vocabularies, each a list of pieces by id. Byte pieces match only themselves."""
     special = EOS + 1
     ids = {piece: i for i, piece in enumerate(old) if i >= special}
     kept = [(i, i) for i in range(special)]

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.artefacts import exclusive
-from mt.config.auto import KEYS, has_auto, told
 from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
-from mt.config.settled import Settled
+from mt.config.settled import KEYS, Settled, has_auto, told
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
@@ -47,14 +46,14 @@ from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_failures
 from mt.terminal import say
 from mt.training.checkpoints import tidy
+from mt.training.ending import Outcome
 from mt.training.finetune import load_base
-from mt.training.hold_out import hold_out
-from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import (
     CleanText,
     CorpusRead,
     Prepared,
+    hold_out,
     learns_vocabulary,
     not_cleaned,
     prepare,
@@ -137,7 +136,6 @@ def _train(
     world: World,
     clean: CleanText,
 ) -> Outcome:
-    """Claim the run directory, prepare, resume, try the largest batches, and train."""
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main)
     # A restarted job resumes the run that its first start created with --fresh.
     fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
@@ -189,7 +187,6 @@ def _train(
 
 
 def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> Preflight:
-    """Go to the newest checkpoint or to `base`, record the run, and try the largest batches."""
     world, log = trainer.world, trainer.log
     world.all_or_raise(lambda: trainer.resume(base))
     state = trainer.state
@@ -308,7 +305,6 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
 
 
 def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
-    """Read the config at `path`, in the run directory that the main process has claimed."""
     for name in (CONFIG, SETTLED):
         if not path.with_name(name).exists():
             raise DataError(f"run directory {path.parent}: holds no {name}.")
@@ -317,7 +313,6 @@ def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
 
 
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
-    """Log how long training will take, with advice if that is days on a CPU."""
     log = trainer.log
     seconds = trainer.seconds_per_update = preflight.seconds_per_update
     left = max(0, trainer.config.train.max_steps - trainer.state.step)
@@ -328,8 +323,8 @@ def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
         log.say(
             f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
             "recipe: small.yaml or medium.yaml with your data, train.max_minutes, or lower the "
-            "size of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C ends "
-            "it after an update, with a checkpoint"
+            "size of the model or batch.tokens_per_update. Training starts anyway; Ctrl-C ends it "
+            "after an update, with a checkpoint"
         )
 
 
@@ -340,7 +335,6 @@ def duration(seconds: float) -> str:
 
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
-    """Describe data and model for the manifest."""
     data = prepared.data
     start = trainer.start
     stores = [store_of_set(trainer.run_dir, place) for place in range(len(data.valid_sets))]

@@ -24,8 +24,8 @@ from mt.runtime.memory import (
     release_freed_memory,
     reset_peak_memory,
 )
-from mt.training.length import typical_update
 from mt.training.runlog import format_duration
+from mt.training.settle import typical_update
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
@@ -96,7 +96,6 @@ def _run_on_this_rank(
 
 
 def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
-    """Translate the longest sentences of the validation sets, if there are any."""
     device, sets = prepared.updater.device, prepared.validations
     if not sets:
         return

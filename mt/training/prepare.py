@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mt.artefacts import content_key
-from mt.config.auto import sizes_for
-from mt.config.plan import HELD_OUT, DataPlan, StageEnd, held_out_sets, plan_data
+from mt.artefacts import content_key, is_made, key_of, make
+from mt.config.plan import (
+    HELD_OUT,
+    DataPlan,
+    StageEnd,
+    held_out_sets,
+    plan_data,
+    with_held_out_files,
+)
 from mt.config.schema import keys_affecting
-from mt.config.settled import Settled
+from mt.config.settled import Settled, sizes_for
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
@@ -23,30 +30,38 @@ from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.mixing import describe_mixture, sampling_weights
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import corpus_records, known_records, meta_of, open_built, open_or_build
+from mt.data.tokens.split import STAYS, split_pairs, write_parts
+from mt.data.tokens.store import (
+    META,
+    corpus_records,
+    known_records,
+    meta_of,
+    open_built,
+    open_or_build,
+    text_key,
+)
 from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
-from mt.errors import ConfigError
+from mt.errors import CheckpointError, ConfigError
 from mt.files import write_whole
-from mt.runs.model_folder import SEVERAL_SENTENCES
+from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints
 from mt.runs.origin import Start, corpora_of_text, files_of
 from mt.runs.run_dir import CLEANED, STORE, read_settled
 from mt.runtime.distributed import World
-from mt.training.batch_size import lengths_to_try, settle_batch_size
-from mt.training.hold_out import ELSEWHERE, hold_out
-from mt.training.length import Epochs, settle_length
+from mt.training.settle import Epochs, lengths_to_try, settle_batch_size, settle_length
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
 if TYPE_CHECKING:
+    from mt.config.plan import Corpus
     from mt.config.schema import Config
     from mt.data.reading.text_files import FileRecords
     from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
     from mt.runtime.devices import Device
+    from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
-
 
 # The way in which `Plan` makes updates; it changes when they do.
 PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
@@ -316,3 +331,53 @@ def several_sentences(prepared: Prepared) -> dict[str, float]:
             share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)
         return {SEVERAL_SENTENCES: share}
     return {}
+
+
+# Key of `meta.json`: the names of texts that are in no local file.
+ELSEWHERE = "elsewhere"
+
+
+def hold_out(config: Config, log: RunLog, world: World) -> Config:
+    """Take the sets out of the training text; the main process does it, unless that is done.
+
+    Returns the config that names the files. Raises DataError where a text cannot be read, or has
+    too few pairs, CheckpointError where the run has been trained on what would be held out.
+    """
+    if not held_out_sets(config.data):
+        return config
+    world.main_first(lambda: _make(config, log), lambda: None)
+    return with_held_out_files(config, log.run_dir / HELD_OUT)
+
+
+def _make(config: Config, log: RunLog) -> None:
+    data = plan_data(config.data)
+    sets = held_out_sets(config.data)
+    folder = log.run_dir / HELD_OUT
+    records = corpus_records(data.corpora, data.root, known_records(folder))
+    texts = [text_key(corpus, data.root, records) for corpus in data.corpora]
+    sizes, seed = list(sets.values()), config.run.seed
+    key = content_key([texts, sizes, seed])
+    if checkpoints(log.run_dir) and not (is_made(folder, None) and key_of(folder) == key):
+        raise CheckpointError(
+            f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "
+            "would now be held out, so their scores would say nothing about new text; set "
+            "data.train, the numbers and run.seed back, name files of other text, or give --fresh "
+            "to set the run aside"
+        )
+
+    def pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
+        return log.watch(read_pairs(corpus.source, data.root, corpus.name), "reading data.train")
+
+    def build(partial: Path) -> None:
+        texts = [pairs(corpus) for corpus in data.corpora]
+        parts = split_pairs(texts, sizes, seed, next(iter(sets)))
+        names = [key.removeprefix("data.").replace("[", "-").rstrip("]") for key in sets]
+        for number, (corpus, of_corpus) in enumerate(zip(data.corpora, parts, strict=True)):
+            write_parts(pairs(corpus), of_corpus, partial, [f"train-{number}", *names])
+            held = (of_corpus != STAYS).sum()
+            log.say(f"{corpus.name}: {held:,} of {len(of_corpus):,} pairs are held out")
+        others = [text.file for text in data.corpora if not local_files(text.source, data.root)]
+        meta = {"records": records, ELSEWHERE: others}
+        (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+    make(folder, key, build)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-# Seconds between two computations of the bar's figures, which wait for the device.
-SECONDS_BETWEEN_FIGURES = 1.0
 # Without a terminal: items that are read between looks at the clock.
 ITEMS_BETWEEN_LOOKS = 1000
 
@@ -49,7 +47,6 @@ class RunLog:
         self._is_main = is_main
         self._bar: tqdm[Any] | None = None
         self._figures: dict[str, str] = {}
-        self._figures_at = -math.inf
         self._file: TextIO | None = None
         self._early: list[str] = []  # lines of before `train.log` is open
 
@@ -75,7 +72,6 @@ class RunLog:
             self._bar = None
 
     def say(self, text: str) -> None:
-        """Write one line to stderr and `train.log`, as soon as that is open."""
         if self._is_main:
             self._write(text)
 
@@ -102,26 +98,15 @@ class RunLog:
     def _on_terminal(self) -> bool:
         return self._is_main and can_show_bar()
 
-    def wants_figures(self) -> bool:
-        """Whether the bar is shown, and its figures are old enough to be computed again."""
-        return self._on_terminal and time.monotonic() - self._figures_at > SECONDS_BETWEEN_FIGURES
-
-    def progress(self, step: int, figures: Mapping[str, str] | None = None) -> None:
+    def progress(self, step: int, **figures: str) -> None:
         """Move the bar to `step`, and show `figures`, which stay; without a terminal do nothing."""
         if not self._on_terminal:
             return
         if self._bar is None:
-            self._bar = tqdm(
-                total=self.total,
-                initial=step,
-                dynamic_ncols=True,
-                bar_format=BAR_FORMAT,
-                postfix=dict(figures or {}),
-            )
-        if figures is not None:
-            self._figures |= figures
-            self._figures_at = time.monotonic()
-            self._bar.set_postfix(self._figures, refresh=False)
+            form: dict[str, Any] = {"dynamic_ncols": True, "bar_format": BAR_FORMAT}
+            self._bar = tqdm(total=self.total, initial=step, **form)
+        self._figures |= figures
+        self._bar.set_postfix(self._figures, refresh=False)
         self._bar.update(step - self._bar.n)
 
     def report(
@@ -131,7 +116,7 @@ class RunLog:
         speed = f"{figures['tokens_per_second']:,.0f}"
         nll = f"{figures['nll']:.3f}"
         left = format_duration(seconds_left)
-        self.progress(step, {"left": left, "nll": nll, "tok/s": speed})
+        self.progress(step, left=left, nll=nll, **{"tok/s": speed})
         skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
         self.say(
             f"step {step:,} | epoch {epoch} | nll {nll} | lr {rate:.2e} "
@@ -165,7 +150,6 @@ class RunLog:
         append_metrics(self.run_dir, kind, step, known)
 
     def drop_after(self, step: int) -> None:
-        """Drop metrics and outputs of updates after `step`, which a resumed run makes again."""
         if self._is_main:
             drop_metrics_after(self.run_dir, step)
             drop_outputs_after(self.run_dir, step)
@@ -201,7 +185,6 @@ class Meter:
         self._sums = torch.zeros(5)
 
     def exclude(self, seconds: float) -> None:
-        """Take time that was not spent on training, such as a validation, out of the interval."""
         self._start += seconds
 
     def add(self, update: Update, smoothed: Tensor, nll: Tensor, norm: Tensor) -> None:
@@ -216,11 +199,6 @@ class Meter:
         )
         sums = torch.where(torch.isfinite(norm), sums, 0.0)
         self._sums = self._sums.to(sums.device) + sums
-
-    def own_nll(self) -> float:
-        """The nll so far in the interval, of this rank's sentences; waits for the device only."""
-        _, nll, _, n_tgt, _ = self._sums.tolist()
-        return self._world.size * nll / n_tgt if n_tgt else math.nan
 
     def figures(self) -> dict[str, Any]:
         """Means over the interval, as in `metrics.jsonl`, over all ranks; waits for them."""

@@ -56,7 +56,6 @@ class ValidationResult:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether the lower of two values of `train.metric` is the better one."""
     return metric == "nll" or METRICS[metric].lower_is_better
 
 

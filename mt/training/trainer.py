@@ -37,12 +37,11 @@ from mt.training.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
+from mt.training.ending import Outcome, Signals, StopRequestedError, finished, stopped_by
 from mt.training.finetune import load_initial_weights
-from mt.training.optim import learning_rate
-from mt.training.outcome import Outcome, finished, stopped_by
 from mt.training.prepare import Prepared, several_sentences, start_on
 from mt.training.runlog import Meter, format_duration
-from mt.training.signals import Signals, StopRequestedError
+from mt.training.update import learning_rate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,7 +148,6 @@ class Trainer:
         self._drop_scores_of_other_validation_set()
 
     def _drop_scores_of_other_validation_set(self) -> None:
-        """Scores on another text, or of another metric, cannot be compared with later ones."""
         state = self.state
         if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
             return
@@ -188,7 +186,6 @@ class Trainer:
         return finished(self.config, self.state, criterion, best, self._is_out_of_patience())
 
     def _run_stage(self) -> int:
-        """Update until the stage or training ends; the signal that ended it, 0 for none."""
         self._announce_stage()
         for plan in self.plans:
             if plan is not self.plan:
@@ -228,7 +225,7 @@ class Trainer:
         stopped = 0
         if not self.n_updates:
             self.loop_start = self.saved_at = time.perf_counter()
-        self._show_progress()
+        self.log.progress(self.state.step, left=format_duration(self._seconds_left()))
         while not stopped and not self.is_done() and self.state.stage == stage:
             if self.state.update == 0 and (stopped := self._wait_for_update(prefetcher)):
                 break
@@ -238,7 +235,7 @@ class Trainer:
             meter.add(update, *self._train_step(update))
             self.state.advance(update)
             self.n_updates += 1
-            self._show_progress(meter if self.log.wants_figures() else None)
+            self.log.progress(self.state.step)
             is_logged = self.state.step % config.log_every == 0
             if is_logged:
                 self._report(meter, update)
@@ -286,7 +283,6 @@ class Trainer:
         return int(self.world.is_main and minutes is not None and seconds >= 60 * minutes)
 
     def _stop_signal(self) -> int:
-        """The number of a signal that this rank or another has received, 0 for none."""
         return self.world.all_reduce_max(self.signals.number)
 
     def _is_due(self) -> bool:
@@ -309,7 +305,6 @@ class Trainer:
         return self.state.step >= self.config.train.max_steps or self._is_out_of_patience()
 
     def _report(self, meter: Meter, update: Update) -> None:
-        """Log the figures since the last report."""
         state, config = self.state, self.config
         figures = meter.figures()
         self._tick()
@@ -328,18 +323,6 @@ class Trainer:
         )
         self.log.report(state.step, state.epoch, figures, rate, self._seconds_left())
         meter.reset()
-
-    def _show_progress(self, meter: Meter | None = None) -> None:
-        """Move the bar; with `meter`, or before the first update, show what is new as well."""
-        if meter is None and self.n_updates:
-            self.log.progress(self.state.step)
-            return
-        figures = {"left": format_duration(self._seconds_left())}
-        if meter is not None:
-            figures["nll"] = f"{meter.own_nll():.3f}"
-        if self.validation is not None and (best := self.state.best) is not None:
-            figures["best"] = self.validation.criterion.describe(best[0])
-        self.log.progress(self.state.step, figures)
 
     def _seconds_left(self) -> float:
         """Time that the remaining updates take at the pace of this start, validations included."""
@@ -392,7 +375,7 @@ class Trainer:
             + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
         )
         bleu = f"{result.scores['bleu'].value:.2f}"
-        self.log.progress(step, {"left": format_duration(self._seconds_left()), "BLEU": bleu})
+        self.log.progress(step, left=format_duration(self._seconds_left()), BLEU=bleu)
         if self.world.is_main:
             self.validation.write(step, result, bool(new_best))
         for other, result in zip(self.validations[1:], others, strict=True):

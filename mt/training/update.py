@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import assert_never
 
-from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
+from mt.errors import CheckpointError, ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.model.packed import can_pack
 from mt.model.weight_copies import copy_weights
@@ -30,14 +31,12 @@ from mt.training.compilation import (
     PROBE_TOKENS,
     compile_for_all_shapes,
     compile_loss,
-    n_compiled_graphs,
     probe_batch,
 )
 from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
-from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config
+    from mt.config.schema import Config, OptimConfig
     from mt.data.tokens.batches import Batch
     from mt.data.tokens.loader import Update
     from mt.data.tokens.store import Store
@@ -78,7 +77,6 @@ class Updater:
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.forward: Any = self.model  # compiled by `choose_forward`
         self.loss_gradient: LogitsGradient = logits_gradient  # the same
-        self.n_graphs: int | None = None  # compiled graphs after the first update
         # Updates in a row whose gradient was not finite, and the most since `most_skipped` was
         # asked; on the device, so that nothing waits.
         self.skipped, self._most_skipped = torch.zeros(2, dtype=torch.int64, device=device.device)
@@ -162,7 +160,6 @@ class Updater:
 
     @property
     def eval_model(self) -> Transformer:
-        """The model that is validated and saved: the averaged one if `train.ema` is set."""
         return self.ema if self.ema is not None else self.model
 
     @property
@@ -217,18 +214,7 @@ class Updater:
         if not self.device.is_cuda and step % UPDATES_BETWEEN_RELEASES == 0:
             release_freed_memory()
         self._update_ema(step)
-        self._report_recompilation(step)
         return norm
-
-    def _report_recompilation(self, step: int) -> None:
-        """Log that torch.compile has compiled again, which takes long and should not happen."""
-        n_graphs = n_compiled_graphs()
-        if self.n_graphs is not None and n_graphs > self.n_graphs:
-            self._say_of_this_rank(
-                f"update {step + 1:,}: the model was compiled again, {n_graphs} times in all; if "
-                "that continues, train.compile: false may be faster"
-            )
-        self.n_graphs = n_graphs
 
     def accumulate_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
         """Sum the gradients of an update's loss per target token, over micro-batches and ranks.
@@ -260,7 +246,6 @@ class Updater:
         return loss
 
     def _out_of_memory_message(self, batch: Batch) -> str:
-        """Describe a batch that does not fit into the memory, with the remedy."""
         rows, src, tgt = batch.shape
         given = self.config.batch.tokens_per_batch
         same = "(tokens_per_update keeps the training the same)"
@@ -343,3 +328,65 @@ class Updater:
         if state["scaler"]:  # empty if the precision was not fp16
             self.scaler.load_state_dict(state["scaler"])
         self.skipped, self._most_skipped = self.skipped.new_tensor(state["skipped"])
+
+
+def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -> float:
+    """The learning rate of update `step`, counted from 1.
+
+    Linear warm-up, then `schedule`. `noam` is equation 3 of Vaswani et al. (2017): d_model^-0.5
+    times an inverse square root that peaks at `warmup_steps`. `cosine` falls to 0 at `max_steps`.
+    """
+    warmup = optim.warmup_steps
+    if optim.schedule == "noam":
+        return float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
+    peak = optim.peak_lr
+    assert peak is not None  # the config checks that
+    if step < warmup:
+        return peak * step / warmup
+    match optim.schedule:
+        case "inverse_sqrt":
+            return peak * math.sqrt(warmup / step)
+        case "cosine":
+            done = min(1.0, (step - warmup) / max(1, max_steps - warmup))
+            return peak * 0.5 * (1 + math.cos(math.pi * done))
+        case "constant":
+            return peak
+        case _:
+            assert_never(optim.schedule)
+
+
+def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
+    """Fused AdamW (Loshchilov and Hutter, 2019), which is Adam without weight decay.
+
+    Only the matrices of layers decay, and an output matrix that is not tied. Biases and the scales
+    of layer norms gain nothing from being small. Nor do embeddings: without a gradient a row would
+    shrink by exp(-sum of rate x decay) until its word comes again, so that rare words would fade.
+    """
+    named = list(model.named_parameters())
+    embeddings = [p for name, p in named if "embedding" in name]  # come first; tied ones too
+    of_others = {id(p) for p in embeddings}
+    matrices = [p for _, p in named if p.dim() > 1 and id(p) not in of_others]
+    groups = [
+        {"params": embeddings, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": optim.weight_decay},
+        {"params": [p for _, p in named if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, betas=optim.betas, eps=optim.eps, fused=True)
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str
+) -> None:
+    """Load moments and learning rate; settings stay. `where`: the checkpoint, for messages.
+
+    Raises CheckpointError if the state belongs to other parameters.
+    """
+    try:
+        groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
+        kept = [{**now, "params": saved["params"], "lr": saved["lr"]} for now, saved in groups]
+        optimizer.load_state_dict({"state": state["state"], "param_groups": kept})
+    except ValueError as error:
+        raise CheckpointError(
+            f"{where}: the optimiser's state does not fit the model ({error}); use another "
+            "checkpoint, or start over with --fresh"
+        ) from error

@@ -34,9 +34,9 @@ from mt.runs.run_dir import STORE
 from mt.runtime.memory import peak_memory_mb, raise_unless_out_of_memory
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
+from mt.training.ending import StopRequestedError
 from mt.training.loss import batch_loss
 from mt.training.selection import Criterion, ValidationResult
-from mt.training.signals import StopRequestedError
 from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
 from mt.translate.loaded_engine import LoadedEngine
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
     from mt.runtime.distributed import World
+    from mt.training.ending import Signals
     from mt.training.runlog import RunLog
-    from mt.training.signals import Signals
 
 T = TypeVar("T")
 
@@ -58,7 +58,6 @@ SAMPLES = 8
 
 
 def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
-    """Source lines and raw reference lines of a text, but for lines without a reference."""
     pairs = [pair for pair in read_pairs(text.source, root, text.name) if pair[1].strip()]
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
@@ -138,7 +137,6 @@ class Scoring:
 
 
 def valid_language(data: DataPlan) -> str:
-    """The target language of the first text of `data.valid`; without it that of the section."""
     return (data.valid[0].direction if data.valid else data.usual).tgt
 
 
@@ -149,7 +147,6 @@ def metric_names(config: Config) -> list[str]:
 
 
 def store_of_set(run_dir: Path, place: int) -> Path:
-    """The token store of a validation set, by its place in `data.valid`."""
     return run_dir / STORE / (f"valid-{place}" if place else "valid")
 
 
@@ -236,7 +233,6 @@ class Validation:
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics by name; only rank 0 needs them."""
         return self.scoring.metrics(self.src, self.ref, self.language)
 
     def _report_notes(self, scores: Iterable[Score]) -> None:
@@ -258,7 +254,6 @@ class Validation:
 
     @property
     def n_tgt(self) -> int:
-        """Target tokens of the validation set, eos counted."""
         return int((self.pairs.tgt_lengths + 1).sum())
 
     @torch.no_grad()

@@ -9,8 +9,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.config.auto import replace_auto, sizes_for
 from mt.config.plan import plan_data
+from mt.config.settled import replace_auto, sizes_for
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample

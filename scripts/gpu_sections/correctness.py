@@ -28,9 +28,9 @@ from mt.model.cpu_ops import attend
 from mt.runtime.devices import DTYPES, can_compile
 from mt.runtime.distributed import World
 from mt.runtime.machine import free_port
-from mt.training.batch_size import fitting_batch, lengths_to_try
 from mt.training.compilation import n_compiled_graphs
 from mt.training.loss import smoothed_cross_entropy
+from mt.training.settle import fitting_batch, lengths_to_try
 from mt.training.update import Updater
 
 # Largest relative error (norm of the difference over norm) of results and gradients.

@@ -19,7 +19,7 @@ from mt.model.packed import attend_packed, load_varlen_attn
 from mt.runtime.devices import can_compile
 from mt.training.compilation import compile_loss
 from mt.training.loss import LogitsGradient, logits_gradient, smoothed_cross_entropy
-from mt.training.optim import build_optimizer
+from mt.training.update import build_optimizer
 
 
 def run(report: Report, setting: Setting) -> None:

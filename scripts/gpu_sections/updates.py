@@ -33,8 +33,7 @@ from mt.data.tokens.loader import Update
 from mt.data.tokens.plan import Plan
 from mt.runtime.devices import can_compile
 from mt.training.compilation import n_compiled_graphs
-from mt.training.optim import build_optimizer
-from mt.training.update import Updater
+from mt.training.update import Updater, build_optimizer
 
 UPDATES = 8  # of a window, repeated until its time is over
 WINDOWS = 3

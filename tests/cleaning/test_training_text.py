@@ -21,7 +21,7 @@ from mt.files import sha256_of
 from mt.runs.manifest import read_manifest
 from mt.runs.run_dir import STORE
 from mt.training import launch
-from mt.training.outcome import Outcome
+from mt.training.ending import Outcome
 
 CHANGES: dict[str, Any] = {"train": {"max_steps": 1, "valid_every": 1}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from token_stores import tokenizer_of
 
 from mt.cleaning.plan import plan_of
-from mt.config.data_schema import Augment, Clean, KeyInfo, TextEntry, TrainingStage, Until
+from mt.config.data_schema import Augment, Clean, TextEntry, TrainingStage, Until
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
-from mt.config.schema import TokenizerConfig, key_infos, sections
+from mt.config.schema import TokenizerConfig, effect_of, sections
 from mt.data.tokens.directions import DirectedPairs, tokens_before
 from mt.data.tokens.mixing import sampling_weights, sentences_of_epoch
 from mt.data.tokens.store import Store, fingerprint_of
@@ -173,26 +173,30 @@ def effect(before: Mapping[str, Any], after: Mapping[str, Any], run: Path, token
     return "plan" if old.plan != new.plan else "nothing"
 
 
-def check(path: str, info: KeyInfo, found: str) -> None:
+def check(path: str, affects: str, found: str) -> None:
     """That a change of a key did what it is to do."""
     if path == "model.max_positions":  # of sinusoids
         assert found == "nothing"
-    elif info.affects == "model":
+    elif affects == "model":
         assert "another model, tokenizer, start or language" in found, path
     else:
-        assert found == info.affects, path
+        assert found == affects, path
 
 
 def base_of(run: Path, more: Mapping[str, Any]) -> dict[str, Any]:
     return merged(merged(BASE, {"data": {"root": str(run.parent)}}), more)
 
 
-@pytest.mark.parametrize("path", sorted(key_infos()))
+KEYS = [f"{name}.{key}" for name, model in sections().items() for key in model.model_fields]
+
+
+@pytest.mark.parametrize("path", KEYS)
 def test_a_key_of_a_section(path: str, run: Path, tokenizer: Tokenizer) -> None:
     section, _, key = path.partition(".")
     base = base_of(run, {})
     value = config_from_mapping(base, "test").value(path)
-    changed = other_value(path, sections()[section].model_fields[key].annotation, value)
+    field = sections()[section].model_fields[key]
+    changed = other_value(path, field.annotation, value)
     if path == "data.root":
         changed = changed.format(root=run.parent)
     needed = {"train.new_vocabulary": {"train": {"init_from": "model"}}}.get(path, {})
@@ -201,7 +205,7 @@ def test_a_key_of_a_section(path: str, run: Path, tokenizer: Tokenizer) -> None:
         base = merged(base, {"tokenizer": {"user_defined_symbols": []}})
     base = merged(base, two if path == "tokenizer.tgt_model" else needed)
     after = merged(base, {section: {key: changed}})
-    check(path, key_infos()[path], effect(base, after, run, tokenizer))
+    check(path, effect_of(field), effect(base, after, run, tokenizer))
 
 
 def test_learned_positions_are_weights(run: Path, tokenizer: Tokenizer) -> None:
@@ -253,4 +257,4 @@ def test_a_key_inside(place: int, key: str, run: Path, tokenizer: Tokenizer) -> 
         inner[key] = other_value(path, field.annotation, inner[key])
     if key == "tgt_lang":  # into one language from each, or a token would be needed
         data["train"][1][key] = inner[key]
-    check(path, cast("KeyInfo", field.json_schema_extra), effect(base, changed, run, tokenizer))
+    check(path, effect_of(field), effect(base, changed, run, tokenizer))

@@ -125,7 +125,7 @@ def test_message(tmp_path: Path) -> None:
         ("data: {train: ''}", "data.train[0].path: must not be empty"),
         (
             "data: {train: {src: a, tgt: b, format: tmx}}",
-            "data.train[0].format: is the format of path, found 'tmx' without path; add path",
+            "data.train[0].format: says how path is read, found 'tmx' without path; add path",
         ),
         (
             "data: {train: {src: a, tgt: b, split: 7}}",
@@ -213,7 +213,7 @@ def test_message(tmp_path: Path) -> None:
         ),
         (
             "tokenizer: {user_defined_symbols: [a, a]}",
-            ": must each be there once … found 'a' twice",
+            ": must each be there once, found 'a'",
         ),
         (
             "tokenizer: {user_defined_symbols: ['a b']}",
@@ -224,18 +224,18 @@ def test_message(tmp_path: Path) -> None:
             ": must not be special tokens … found '</s>'",
         ),
         ("tokenizer: {character_coverage: 0.9}", ": must be at least 0.98 … found 0.9"),
-        ("tokenizer: {tgt_model: b}", ": must be null without … found 'b' … name both files"),
+        ("tokenizer: {tgt_model: b}", ": must be null with … null … found 'b'"),
         (
             "tokenizer: {model: a, tgt_model: b}",
-            "tokenizer.tgt_model … must be null with joint: … found 'b'",
+            "tokenizer.tgt_model … must be null with … true, found 'b'",
         ),
         (
             "tokenizer: {model: a, joint: false}",
-            "tokenizer.tgt_model … must be the model file … found nothing (null)",
+            "tokenizer.tgt_model … must be the target's model file … found nothing (null)",
         ),
         (
             "tokenizer: {model: a, split_digits: false}",
-            "tokenizer.split_digits … must be true with tokenizer.model, … found false",
+            "tokenizer.split_digits … must be left out with tokenizer.model, … found false",
         ),
         (
             "tokenizer: {model: a}\ntrain: {init_from: b}",
@@ -253,11 +253,11 @@ def test_message(tmp_path: Path) -> None:
         ),
         (
             "data: {valid: {src: a, tgt: b, name: de-en}}",
-            "data.valid[0].name … is the configuration of … found 'de-en' without path … add path",
+            "data.valid[0].name … says how path is … found 'de-en' without path … add path",
         ),
         (
             "data: {valid: {src: a, tgt: b, delimiter: ';'}}",
-            "data.valid[0].delimiter … is the delimiter of path, found ';' without path",
+            "data.valid[0].delimiter … says how path is read, found ';' without path",
         ),
         (
             "data: {valid: {src: a, tgt: b, tags: keep}}",

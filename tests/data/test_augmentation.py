@@ -28,7 +28,7 @@ from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError
-from mt.training import length
+from mt.training import settle
 from mt.training.launch import train
 
 NONE = dict.fromkeys(Augment.model_fields, 0.0)
@@ -239,7 +239,7 @@ def test_capitals_get_pieces() -> None:
 def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(length, "SECONDS_OF_TIMING", 0)
+    monkeypatch.setattr(settle, "SECONDS_OF_TIMING", 0)
 
     def run(name: str, *steps: int) -> Path:
         for max_steps in steps:

@@ -26,9 +26,9 @@ from mt.runs.model_folder import find_model
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.training import validation
+from mt.training.ending import Signals
 from mt.training.launch import train
 from mt.training.runlog import RunLog
-from mt.training.signals import Signals
 from mt.translate.lines import Translation
 
 JAPANESE = ["吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。"]

@@ -19,7 +19,7 @@ from mt.report.scores import score_run
 from mt.runs import model_folder
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs
 from mt.training.launch import train
-from mt.training.optim import learning_rate
+from mt.training.update import learning_rate
 from mt.translate.quality_flags import FLAGS
 
 

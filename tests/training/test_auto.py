@@ -13,16 +13,16 @@ import pytest
 from conftest import BLIND, Mt, QuickConfig, equal_weights, log_of
 from messages import says
 
-from mt.config import auto
-from mt.config.auto import Sizes, sizes_for
+from mt.config import settled as auto
 from mt.config.load import load_config
+from mt.config.settled import Sizes, sizes_for
 from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import load_weights
 from mt.runs.model_folder import open_model
 from mt.runs.run_dir import read_settled
-from mt.training import launch, length
+from mt.training import launch, settle
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
@@ -98,7 +98,7 @@ def test_a_training_takes_the_time_that_is_given(
     stages: list[Any] | None,
 ) -> None:
     """Nine tenths of the time have updates; a run that was started keeps its epochs."""
-    monkeypatch.setattr(length, "typical_update", lambda updater, plan, epoch: 100.0)
+    monkeypatch.setattr(settle, "typical_update", lambda updater, plan, epoch: 100.0)
     wanted = 40
     values = {
         "data": {"stages": stages},
@@ -115,7 +115,7 @@ def test_a_training_takes_the_time_that_is_given(
     assert says(told, "time: about 100.00 s an update")
     assert told.count("timing typical updates") == 1
     # Now more would fit. What was asked for is what a student takes over.
-    monkeypatch.setattr(length, "typical_update", lambda updater, plan, epoch: 1.0)
+    monkeypatch.setattr(settle, "typical_update", lambda updater, plan, epoch: 1.0)
     train(quick_config(BLIND, values), tmp_path, "cpu")
     told = log_of(tmp_path).removeprefix(told)
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")

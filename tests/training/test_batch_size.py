@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,12 @@ from mt.config.settled import Settled
 from mt.data.tokens.batches import Batch, collate
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runs import model_folder
-from mt.runtime import memory as process_memory
 from mt.runtime.devices import Device
-from mt.training import batch_size, preflight, update
-from mt.training.batch_size import settle_batch_size
+from mt.training import preflight, settle, update
 from mt.training.launch import train
-from mt.training.outcome import Outcome
 from mt.training.runlog import RunLog
-from mt.training.trainer import Trainer
+from mt.training.settle import settle_batch_size
 from mt.training.update import Updater
-
-Mapped = Mapping[str, Mapping[str, Any]]
 
 
 def full(*_: Any) -> None:
@@ -51,8 +45,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             raise TooLittleMemoryError("out of memory")
 
     monkeypatch.setattr(Updater, "dry_run_step", run_preflight)
-    monkeypatch.setattr(batch_size, "available_memory_mb", lambda _: state["room"])
-    monkeypatch.setattr(batch_size, "peak_memory_mb", lambda _: state["peak"])
+    monkeypatch.setattr(settle, "available_memory_mb", lambda _: state["room"])
+    monkeypatch.setattr(settle, "peak_memory_mb", lambda _: state["peak"])
     return state
 
 
@@ -107,9 +101,7 @@ def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: 
     train(quick_config(BLIND, batch=batch, train={"max_steps": 3}), tmp_path, "cpu")
     tokens = auto_is(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "mt.training.batch_size.fitting_batch", lambda *_: pytest.fail("measured again")
-        )
+        patch.setattr("mt.training.settle.fitting_batch", lambda *_: pytest.fail("measured again"))
         train(quick_config(BLIND, batch=batch, train={"max_steps": 6}), tmp_path, "cpu")
     log = log_of(tmp_path)
     assert "new epoch" not in log
@@ -155,7 +147,7 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
     config = quick_config(BLIND, batch=batch, train={"max_steps": 1})
     numbers = iter([800, 700])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
+        patch.setattr("mt.training.settle.fitting_batch", lambda *_: next(numbers))
         patch.setattr(update, "batch_loss", full)
         with pytest.raises(ConfigError) as error:
             train(config, tmp_path, "cpu")
@@ -169,24 +161,9 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
         rows, src, tgt, most = map(int, said.groups())
         assert most == rows * max(src, tgt) <= 800
         patch.undo()
-        patch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
+        patch.setattr("mt.training.settle.fitting_batch", lambda *_: next(numbers))
         train(config, tmp_path, "cpu")
     assert auto_is(tmp_path) == 700
-
-
-def test_another_error_is_not_taken_for_too_little_memory(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`train.compile: true` and a batch that cannot be compiled: training must not go on."""
-
-    def not_compiled(_: Updater, batch: Batch) -> None:
-        if len(batch.src) > 1:
-            raise ConfigError("the model cannot be compiled")
-
-    trainer = trainer_of(BLIND)
-    monkeypatch.setattr(Updater, "dry_run_step", not_compiled)
-    with pytest.raises(ConfigError, match="the model cannot be compiled"):
-        batch_size.fitting_batch(trainer.config, trainer.updater, [trainer.plan.pairs.longest])
 
 
 @pytest.mark.parametrize("tokens", ["auto", 500])
@@ -201,30 +178,6 @@ def test_a_sentence_that_does_not_fit_has_another_remedy(
     said = str(error.value)
     assert says(said, "batch.tokens_per_batch: one sentence, ", "target tokens", "CPU in fp32")
     assert says(said, "MB were in use", "data.max_tokens", "smaller model")
-
-
-def test_the_memory_of_a_real_batch_is_measured(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a room of so many MB more than the process has, the batch that is found stays inside."""
-    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
-    cpu = torch.device("cpu")
-    asked: list[float] = []
-
-    def available(_: torch.device) -> float:
-        process_memory.reset_peak_memory(cpu)
-        asked.append(process_memory.peak_memory_mb(cpu) + 400)
-        return asked[-1] / (1 - batch_size.MARGIN)
-
-    monkeypatch.setattr(batch_size, "available_memory_mb", available)
-    batch = {**AUTO, "tokens_per_update": 10**7}
-    train(quick_config(BLIND, batch=batch), tmp_path, "cpu")
-    tokens = auto_is(tmp_path)
-    assert 2000 < tokens < 10**6
-    process_memory.reset_peak_memory(cpu)
-    batch["tokens_per_batch"] = tokens
-    train(quick_config(BLIND, batch=batch), tmp_path, "cpu")  # the preflight runs its largest batch
-    assert process_memory.peak_memory_mb(cpu) < asked[0] + 200
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -27,7 +27,6 @@ from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
 from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
-from mt.training.update import Updater
 
 # Rows, source tokens, target tokens; the first ones are what torch.compile makes constants of.
 SHAPES = [
@@ -101,29 +100,6 @@ def test_a_run_compiles_once_before_it_measures_batches(
 
 
 @pytest.mark.slow
-def test_a_compilation_after_the_first_update_is_logged(
-    quick_config: QuickConfig,
-    tmp_path: Path,
-    graphs: CompileCounterWithBackend,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Here every update changes a setting that a graph depends on."""
-    real = update.seed_everything
-
-    def changed(seed: int, *path: int) -> None:
-        torch.set_default_dtype(torch.float64 if path == (2, 0) else torch.float32)
-        real(seed, *path)
-
-    monkeypatch.setattr(update, "seed_everything", changed)
-    try:
-        log = run(quick_config(BLIND, train={"compile": "auto"}), tmp_path / "run")
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert log.count("the model was compiled again") == 1
-    assert "update 3: the model was compiled again, 4 times in all; if that continues" in log
-
-
-@pytest.mark.slow
 def test_too_many_graphs_end_compiling_with_a_message(
     trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,20 +128,6 @@ def test_a_python_without_torch_compile_trains_uncompiled(
     assert updater.forward is updater.model
     assert updater.loss_gradient is loss.logits_gradient
     updater.dry_run_step(batch_of(3, 7, 6))
-
-
-def test_auto_tries_nothing_where_the_device_cannot_compile(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    updater = (trainer := trainer_of(BLIND)).updater
-    settings = updater.config.train.model_copy(update={"compile": "auto"})
-    updater.config = updater.config.model_copy(update={"train": settings})
-    said: list[str] = []
-    monkeypatch.setattr(updater, "say", said.append)
-    monkeypatch.setattr(update, "can_compile", lambda _: False)
-    monkeypatch.setattr(Updater, "_compile_error", lambda *_: "no compiler")
-    updater.choose_forward(trainer.plan.pairs.store)
-    assert said == []
 
 
 class BrokenBackwardError(TorchDynamoException):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from cuda_code import Code, NotRunError, fake_gpu
-from gpu_sections.attention_ways import attending
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from mt.config.load import config_from_mapping
@@ -101,25 +100,6 @@ def test_the_model_without_padding_is_one_graph(codes: list[Code]) -> None:
     assert len(forward.kernels) < 20
     assert (forward.products, backward.products) == (11, 22)
     assert forward.text.count("torch_attn._varlen_attn.default(") == 3
-
-
-@pytest.mark.parametrize(
-    ("way", "operators"),
-    [
-        ("A'", ["aten._efficient_attention_forward", "aten._efficient_attention_backward"]),
-        ("A, 32 queries", ["gpu_check.row_attention", "gpu_check.row_attention_backward"]),
-    ],
-)
-def test_other_attention_without_padding_is_one_graph_too(
-    codes: list[Code], way: str, operators: list[str]
-) -> None:
-    """The ways that scripts/gpu_check.py compares; what tiles visit is computed once a side."""
-    with attending(way):
-        passes = code_of_model(codes, 1, packed=True)
-    for code, operator in zip(passes, operators, strict=True):
-        assert code.text.count(f"torch.ops.{operator}.default(") == 3
-    assert passes[0].casts == []
-    assert len(passes[0].kernels) < 30
 
 
 def test_the_loss_is_one_graph_for_any_number_of_tokens(codes: list[Code]) -> None:

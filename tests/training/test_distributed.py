@@ -42,8 +42,8 @@ from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.machine import free_port, usable_cores
+from mt.training.ending import Signals
 from mt.training.runlog import RunLog
-from mt.training.signals import Signals
 from mt.training.validation import Scoring, Validation
 
 pytestmark = pytest.mark.usefixtures("no_process_left")

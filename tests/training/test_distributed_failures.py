@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -141,28 +140,6 @@ def test_fresh_applies_to_the_first_start_of_a_job_only(long: Mapped, tmp_path: 
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
 
 
-def poisoned() -> None:
-    """Run mt; from update 4 on the decoder's output in rank 1 is NaN."""
-    numbers = itertools.count()
-    is_bad = False
-
-    def counted(self: Updater, *arguments: Any) -> Any:
-        nonlocal is_bad
-        is_bad = next(numbers) >= 4
-        return real_step(self, *arguments)
-
-    def with_nan(forward: Callable[..., Any], *arguments: Any) -> Any:
-        factor = math.nan if is_bad else 1.0
-        return real_loss(lambda *inputs: forward(*inputs) * factor, *arguments)
-
-    real_step, real_loss = Updater.train_step, updates.batch_loss
-    with pytest.MonkeyPatch.context() as patch:
-        if os.environ["RANK"] == "1":
-            patch.setattr(Updater, "train_step", counted)
-            patch.setattr(updates, "batch_loss", with_nan)
-        main()
-
-
 def with_another_counter() -> None:
     """Run mt; after update 8 rank 1 alone counts 20 skipped updates, as a faulty device would."""
     numbers = itertools.count(1)
@@ -223,16 +200,6 @@ def test_an_overflow_in_one_rank_lowers_the_loss_scale_of_all(long: Mapped, tmp_
     assert first.out.startswith(b"512.0 ")
     assert [line["skipped"] for line in metrics_of(run, "train")] == [1]
     assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
-
-
-@pytest.mark.slow
-def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    mapping = merged(long, {"train": {"max_steps": 999, "log_every": 4, "valid_every": 4}})
-    first, second = run_ranks(tmp_path, command_of(mapping, run)[1:], poisoned)
-    assert (first.code, second.code, second.err) == (3, 3, "")
-    assert "the last checkpoint is intact: " in log_of(run)
-    assert first.err.count("mt: training gave up at update ") == 1
 
 
 def test_an_error_is_reported_once(settings: Mapped, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.errors import CheckpointError, DataError
 from mt.runs.manifest import read_manifest
 from mt.runtime.distributed import World
-from mt.training.hold_out import hold_out
 from mt.training.launch import train
+from mt.training.prepare import hold_out
 from mt.training.runlog import RunLog
 
 SETS = {"valid": [{"split": 30}], "test": [{"split": 20}, {"split": 10}]}

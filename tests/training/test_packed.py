@@ -83,23 +83,6 @@ def test_an_update_has_the_gradients_of_padded_batches(
     assert without < with_padding
 
 
-def test_a_packed_batch_is_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its tensors: any other would be pinned by the thread that trains."""
-    pinned: list[torch.Tensor] = []
-
-    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
-        pinned.append(tensor.clone())
-        return pinned[-1]
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    batch = collate([(np.array([7, 8]), np.array([5]))]).pack(pin=True)
-    assert batch.packed is not None
-    kept = [*vars(batch).values(), *batch.packed[0], *batch.packed[1]]
-    tensors = [each for each in kept if isinstance(each, torch.Tensor)]
-    assert {id(each) for each in tensors} == {id(each) for each in pinned}
-    assert len(tensors) == 9
-
-
 def test_what_to_lower_where_memory_ends_is_the_size_of_the_batch(
     trainer_of: TrainerOf, packing: Callable[[bool], None]
 ) -> None:

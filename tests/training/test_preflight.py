@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import time
-import weakref
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,10 +25,9 @@ from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.distributed import World
-from mt.training import launch, loss, update
-from mt.training import length as length_module
+from mt.training import launch, loss, settle, update
+from mt.training.ending import Outcome
 from mt.training.launch import train
-from mt.training.outcome import Outcome
 from mt.training.preflight import run_preflight
 from mt.training.prepare import Prepared
 from mt.training.trainer import Trainer
@@ -59,34 +56,6 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch]]:
     monkeypatch.setattr(update, "batch_loss", watched)
     monkeypatch.setattr(Updater, "dry_run_step", in_preflight)
     return seen
-
-
-def test_its_sampled_epoch_is_not_kept(
-    quick_config: QuickConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A store in memory, for each rank, is freed once training has gone on to the next epoch."""
-    plans: list[weakref.ref[Any]] = []
-    original = launch.run_preflight
-
-    def watched(*arguments: Any) -> Any:
-        preflight = original(*arguments)
-        plans.append(weakref.ref(preflight.plan))
-        return preflight
-
-    def trained(self: Trainer) -> Outcome:
-        self.plan.for_epoch(1, Event())
-        gc.collect()
-        assert plans[0]() is None
-        return Outcome("", 0, None)
-
-    monkeypatch.setattr(launch, "run_preflight", watched)
-    monkeypatch.setattr(Trainer, "train", trained)
-    train(
-        quick_config(NO_TEST, data={"augment": {"caps": 0.1}}, tokenizer={"vocab_size": 400}),
-        tmp_path,
-        "cpu",
-    )
-    assert plans
 
 
 def test_the_longest_and_the_largest_batch_come_first(
@@ -152,20 +121,6 @@ def test_what_does_not_fit_into_the_memory_is_named(
         assert {stage for stage, _ in batches} <= {"preflight"}
 
 
-def test_several_ranks_need_memory_to_sum_their_gradients(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each copies its gradients into one buffer, here larger than what a batch takes."""
-    monkeypatch.setattr(World, "all_gather", lambda _, value: [value])
-    batch = {"tokens_per_update": 40, "tokens_per_batch": 40}
-    prepared = prepared_of(trainer_of(BLIND, model={"d_model": 512, "d_ff": 2048}, batch=batch))
-    told = []
-    for size in (1, 2):
-        prepared.updater.world = World(size=size)
-        told.append(run_preflight(prepared, 0, lambda _: None).memory_mb)
-    assert told[1] - told[0] > 2e-6 * prepared.updater.n_parameters
-
-
 # --- time -----------------------------------------------------------------------------------------
 
 
@@ -184,7 +139,7 @@ class StandIn:
         updates = plan.updates(0)
         sizes = [batch.n_padded for update in updates for batch in shard_of(plan, update)[0]]
         self.cached = float(np.quantile(sizes, 0.98))
-        monkeypatch.setattr(length_module, "N_TIMED", 8)
+        monkeypatch.setattr(settle, "N_TIMED", 8)
         self.of_first_updates = sum(map(len, islice(updates, 8)))
         self.per_token = 0.001 * slower
         self.loading = 30.0
@@ -244,18 +199,6 @@ def test_the_time_told_is_that_of_the_plan(
     told = run_preflight(replace(prepared, seconds_per_update=7.0), 0, said.append)
     assert told.seconds_per_update == 7.0
     assert said.count("preflight: timing typical updates") == 1
-
-
-@pytest.mark.parametrize(("slower", "n_timed"), [(0.01, None), (1000, 1)])
-def test_slow_batches_are_timed_once(
-    slower: float, n_timed: int | None, trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the largest batch takes minutes, one micro-batch of a typical update is enough."""
-    prepared = prepared_of(trainer_of(BLIND, batch={"tokens_per_batch": 8192}))
-    clock = StandIn(prepared, monkeypatch, slower)
-    told = run_preflight(prepared, 0, lambda _: None)
-    assert clock.n_batches == 3 + (n_timed or clock.of_first_updates)
-    assert told.seconds_per_update == pytest.approx(clock.mean, rel=0.3)
 
 
 def test_a_training_of_many_days_on_a_cpu_is_warned_about(
@@ -368,7 +311,7 @@ def test_a_dry_run_does_not_affect_a_later_start(
 ) -> None:
     """What `auto` is on the machine of a dry run says nothing about that of the run."""
     numbers = iter([400, 600])
-    monkeypatch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
+    monkeypatch.setattr("mt.training.settle.fitting_batch", lambda *_: next(numbers))
     auto = {"tokens_per_update": 1000, "tokens_per_batch": "auto"}
     config = quick_config(BLIND, batch=auto, train={"max_steps": 1})
     train(config, tmp_path / "run", "cpu", dry_run=True)

@@ -25,7 +25,7 @@ from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.length import Epochs, settle_length
+from mt.training.settle import Epochs, settle_length
 from mt.training.trainer import Trainer
 
 TEXTS = [{"src": f"{n}.de", "tgt": f"{n}.en"} for n in range(3)]
@@ -126,8 +126,8 @@ def test_faults_of_stages() -> None:
         ([{}, {}], ["data.stages[0].until", "nothing", "{updates: 2000}"]),
         ([{"until": {"updates": 3}}], ["data.stages[0].until", "null", "last stage"]),
         ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "removed", "a share"]),
-        ([{"weights": [1, 1]}], ["data.stages[0].weights", "3 texts", "2", "0 leaves"]),
-        ([{"weights": [0, 0, 0]}], ["data.stages[0].weights", "above 0", "none"]),
+        ([{"weights": [1, 1]}], ["data.stages[0].weights", "3 texts", "[1.0, 1.0]", "0 leaves"]),
+        ([{"weights": [0, 0, 0]}], ["data.stages[0].weights", "above 0", "[0.0, 0.0, 0.0]"]),
         ([{"shares": [0.5, 0, 0.4]}], ["data.stages[0].shares", "removed", "weights"]),
         (
             [{"until": {"share": 0.5, "updates": 1}}, {}],

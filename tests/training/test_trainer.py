@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +13,6 @@ from messages import raises_saying
 
 from mt.config.schema import TrainConfig
 from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Update
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runs.manifest import read_manifest
@@ -145,35 +140,6 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: TrainerOf) -> 
     assert sum(losses) / validation.n_tgt == pytest.approx(total / tokens, rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
-)
-def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_path: Path) -> None:
-    """It grows by 5 % at most after the first of seven epochs of augmented text."""
-    settings = [
-        "train.max_steps=400",
-        "train.valid_every=40",
-        "train.log_every=5",
-        "data.augment={typos: 0.5}",
-        "tokenizer.vocab_size=400",
-    ]
-    sets = [word for setting in settings for word in ("--set", setting)]
-    ended = run_mt(
-        "train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", *sets, timeout=300
-    )
-    assert ended.returncode == 0, ended.stderr
-    memory = [
-        (line["epoch_position"], line["resident_mb"]) for line in metrics_of(tmp_path, "train")
-    ]
-    assert memory[-1][0] > 6
-    # By epochs: within one it varies, because freed memory is returned only now and then.
-    first, last = (
-        max(mb for at, mb in memory if from_ < at <= from_ + 1) for from_ in (1, memory[-1][0] - 1)
-    )
-    assert last <= 1.05 * first
-
-
 def test_time_left_is_estimated_from_the_updates_of_this_start(trainer_of: TrainerOf) -> None:
     """Not from ten hours of preparation and earlier starts: 20 quick updates are left."""
     trainer = trainer_of(BLIND, train={"max_steps": 40, "log_every": 20, "valid_every": 40})
@@ -187,35 +153,3 @@ def test_a_seed_that_no_generator_takes_is_refused(quick_config: QuickConfig) ->
     assert quick_config(run={"seed": 2**63 - 1}).run.seed == 2**63 - 1
     with pytest.raises(ConfigError, match=r"run\.seed: must be at most 9,223,372,.*, found 9223"):
         quick_config(run={"seed": 2**63})
-
-
-@pytest.mark.parametrize(
-    ("size", "is_cuda", "asked"), [(1, True, 20), (2, True, 2), (2, False, 20)]
-)
-def test_gpus_wait_for_each_other_once_in_eight_updates(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch, size: int, is_cuda: bool, asked: int
-) -> None:
-    """A signal to one of them ends training all the same, as does the need of a checkpoint."""
-    trainer = trainer_of(BLIND, train={"max_steps": 20, "valid_every": 20, "log_every": 20})
-    asks: list[int] = []
-
-    class Ranks(World):
-        def all_reduce_max(self, number: int) -> int:
-            asks.append(number)
-            return number
-
-    trainer.world = Ranks(size=size)
-    trainer.device = cast("Any", SimpleNamespace(is_cuda=is_cuda))
-    monkeypatch.setattr(trainer, "_has_finite_weights", lambda: True)
-    monkeypatch.setattr(trainer, "_validate_and_save", lambda: None)
-    monkeypatch.setattr(trainer, "_wait_for_update", lambda _: 0)
-    monkeypatch.setattr(trainer, "_report", lambda *_: None)
-    updates = [Update(0, number, 100, [], 1) for number in range(20)]
-    monkeypatch.setattr(trainer.updater, "train_step", lambda *_: ())
-    meter: Any = SimpleNamespace(add=lambda *_: None, exclude=lambda _: None)
-    trainer._run_updates(cast("Any", updates), meter)
-    assert len(asks) == asked + 2  # and once for skipped updates, once after the last validation
-    trainer.state.step = 0
-    trainer.signals.number = signal.SIGHUP
-    assert trainer._run_updates(cast("Any", updates), meter) == signal.SIGHUP
-    assert trainer.state.step == (8 if asked == 2 else 1)

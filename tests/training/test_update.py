@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Callable
-from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 import torch
 from conftest import BLIND, TrainerOf, equal_weights
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
@@ -109,19 +106,6 @@ def test_copied_weights_learn_as_cast_ones_do(
     finally:
         if ranks:
             torch.distributed.destroy_process_group()
-
-
-def test_freed_memory_is_returned_once_in_a_few_updates(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each return takes 0.1 s, which would slow down small updates."""
-    steps: list[int] = []
-    trainer = trainer_of(BLIND)
-    monkeypatch.setattr(updates, "UPDATES_BETWEEN_RELEASES", 3)
-    monkeypatch.setattr(updates, "release_freed_memory", lambda: steps.append(trainer.state.step))
-    for _ in range(7):
-        learn(trainer, update_of(trainer, range(4)))
-    assert steps == [0, 3, 6]
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, None])
@@ -297,57 +281,3 @@ def test_a_run_resumed_in_fp16_starts_with_a_fresh_scale(trainer_of: TrainerOf) 
     trainer.updater.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     trainer.resume()
     assert trainer.updater.scaler.get_scale() == 256.0
-
-
-class Waits(TorchDispatchMode):
-    """Steps at which this thread read a value from the device; copies by `to` are not seen."""
-
-    KINDS = frozenset(
-        f"aten::{name}"
-        for name in (
-            "_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "bincount",
-            "repeat_interleave.Tensor",
-        )
-    )  # fmt: skip
-
-    def __init__(self, now: Callable[[], int]) -> None:
-        super().__init__()
-        self.now, self.steps = now, list[int]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        by_mask = func.name().startswith("aten::index") and any(
-            index is not None and index.dtype == torch.bool
-            for index in (args[1] if isinstance(args[1], list) else [])
-        )
-        if func.name() in self.KINDS or by_mask:
-            self.steps.append(self.now())
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        {"train": {"precision": "bf16", "ema": 0.9}},
-        pytest.param({"model": {"attention_dropout": 0.1}}, marks=pytest.mark.slow),
-        {"batch": {"tokens_per_update": 400, "tokens_per_batch": 100}},
-    ],
-)
-def test_the_device_is_waited_for_only_where_a_line_is_logged(
-    changes: dict[str, Any], trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = trainer_of(
-        BLIND, changes, {"train": {"max_steps": 20, "valid_every": 20, "log_every": 5}}
-    )
-    main = threading.get_ident()
-
-    def noted(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if threading.get_ident() == main:
-            waits.steps.append(trainer.state.step)
-        return method(*arguments, **options)
-
-    for name in ("cpu", "tolist", "numpy"):
-        monkeypatch.setattr(Tensor, name, partialmethod(partial(noted, getattr(Tensor, name))))
-    with Waits(lambda: trainer.state.step) as waits:
-        trainer.train()
-    assert set(waits.steps) == {5, 10, 15, 20}
