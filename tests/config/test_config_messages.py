@@ -93,12 +93,9 @@ def test_message(tmp_path: Path) -> None:
             "data.train[0].wieght … unknown key … did you mean weight?",
         ),
         ("run: {xyz: 1}", ": unknown key; known here: dir, seed"),
-        ("run: {no: 1}", ": unknown key; known here: dir, seed"),
         # wrong types
         ("train: {max_steps: true}", ": must be a whole number, found true"),
         ("batch: {tokens_per_batch: true}", ": must be a whole number or auto, found true"),
-        ("batch: {tokens_per_batch: a}", ": must be a whole number or auto, found 'a'"),
-        ("train: {max_steps: 2.5}", ": must be a whole number, found 2.5"),
         (
             "train: {max_steps: '90'}",
             ": must be a whole number … found '90' … write 90 without quotes",
@@ -107,21 +104,14 @@ def test_message(tmp_path: Path) -> None:
             "train: {max_steps: }",
             ": must be a whole number … found nothing (null) … leave the key out",
         ),
-        ("optim: {eps: true}", ": must be a number, found true"),
-        ("optim: {eps: [1]}", ": must be a number, found a list"),
         ("optim: {eps: {a: 1}}", ": must be a number, found keys below it"),
         ("optim: {eps: '1e-9'}", ": must be a number … found '1e-9' … write 1e-09 without quotes"),
         ("optim: {eps: .nan}", ": must be a finite number, found nan"),
-        ("optim: {eps: 1e999}", ": must be a finite number, found inf"),
         ("optim: {betas: 0.9}", ": must be a list of two numbers, found 0.9"),
-        ("optim: {betas: [0, 0, 0]}", ": must be a list of two numbers, found a list"),
         ("optim: {betas: [0.9]}", "optim.betas[1]: is missing and has no default; add it"),
         ("tokenizer: {joint: 1}", ": must be true or false, found 1"),
         ("train: {compile: 1}", ": must be true or false or auto, found 1"),
         ("model: {norm: per}", ": must be pre or post, found 'per'; did you mean pre?"),
-        ("model: {norm: x}", ": must be pre or post, found 'x'"),
-        ("train: {bleu_tokenize: ja}", ": must be auto … ja-mecab … found 'ja'"),
-        ("data: {train: 7}", "data.train[0] … must have keys (src, tgt, … found 7"),
         ("data: {train: ''}", "data.train[0].path: must not be empty"),
         (
             "data: {train: {src: a, tgt: b, format: tmx}}",
@@ -135,7 +125,6 @@ def test_message(tmp_path: Path) -> None:
             "data: {train: {path: a}, valid: {split: 0}}",
             "data.valid[0].split: … at least 1, found 0",
         ),
-        ("data: {train: {path: a}, valid: {split: ''}}", "data.valid[0].split: must not be empty"),
         (
             "data: {train: {path: a}, test: {split: 7, src: a}}",
             "data.test[0]: … no other key … {split: 7}",
@@ -148,51 +137,22 @@ def test_message(tmp_path: Path) -> None:
             "data: {train: {path: a, reverse: true}, valid: {split: 7}}",
             "data.train[0]: … data.valid[0] is held out of … neither reverse nor tag",
         ),
-        ("data: {valid: [[]]}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is required"),
         ("data: {train: [{src: null, tgt: x}]}", "data.train[0].src: is required"),
-        (
-            "data: {train: {path: a, directions: [de-en], weight: 50%}}",
-            "data.train[0].weight: must be a number … found '50%'",
-        ),
-        (
-            "data: {train: {path: a, directions: [de-en], weight: '0.5'}}",
-            "data.train[0].weight: must be a number … write 0.5 without quotes",
-        ),
-        (
-            "data: {train: {path: a, directions: [[de-en]]}}",
-            "data.train[0].directions[0]: must be text … found a list",
-        ),
         (
             "data: {valid: {path: d, directions: []}}",
             "data.valid[0].directions: must not be empty, found an empty list",
         ),
         # limits
-        ("model: {n_heads: 0}", ": must be at least 1, found 0"),
         ("batch: {tokens_per_batch: 0}", ": must be at least 1, found 0"),
         ("model: {dropout: 1}", ": must be below 1, found 1"),
-        ("model: {attention_dropout: 1.5}", ": must be below 1, found 1.5"),
-        (
-            "model: {attention_dropout: null}",
-            ": must be a number … found nothing (null) … leave the key out",
-        ),
-        ("model: {activation_dropout: -0.1}", ": must be at least 0 … found -0.1"),
         ("train: {ema: 0}", ": must be above 0, found 0"),
         ("decode: {beam_size: 1e7}", ": must be at most 1,000,000, found 10000000"),
-        ("decode: {length_penalty: 200}", ": must be at most 100, found 200"),
-        ("model: {d_model: 5120000}", ": must be at most 131,072, found 5120000"),
-        ("model: {n_encoder_layers: 6e3}", ": must be at most 1,000 … found 6000"),
-        ("model: {max_positions: 1e9}", ": must be at most 1,000,000 … found 1000000000"),
-        ("tokenizer: {vocab_size: 32e6}", ": must be at most 10,000,000 … found 32000000"),
-        ("optim: {peak_lr: 50}", ": must be at most 10, found 50"),
-        ("optim: {weight_decay: 1e9}", ": must be at most 1,000 … found 1000000000.0"),
         ("data: {max_length_ratio: 0.5}", ": must be at least 1, found 0.5"),
         ("run: {dir: ''}", ": must not be empty, found ''"),
         # traps of YAML
         ("data: {tgt_lang: true}", ": must be text … found true … put the text in quotes"),
-        ("run: {dir: 2024}", ": must be text, found 2024; put the text in quotes"),
-        ("run: {dir: 1.10}", ": must be text, found 1.1; put the text in quotes"),
         (
             "optim: {warmup_steps: 010}",
             ": must be a whole number … found '010' … write 10 without quotes",
@@ -200,7 +160,6 @@ def test_message(tmp_path: Path) -> None:
         ("train: {max_steps: 1:30}", ": must be a whole number, found '1:30'"),
         # values that do not go together
         ("model: {d_model: 50, n_heads: 4}", ": must be even and a … (4) … found 50"),
-        ("model: {d_model: 9, n_heads: 3}", ": must be even and a … (3) … found 9"),
         ("model: {max_positions: 257}", ": must be at least data.max_tokens … (258) … found 257"),
         (
             "batch: {tokens_per_batch: 256}",
@@ -223,7 +182,6 @@ def test_message(tmp_path: Path) -> None:
             "tokenizer: {user_defined_symbols: ['</s>']}",
             ": must not be special tokens … found '</s>'",
         ),
-        ("tokenizer: {character_coverage: 0.9}", ": must be at least 0.98 … found 0.9"),
         ("tokenizer: {tgt_model: b}", ": must be null with … null … found 'b'"),
         (
             "tokenizer: {model: a, tgt_model: b}",
@@ -252,23 +210,13 @@ def test_message(tmp_path: Path) -> None:
             "optim.warmup_steps … below train.max_steps (18) … cosine, found 18",
         ),
         (
-            "data: {valid: {src: a, tgt: b, name: de-en}}",
-            "data.valid[0].name … says how path is … found 'de-en' without path … add path",
-        ),
-        (
             "data: {valid: {src: a, tgt: b, delimiter: ';'}}",
             "data.valid[0].delimiter … says how path is read, found ';' without path",
-        ),
-        (
-            "data: {valid: {src: a, tgt: b, tags: keep}}",
-            "data.valid[0].tags … found 'keep' without",
         ),
         ("data: {test: {src: a, tgt: b, weight: 3}}", "data.test[0].weight … found 3"),
         # not YAML, or not a config
         ("", f"must have sections ({SECTIONS}), found an empty file"),
-        ("# nothing", f"must have sections ({SECTIONS}), found an empty file"),
         ("- a", f"must have sections ({SECTIONS}), found a list"),
-        ("base", f"must have sections ({SECTIONS}), found 'base'"),
         (
             "model:\n  d_ff: 8\n  norm: pre\n  d_ff: 9",
             "line 4, column 3: not valid YAML … the key d_ff is already in … remove one of the two",
@@ -285,10 +233,8 @@ def test_message(tmp_path: Path) -> None:
         ("? [a]\n: 1", "line 1, column 3: not valid YAML … a key must be a word … check this line"),
         ("run:\n  dir: \x07", "line 2: not valid YAML: a control character; remove it"),
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: a number too long"),
-        ("a: !!bool b", "not valid YAML: a value that does not fit its !!tag; remove it"),
         ("a: !!int ''", "not valid YAML: a value that does not fit its !!tag; remove it"),
         ("a: &a [*a]", "not valid YAML: keys too deep, or an alias (*) inside … write it out"),
-        ("data: &a {train: *a}", "not valid YAML: keys too deep, or an alias (*) inside what"),
         (f"run: {{seed: {2**63}}}", "run.seed: must be at most 9,223,372,036,854,775,807, found"),
         # names that another toolkit or the writer's memory has for ours
         ("optimizer: {lr: 1}", "optimizer: unknown section; did you mean optim?"),
