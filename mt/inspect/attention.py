@@ -1,4 +1,4 @@
-"""Where a model looks: the attention weights of a sentence pair, as text and as a picture.
+"""Where a model looks, and may look: attention weights and masks, as text and as pictures.
 
 Shapes: B sentences, L layers, H heads, T rows (words that look), S columns (words looked at).
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from torch import Tensor
 from mt.config.plan import plan_data
 from mt.data.reading.words import display_width, is_unspaced
 from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.tokenizer import BOS as BOS_ID
+from mt.data.tokens.tokenizer import EOS as EOS_ID
+from mt.data.tokens.tokenizer import PAD, Tokenizer
 from mt.errors import ConfigError
 from mt.inspect.pictures import draw_cells, new_figure, save_figure
 from mt.model.attention import attention_bias, attention_weights, causal_mask
@@ -220,3 +224,74 @@ def _words(pieces: list[str], text: str) -> tuple[tuple[str, ...], list[int]]:
         for piece, number in zip(pieces, numbers, strict=True):
             words[number] += piece.replace("▁", "")
     return tuple(map(printable, words)), numbers
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+NAMES = {PAD: "<pad>", BOS_ID: BOS, EOS_ID: EOS}
+# More pairs make a picture that nobody can read, and take minutes.
+MOST_DRAWN = 8
+
+
+class Mask(NamedTuple):
+    """Which tokens of a padded sentence, the columns, each token may attend to."""
+
+    title: str
+    rows: list[str]  # T
+    columns: list[str]  # S
+    allowed: npt.NDArray[np.bool_]  # (T, S)
+
+
+def masks_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[Mask]]:
+    """Return the three masks of each pair of one batch, as training pads and masks them.
+
+    A token after the last one of its sentence is padding: no other token attends to it. On the
+    target side the causal mask alone sees to that.
+    """
+    src_rows = tokenizer.src.encode([src for src, _ in pairs])
+    tgt_rows = tokenizer.tgt.encode([tgt for _, tgt in pairs])
+    ids = zip(src_rows, tgt_rows, strict=True)
+    batch = collate([(np.array(src, np.int64), np.array(tgt, np.int64)) for src, tgt in ids])
+    causal = causal_mask(batch.tgt_in.shape[1], batch.src.device).numpy()  # (T, T)
+    masks = []
+    for *both, real in zip(batch.src, batch.tgt_in, batch.src_mask.numpy(), strict=True):
+        src, tgt = (
+            [NAMES.get(number) or printable(side.pieces_of([number])[0]) for number in row.tolist()]
+            for side, row in zip((tokenizer.src, tokenizer.tgt), both, strict=True)
+        )
+        by_src, by_tgt = (np.broadcast_to(real, (len(rows), len(src))) for rows in (src, tgt))
+        encoder = Mask("encoder: padding", src, src, by_src)
+        decoder = Mask("decoder: causal", tgt, tgt, causal)
+        masks.append([encoder, decoder, Mask("decoder: source padding", tgt, src, by_tgt)])
+    return masks
+
+
+def masks_as_text(pairs: Sequence[Sequence[Mask]]) -> str:
+    """Return the masks of each pair: ■ where a row's token may attend to a column's, else ·."""
+    lines = []
+    for number, masks in enumerate(pairs, start=1):
+        _, _, cross = masks
+        lines.append(f"pair {number}: {' '.join(cross.columns)}  →  {' '.join(cross.rows)}")
+        for mask in masks:
+            width = max(map(display_width, mask.rows))
+            lines.append(f"  {mask.title} {mask.allowed.shape}")
+            for label, row in zip(mask.rows, mask.allowed, strict=True):
+                cells = " ".join("■" if allowed else "·" for allowed in row)
+                lines.append(f"    {' ' * (width - display_width(label))}{label} {cells}")
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def save_masks(output: Path, pairs: Sequence[Sequence[Mask]]) -> str:
+    """Draw the masks, a row of three for each pair; return what `save_figure` does."""
+
+    def draw() -> Figure:
+        size = max(2.4, 0.26 * max(len(mask.rows) for mask in pairs[0]))
+        figure = new_figure(3 * size + 1, len(pairs) * size + 0.6, layout="constrained")
+        axes = figure.subplots(len(pairs), 3, squeeze=False)
+        for axis, mask in zip(axes.flat, chain.from_iterable(pairs), strict=True):
+            draw_cells(axis, mask.allowed, mask.rows, mask.columns, 1.4, 6)
+            axis.set_xlabel(mask.title, fontsize=8)
+        return figure
+
+    return save_figure(output, draw)

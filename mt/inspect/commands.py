@@ -291,7 +291,7 @@ def masks(
     """
     from itertools import islice
 
-    from mt.inspect.masks import MOST_DRAWN, as_text, masked_pairs, save_picture
+    from mt.inspect.attention import MOST_DRAWN, masks_as_text, masks_of, save_masks
     from mt.inspect.pictures import check_picture_file
     from mt.runs.model_folder import open_tokenizer
     from mt.translate.streaming import read_input
@@ -309,11 +309,11 @@ def masks(
     if picture is not None and lines > MOST_DRAWN:
         raise ConfigError(f"--lines: at most {MOST_DRAWN} in a picture, found {lines:,}")
     pairs = [*zip(*sides, strict=True)]
-    masked = masked_pairs(open_tokenizer(tokenizer), pairs)
+    masked = masks_of(open_tokenizer(tokenizer), pairs)
     if picture is None:
-        print_result(as_text(masked))
+        print_result(masks_as_text(masked))
         return
-    say(f"{picture}: {save_picture(picture, masked) or 'written'}")
+    say(f"{picture}: {save_masks(picture, masked) or 'written'}")
 
 
 @app.command("lr")

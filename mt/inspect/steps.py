@@ -38,10 +38,11 @@ from mt.model.transformer import (
 )
 from mt.runtime.devices import choose_device
 from mt.search.engine import TorchEngine
-from mt.search.inference import Inference
+from mt.search.inference import Inference, fp32_logits
 from mt.search.options import SearchOptions
 from mt.search.search import Stepper
 from mt.terminal import say
+from mt.training.loss import logits_gradient
 
 PACKAGE = Path(__file__).parents[1]
 # The most probable tokens that each step of the search shows.
@@ -71,15 +72,22 @@ class Walk:
     layer: int
     head: int
     part: str = ""
-    rows: Sequence[str] = ()
+    rows: Sequence[str] = ()  # tokens of the part at hand
     matrices: list[MatrixStep] = field(default_factory=list)
 
     def add(
-        self, name: str, formula: str, value: Tensor, function: Callable[..., Any], fragment: str
+        self,
+        name: str,
+        formula: str,
+        value: Tensor,
+        function: Callable[..., Any],
+        fragment: str,
+        rows: Sequence[str] | None = None,
     ) -> None:
         """Note a matrix of the part at hand; of one for each head, the head that is shown.
 
-        `function` computes it, in its first line with `fragment`.
+        `function` computes it, in its first line with `fragment`. `rows`: other tokens than the
+        part's.
         """
         shape = tuple(value.shape[1:]) if value.ndim > 2 else tuple(value.shape)
         shown = (
@@ -88,7 +96,8 @@ class Walk:
         # A copy: the next operation may overwrite the tensor.
         values = None if value.is_meta else np.atleast_2d(shown.numpy().copy())
         place = line(function, fragment)
-        self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, self.rows))
+        rows = self.rows if rows is None else rows
+        self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, rows))
 
     def of_layer(self, number: int, depth: int) -> Walk:
         """Return this walk for the layer that is shown, else one whose notes nobody reads."""
@@ -110,24 +119,31 @@ class Walk:
         return x
 
     def attention(
-        self, module: MultiHeadAttention, memory: Tensor | None, mask: Tensor | None, x: Tensor
+        self,
+        module: MultiHeadAttention,
+        memory: tuple[Tensor, Sequence[str]] | None,
+        mask: Tensor | None,
+        x: Tensor,
     ) -> Tensor:
-        """Walk through multi-head attention: x (1, T, D) -> (1, T, D)."""
+        """Walk through multi-head attention: x (1, T, D) -> (1, T, D).
+
+        `memory`: what it attends to other than x, (1, S, D), and its tokens.
+        """
         first = "LN(X)" if self.model.config.pre_norm else "X"
         source = first if memory is None else "M"
         code = MultiHeadAttention
         places: list[tuple[Callable[..., Any], str]]
         if memory is None:
             q, k, v = module.project(x)
-            places = [(code.project, "query_key_value")] * 3
+            places, seen = [(code.project, "query_key_value")] * 3, self.rows
         else:
-            q, (k, v) = module.query(x), module.key_value(memory)
+            q, (k, v), seen = module.query(x), module.key_value(memory[0]), memory[1]
             places = [(code.query, "part"), *[(code.key_value, "part")] * 2]
         bias = " + b" if module.query_key_value.bias is not None else ""
-        for name, value, of, place in zip(
-            "QKV", (q, k, v), (first, source, source), places, strict=True
-        ):
-            self.add(name, f"{of} W_{name}{bias}, columns of each head", value, *place)
+        sides = ((first, self.rows), (source, seen), (source, seen))
+        for name, value, (of, rows), place in zip("QKV", (q, k, v), sides, places, strict=True):
+            formula = f"{of} W_{name}{bias}, columns of head {self.head}"
+            self.add(name, formula, value, *place, rows)
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (1, H, T, S)
         self.add("S", f"Q Kᵀ / √{q.shape[-1]}", scores, attention_weights, "scores = (q")
         if mask is not None:
@@ -135,7 +151,13 @@ class Walk:
             formula = "-∞ where a later token stands"
             self.add("S masked", formula, scores, attention_weights, "scores + bias")
         weights = scores.softmax(-1)
-        self.add("P", "softmax of each row of S", weights, attention_weights, "scores.softmax")
+        self.add(
+            "P",
+            f"softmax of each row of S, head {self.head}",
+            weights,
+            attention_weights,
+            "scores.softmax",
+        )
         mixed = weights @ v  # (1, H, T, K)
         self.add("Z", "P V", mixed, code.forward, "self.merge(attend(q")
         joined = mixed.transpose(1, 2).flatten(-2)  # of (1, T, H, K)
@@ -156,10 +178,11 @@ class Walk:
         self.add("A W_2", "A W_2 + b_2", output, *outer)
         return output
 
-    def embed(self, module: Embedding, ids: Tensor) -> Tensor:
-        """Walk through an embedding: ids (1, T) -> (1, T, D)."""
+    def embed(self, side: str, module: Embedding, ids: Tensor) -> Tensor:
+        """Walk through the embedding of a side, src or tgt: ids (1, T) -> (1, T, D)."""
         formula = "number of each token in the vocabulary"
-        self.add("ids", formula, ids, Transformer.encode, "src_embedding")
+        of_side = Transformer.encode if side == "src" else Transformer.decode
+        self.add("ids", formula, ids, of_side, f"{side}_embedding")
         words = module.tokens(ids) * module.scale
         formula = f"row of the embedding matrix · √{words.shape[-1]}"
         self.add("E", formula, words, Embedding.forward, "self.tokens(ids)")
@@ -196,16 +219,18 @@ def walk(
             raise ConfigError(f"{option}: the model has 1 to {most}, found {number}")
     notes = Walk(model, layer, head)
     notes.part, notes.rows = "source", labels[0]
-    memory = _walk_encoder(notes, notes.embed(model.src_embedding, src))
+    memory = _walk_encoder(notes, notes.embed("src", model.src_embedding, src))
     notes.part, notes.rows = "target", labels[1]
-    x = _walk_decoder(notes, notes.embed(model.tgt_embedding, tgt_in), memory)
+    x = notes.embed("tgt", model.tgt_embedding, tgt_in)
+    x = _walk_decoder(notes, x, (memory, labels[0]))
     notes.part = "output"
     logits = model.output(x)
-    code = Transformer.__init__, "self.output = Linear"
     matrix = "the embedding matrix" if config.tie_embeddings else "a matrix of its own"
     bias = " + b" if config.output_bias else ""
-    notes.add("logits", f"X Wᵀ{bias}, W: {matrix}", logits, *code)
-    notes.add("p", "softmax of each row: the next token", logits.softmax(-1), *code)
+    formula = f"X Wᵀ{bias}, W: {matrix}"
+    notes.add("logits", formula, logits, fp32_logits, "model.output(x")
+    formula = "softmax of each row: the next token"
+    notes.add("p", formula, logits.softmax(-1), logits_gradient, "logits.softmax")
     return notes.matrices
 
 
@@ -228,8 +253,8 @@ def _walk_encoder(notes: Walk, x: Tensor) -> Tensor:
     return x
 
 
-def _walk_decoder(notes: Walk, x: Tensor, memory: Tensor) -> Tensor:
-    """x (1, T, D), memory (1, S, D) -> (1, T, D), of which the output makes logits"""
+def _walk_decoder(notes: Walk, x: Tensor, memory: tuple[Tensor, Sequence[str]]) -> Tensor:
+    """x (1, T, D), memory (1, S, D) with its tokens -> (1, T, D), of which the output is made"""
     model = notes.model
     mask = causal_mask(x.shape[1], x.device)
     for number, layer in enumerate(model.decoder_layers, start=1):

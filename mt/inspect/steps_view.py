@@ -48,12 +48,13 @@ def corner(matrix: MatrixStep, size: tuple[int, int]) -> list[str]:
     """Return the first rows and columns of a matrix as text, each row after its token."""
     if matrix.values is None:
         return []
+    values = matrix.values[: size[0]]
     labels = [printable(label) for label in matrix.rows[: size[0]]]
-    if matrix.shape == matrix.values.shape[1:] or len(matrix.values) == 1:
+    if len(matrix.values) == 1:  # the ids of all tokens, or a matrix of one token
         labels = [""]
     width = max(map(display_width, labels), default=0)
     rows = []
-    for label, row in zip(labels, matrix.values, strict=False):
+    for label, row in zip(labels, values, strict=True):
         more = " …" if len(row) > size[1] else ""
         numbers = " ".join(f"{number(value):>7}" for value in row[: size[1]])
         rows.append(f"{label}{' ' * (width - display_width(label))} {numbers}{more}".rstrip())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,11 +19,7 @@ from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import TOKENIZERS, choose_tokenizer
-from mt.evaluation.metrics import METRICS, Score
-from mt.model.checkpoint import load_model
-from mt.runs.model_folder import find_model
-from mt.runtime.devices import choose_device
-from mt.runtime.distributed import World
+from mt.evaluation.metrics import METRICS
 from mt.training import validation
 from mt.training.ending import Signals
 from mt.training.launch import train
@@ -252,49 +247,3 @@ def test_the_tokenizer_of_a_test_into_another_language_is_not_that_of_validation
         validation.Scoring.of_run(config, plan_data(config.data), tmp_path, print).tokenize
         == "char"
     )
-
-
-@dataclass(frozen=True)
-class WithAnswers(World):
-    """A world in which `on_main` returns the given answers of rank 0, one after the other."""
-
-    answers: Iterator[Any] = field(default_factory=lambda: iter(()))
-
-    def on_main(self, call: Callable[[], Any]) -> Any:
-        return next(self.answers)
-
-    def main_first(self, create: Callable[[], Any], load: Callable[[], Any]) -> Any:
-        return create()
-
-
-@pytest.mark.usefixtures("no_extras")
-def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> None:
-    """Ranks that score with another tokenizer would not agree on the best model."""
-    loaded = load_model(find_model(tiny_run))
-    config = config_of(
-        loaded.config.model_dump(),
-        data={"test": [{"src": "valid.src", "tgt": "valid.tgt"}]},
-        train={"bleu_tokenize": "ja-mecab"},
-    )
-    data = plan_data(config.data)
-    text = validation.read_text(data.valid[0], data.root)
-    score = Score("BLEU", 12.3, "of rank 0")
-    device = choose_device("cpu", "fp32")
-    scoring = validation.Scoring(config, plan_data(config.data), "ja-mecab")
-    world = WithAnswers(answers=iter(([text], ({"bleu": score}, {}))))
-    with RunLog(tmp_path, 1) as log:
-        valid = validation.Validation(loaded.tokenizer, log, world, scoring)
-        assert valid.evaluate(loaded, device, world, Signals()).scores == {"bleu": score}
-    answers: tuple[Any, ...] = (
-        find_model(tiny_run),
-        set(),
-        text,
-        {"bleu": score},
-        "outputs/a.jsonl",
-    )
-    world = WithAnswers(answers=iter(answers))
-    with RunLog(tmp_path, 1) as log:
-        validation.score_tests(scoring, tiny_run, device, world, log, 1)
-    (line,) = metrics_of(tmp_path, "test")
-    assert (line["name"], line["bleu"], line["lines"]) == ("valid.src", 12.3, 40)
-    assert not (tmp_path / "outputs").exists()

@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 34_830,
+    "all of mt": 34_829,
     "core": 22_730,
-    "tests": 33_512,
-    "pages": 131_906,
+    "tests": 33_486,
+    "pages": 131_898,
     "api and single files": 1_126,
     "data": 5_826,
     "training": 3_637,
@@ -23,7 +23,7 @@ BUDGET = {
     "cleaning": 2_579,
     "search": 2_495,
     "config": 2_221,
-    "inspect": 2_120,
+    "inspect": 2_119,
     "interop": 1_887,
     "cli": 1_845,
     "documents": 1_588,

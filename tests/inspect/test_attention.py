@@ -19,6 +19,7 @@ from mt.errors import ConfigError
 from mt.inspect.attention import (
     SIDES,
     AttentionOfSentence,
+    Kind,
     attention_maps,
     merged,
     read_attention,
@@ -70,7 +71,7 @@ def test_weights_are_those_of_the_formula(loaded: LoadedModel) -> None:
     batch = collate([(np.array([5, 9, 17, 8]), np.array([7, 6, 30]))])
     heads = loaded.config.model.n_heads
     with torch.no_grad():
-        sides = {
+        sides: dict[Kind, Any] = {
             "encoder": (
                 model.src_embedding(batch.src, torch.float32),
                 model.encoder[0].around_attention,

@@ -14,9 +14,9 @@ from conftest import Mt, refused
 from messages import says
 
 from mt.config.schema import ModelConfig
-from mt.inspect.masks import masked_pairs
+from mt.inspect.attention import masks_of
 from mt.inspect.steps import MatrixStep, steps_of_sentence, walk
-from mt.inspect.steps_view import heat_map, number
+from mt.inspect.steps_view import corner, heat_map, number
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import open_tokenizer
 
@@ -145,6 +145,30 @@ def test_embeddings_positions_and_places() -> None:
         assert not text.strip().startswith(("#", '"')), matrix
     assert "scores.softmax" in line_at(root, matrices, "P")
     assert "self.query_key_value(x)" in line_at(root, matrices, "Q")
+    assert "model.output(x" in line_at(root, matrices, "logits")
+    assert "logits.softmax" in line_at(root, matrices, "p")
+    ids = [matrix for matrix in matrices if matrix.name == "ids"]
+    assert "src_embedding(src" in line_at(root, ids[:1], "ids")
+    assert "tgt_embedding(tgt_in" in line_at(root, ids[1:], "ids")
+
+
+def test_every_row_has_its_token() -> None:
+    """Keys and values of the cross-attention stand for source tokens, all else there for target's.
+
+    Three source tokens, two target tokens.
+    """
+    tokens = {"src": ["a", "b", "c"], "tgt": ["x", "y"]}
+    src, tgt_in = torch.tensor([[4, 5, 3]]), torch.tensor([[2, 7]])
+    matrices = walk(build("pre"), src, tgt_in, (tokens["src"], tokens["tgt"]), head=2)
+    decoder = [one for one in matrices if one.part == "decoder layer 1"]
+    cross = [one for one in decoder if one.name in "KV"][2:]
+    assert [one.rows for one in cross] == [tokens["src"]] * 2
+    assert all(one.rows == tokens["tgt"] for one in decoder if one not in cross)
+    assert all("head 2" in one.formula for one in decoder if one.name in "QKVP")
+    for one in matrices:
+        shown = corner(one, (9, 9))
+        assert len(shown) == (1 if one.name == "ids" else len(one.rows))
+    assert [line.split()[0] for line in corner(cross[0], (9, 9))] == tokens["src"]
 
 
 def line_at(root: Path, matrices: list[MatrixStep], name: str) -> str:
@@ -195,15 +219,15 @@ def test_a_heat_map_is_a_picture_of_its_signs() -> None:
 
 def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> None:
     pairs = [("drei zwei eins", "three"), ("drei", "three two")]
-    long, short = masked_pairs(open_tokenizer(tiny_run), pairs)
-    n_real = short.src.index("</s>") + 1
-    assert set(short.src[n_real:]) == {"<pad>"}
-    padding, causal, cross = short.masks
-    assert padding.shape == (len(long.src),) * 2
-    assert (padding == (np.arange(len(long.src)) < n_real)).all()
-    assert (causal == np.tri(len(short.tgt_in), dtype=bool)).all()
-    assert (cross == padding[0]).all()
-    assert long.masks[0].all()
+    long, short = masks_of(open_tokenizer(tiny_run), pairs)
+    padding, causal, cross = short
+    n_real = padding.rows.index("</s>") + 1
+    assert set(padding.rows[n_real:]) == {"<pad>"}
+    assert padding.allowed.shape == (len(long[0].rows),) * 2
+    assert (padding.allowed == (np.arange(len(padding.columns)) < n_real)).all()
+    assert (causal.allowed == np.tri(len(cross.rows), dtype=bool)).all()
+    assert (cross.allowed == padding.allowed[0]).all()
+    assert long[0].allowed.all()
     for name, column in (("src", 0), ("tgt", 1)):
         (tmp_path / name).write_text("".join(f"{pair[column]}\n" for pair in pairs))
     files = ["--src", tmp_path / "src", "--tgt", tmp_path / "tgt"]
