@@ -21,7 +21,6 @@ from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import TOKENIZERS, choose_tokenizer
 from mt.evaluation.metrics import METRICS
 from mt.training import validation
-from mt.training.ending import Signals
 from mt.training.launch import train
 from mt.training.runlog import RunLog
 from mt.translate.lines import Translation
