@@ -47,7 +47,7 @@ class Hypothesis(NamedTuple):
     """One translation of a line."""
 
     text: str
-    score: float  # log-probability / length^penalty
+    score: float  # log-probability / length^penalty; rounded to float32 by CTranslate2
     alignment: str  # `i-j` pairs; empty unless `alignments` was given to `load`
 
 
@@ -83,11 +83,12 @@ class Translator:
     def __init__(self, search: SearchOptions, engine: EngineOptions) -> None:
         """Load the models. Raises Error for what the user must correct."""
         from mt.runs.model_folder import open_model
-        from mt.translate.load import check_target_language, load_engine, opened
+        from mt.translate.load import load_engine, opened
 
         self._search = search
         self._engine = engine = opened(engine)
-        check_target_language(open_model(engine.models[0]), search.to)
+        first = open_model(engine.models[0])
+        first.tokenizer.before_source(search.to, first.data)  # refuses what it does not know
         self._loaded = load_engine(search, engine)
 
     def __enter__(self) -> Translator:
@@ -109,7 +110,7 @@ class Translator:
         `n_best`: hypotheses of each line, at most the beam size; None: as given to `load`, or one.
         Raises Error for a line that is no text.
         """
-        from mt.translate.assemble import make_translator
+        from mt.translate.translator import make_translator
 
         if n_best is not None and n_best < 1:
             raise ConfigError(f"n_best: must be at least 1, found {n_best}")
@@ -132,8 +133,7 @@ class Translator:
         check_counts({"sources": srcs, "targets": tgts})
         with self._loaded.lock:
             pairs = list(replace(self._scorer).score(srcs, tgts))
-        log_probs = [pair.forced.log_probs for pair in pairs]
-        return [sum(values) if values else math.nan for values in log_probs]
+        return [sum(pair.log_probs) if pair.log_probs else math.nan for pair in pairs]
 
     @cached_property
     def _scorer(self) -> Scorer:
@@ -150,7 +150,7 @@ class Translator:
 def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
     """Load a run directory, checkpoint, averaged or imported model; several make an ensemble.
 
-    `options`: those of `mt translate`, by their names; `alignments=True` takes the usual heads.
+    `options`: those of `mt translate`, by their names.
     Raises Error for a folder that is no model, and for options that do not go together.
     """
     models = [model] if isinstance(model, str | Path) else [*model]
@@ -167,8 +167,6 @@ def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
     given = {name: value for name, value in options.items() if value is not None}
     if "shortlist" in given:
         given["shortlist"] = Path(given["shortlist"])
-    if isinstance(given.get("alignments"), bool):
-        given["alignments"] = "auto" if given["alignments"] else None
     engine = {name: given.pop(name) for name in declared(EngineOptions) if name in given}
     engine["models"] = [*map(Path, models)]
     return Translator(SearchOptions(**given), EngineOptions(**engine))

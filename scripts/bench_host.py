@@ -17,7 +17,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -31,14 +31,14 @@ from mt.data.reading.text_files import read_lines
 from mt.data.tokens.batches import pad_rows
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Hypotheses, Ids
+from mt.search.engine_contract import Hypotheses, Job
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.search import Finished, collect
 from mt.translate import translate_file
-from mt.translate.assemble import make_translator
 from mt.translate.formats import LineFormat
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.streaming import TextFiles
+from mt.translate.translator import make_translator
 
 PENALTY = 1.0
 
@@ -70,13 +70,15 @@ class Backwards(TorchEngine):
         """As given."""
         return self.lines
 
-    def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
-        """Return each source backwards, through the last step of every search."""
-        tokens = pad_rows([np.asarray(source[::-1]) for source in sources], BOS, EOS)
-        tokens[tokens == PAD] = EOS
-        log_probs = torch.full((len(tokens), 1), -9.5)
-        rows = torch.arange(len(tokens))
-        return collect([Finished(rows, torch.from_numpy(tokens)[:, None], log_probs)], PENALTY)
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
+        """Each source backwards, through the last step of every search."""
+        for number, (sources, _) in enumerate(jobs):
+            tokens = pad_rows([np.asarray(source[::-1]) for source in sources], BOS, EOS)
+            tokens[tokens == PAD] = EOS
+            log_probs = torch.full((len(tokens), 1), -9.5)
+            rows = torch.arange(len(tokens))
+            last = Finished(rows, torch.from_numpy(tokens)[:, None], log_probs)
+            yield number, collect([last], PENALTY)
 
 
 @dataclass(frozen=True)

@@ -32,46 +32,34 @@ def paired(names: list[str]) -> list[list[str]]:
 
     Raises ConfigError for a text file without a second one, and for a file that is not there.
     """
-
-    def is_missing_side(name: str) -> bool:
-        if is_pattern(name) or Path(name).exists():
-            return False
-        # A.de-en may be what A.de-en.de and A.de-en.en have in common.
-        longer = map(str, matching_files(f"{name}.*", Path()))
-        is_stem = any(Path(unpacked_name(path)) != Path(name) for path in longer)
-        return not is_stem and bool(re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix))
-
-    def require_side(name: str) -> None:
-        if is_missing_side(name):
-            raise ConfigError(f"{name}: there is no such file.{similar_names(Path(name))}")
-
     groups: list[list[str]] = []
-    rest = list(names)
-    while rest:
-        name = rest.pop(0)
-        path = Path(name)
-        if is_side_of_text(path):
-            if not rest or not is_side_of_text(Path(rest[0])):
-                if rest:
-                    require_side(rest[0])
-                remedy = "name source and target files in turn"
-                if rest and suffix_of(Path(rest[0])) == ".txt":
-                    remedy = (
-                        "its first line has a tab, so it is taken for a table; if it is text, "
-                        f"write '{{src: {name}, tgt: {rest[0]}}}'"
-                    )
+    rest = iter(names)
+    for name in rest:
+        require_there(name)
+        groups.append([name])
+        if is_side_of_text(Path(name)):
+            following = next(rest, "")
+            require_there(following)
+            if not is_side_of_text(Path(following)):
                 raise ConfigError(
                     f"{name}: is a text file, after which its translation is required, found "
-                    f"{rest[0] if rest else 'nothing'}; {remedy}"
+                    f"{following or 'nothing'}; name source and target files in turn"
                 )
-            groups.append([name, rest.pop(0)])
-            continue
-        if suffix_of(path) in SUFFIXES and not is_pattern(name) and not path.exists():
-            raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
-        if rest and (is_side_of_text(Path(rest[0])) or is_missing_side(rest[0])):
-            require_side(name)
-        groups.append([name])
+            groups[-1].append(following)
     return groups
+
+
+def require_there(name: str) -> None:
+    """Raise ConfigError for a name that can only be that of a file, and there is none."""
+    path = Path(name)
+    if is_pattern(name) or path.exists():
+        return
+    is_side = re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix)
+    # A.de-en may be what A.de-en.de and A.de-en.en have in common.
+    longer = map(str, matching_files(f"{name}.*", Path()))
+    is_stem = any(Path(unpacked_name(other)) != path for other in longer)
+    if suffix_of(path) in SUFFIXES or (is_side and not is_stem):
+        raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
 
 
 def is_side_of_text(path: Path) -> bool:

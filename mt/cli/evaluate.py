@@ -413,12 +413,12 @@ def translate_sets(
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.terminal import Progress, can_show_bar
-    from mt.translate.assemble import make_translator
-    from mt.translate.load import check_target_language, load_engine
+    from mt.translate.load import load_engine
+    from mt.translate.translator import make_translator
 
     outputs = []
     for _, to in (test_set.direction or ("", "") for test_set in data):
-        check_target_language(model, to or None)
+        model.tokenizer.before_source(to or None, model.data)
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
             (source, to), sources = test_set.direction or ("", ""), test_set.sources or []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
@@ -18,10 +16,6 @@ from mt.errors import ConfigError, leaf_for
 from mt.removed import REMOVED
 
 OTHER = "Options"  # the panel of an option without a panel
-# Metavars of what is only opened, so that its name may be any bytes.
-FILES = {"DIR", "FILE", "FILE.tsv", "IN", "PATH", "RUN", "[NAME=]FILE"}
-# Metavars of options of which a second one would silently win.
-READ_ONCE = FILES | {"FOLDER", "OUT", "REPORT", "FILE.argosmodel"}
 
 
 class Group(TyperGroup):
@@ -138,17 +132,9 @@ class PanelCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse options that have left, and a second file or folder for an option of one."""
+        """Refuse options that have left; say in one line which value is wrong."""
         refuse_removed(ctx, args)
-        values, _, given = self.make_parser(ctx).parse_args(list(args))
-        for option in {id(each): each for each in given}.values():
-            times = sum(each is option for each in given)
-            is_single = option.param_type_name == "option" and not option.multiple
-            if times > 1 and is_single and (option.name == "config" or option.metavar in READ_ONCE):
-                raise ConfigError(
-                    f"{option.opts[0]}: takes one {option.metavar}, found {times}; leave out the "
-                    "others"
-                )
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -157,29 +143,10 @@ class PanelCommand(TyperCommand):
             reason = error.message.rstrip(".").removeprefix("Input should be ")
             if choices := reason.partition(" is not one of ")[2]:
                 reason = " or ".join(choices.replace("'", "").rsplit(", ", 1))
-            value = values.get(error.param.name)
+            value = self.make_parser(ctx).parse_args(given)[0].get(error.param.name)
             raise ConfigError(
                 f"{error.param.opts[0]}: must be {reason.partition(', unable')[0]}, found {value!r}"
             ) from error
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; ConfigError for text, or a folder, whose bytes are not UTF-8.
-
-        Tokenizers, safetensors and CTranslate2 take no others. The name of a file may be any bytes.
-        """
-        for parameter in self.params:
-            value = ctx.params.get(parameter.name)
-            if parameter.name == "config" or parameter.metavar in FILES:
-                continue
-            for text in value if isinstance(value, list | tuple) else [value]:
-                given = os.fsencode(text) if isinstance(text, str | Path) else b""
-                if given != given.decode(errors="replace").encode():
-                    name = parameter.opts[0] if parameter.opts[0][0] == "-" else parameter.metavar
-                    raise ConfigError(
-                        f"{name}: must be UTF-8, found {given!r}; set the terminal to UTF-8, or "
-                        "rename the folder"
-                    )
-        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section for each panel, in the order of their first options."""

@@ -90,8 +90,9 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
-    arguments = sys.argv[1:]
-    # What a run or a model card records of the command is text, whatever a file is called.
-    sys.argv = [os.fsencode(word).decode(errors="backslashreplace") for word in sys.argv]
-    app(arguments, prog_name="mt")
+    for word in map(os.fsencode, sys.argv):
+        if word != word.decode(errors="replace").encode():  # tokenizers and safetensors take none
+            say(f"{word!r}: must be UTF-8; set the terminal to UTF-8, or rename the file or folder")
+            sys.exit(2)
+    app(sys.argv[1:], prog_name="mt")
     sys.exit(0)

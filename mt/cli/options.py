@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
-from mt.errors import ConfigError, MtError
+from mt.errors import ConfigError
+from mt.search.options import Sampling
 from mt.settings import Setting, declared
 
 if TYPE_CHECKING:
@@ -45,20 +45,6 @@ def metric_names(incomplete: str) -> list[str]:
 
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in METRICS if name not in before.split(",")]
-
-
-def _target_languages(ctx: typer.Context) -> list[str]:
-    """Complete `--to` with the languages of the command's model."""
-    from mt.runs.model_folder import open_model
-
-    model = ctx.params.get("models") or ctx.params.get("model") or ctx.params.get("trained")
-    folder = model[0] if isinstance(model, list | tuple) and model else model
-    if not folder:
-        return []
-    with suppress(MtError):
-        directions = open_model(Path(folder)).data.directions
-        return list(dict.fromkeys(direction.tgt for direction in directions))
-    return []
 
 
 plain_option = options_in(None)
@@ -94,12 +80,6 @@ OutputFile = Annotated[str, output_option("--output", "-o", metavar="FILE", help
     "output file, written completely or not at all; - is stdout")]
 CorpusFile = Annotated[str, output_option("--output", "-o", metavar="FILE.tsv", help=
     "corpus of two columns, source and target; written completely or not at all")]
-Alignments = Annotated[bool, output_option("--alignments", help=
-    "add a word alignment to each output: i-j pairs, counted from 0; without spaces between words, "
-    "characters start:end")]
-AlignmentHeads = Annotated[str | None, output_option("--alignment-heads", metavar="L:H,...", help=
-    "align by the mean of these cross-attention layers (L) or heads (L:H) (default: the last layer "
-    "but one)")]
 NewFolder = Annotated[Path, output_option("--output", "-o", metavar="FOLDER", help=
     "new folder to write")]
 Resume = Annotated[bool, output_option("--resume", help=
@@ -161,28 +141,22 @@ def given(group: Any) -> list[str]:
     ]
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Show Typer the fields of a command's dataclasses as options in their place.
+def sampling_of(sample: bool, sampling: Sampling) -> Sampling | None:
+    """What `--sample` asks for. Raises ConfigError for options that are only for that."""
+    if not sample and (named := ", ".join(given(sampling))):
+        raise ConfigError(f"{named}: only with --sample; add --sample, or leave out {named}")
+    return sampling if sample else None
 
-    A parameter `sample: Annotated[Sampling | None, Setting(...)]` is a switch, and the options of
-    its dataclass are only for that.
-    """
-    groups: dict[str, Any] = {}
-    switched: dict[str, Any] = {}
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Show Typer the fields of a command's dataclasses as options in their place."""
+    groups: dict[str, tuple[Any, list[str]]] = {}
     options: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        group = parameter.annotation
-        if is_dataclass(group):
-            groups[parameter.name] = group
-            options += _options_of(group)
-        elif is_dataclass(kind := _of_optional(group)):
-            switched[parameter.name] = kind
-            switch = _as_typer(_setting_of(group), parameter.name)
-            options.append(parameter.replace(annotation=Annotated[bool, switch], default=False))
-            for option in _options_of(kind):
-                kind_of_value, typer_option = get_args(option.annotation)
-                hint: Any = Annotated[kind_of_value | None, typer_option]
-                options.append(option.replace(annotation=hint, default=None))
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if is_dataclass(group := parameter.annotation):
+            fields = _options_of(group)
+            groups[name] = group, [field.name for field in fields]
+            options += fields
         else:
             options.append(_as_option(parameter, group))
     # Keywords may follow one another in any order, with defaults and without.
@@ -190,17 +164,8 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def called(**values: Any) -> None:
-        for name, group in groups.items():
-            names = [option.name for option in _options_of(group)]
-            values[name] = group(**{name: values.pop(name) for name in names})
-        for name, kind in switched.items():
-            fields = {option.name: values.pop(option.name) for option in _options_of(kind)}
-            chosen = {field: value for field, value in fields.items() if value is not None}
-            if chosen and not values[name]:
-                flag = f"--{name}"
-                named = ", ".join(declared(kind)[field][0].option(field) for field in chosen)
-                raise ConfigError(f"{named}: only with {flag}; add {flag}, or leave out {named}")
-            values[name] = kind(**chosen) if values[name] else None
+        for name, (group, fields) in groups.items():
+            values[name] = group(**{field: values.pop(field) for field in fields})
         command(**values)
 
     called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -211,47 +176,26 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 def _options_of(group: Any) -> list[inspect.Parameter]:
     """The fields of a dataclass that are options: declared as a `Setting`, or for Typer alone."""
     hints = get_type_hints(group, include_extras=True)
+    hidden = {name for name, (setting, _) in declared(group).items() if not setting.is_option}
     return [
-        _as_option(parameter, hints[parameter.name])
-        for parameter in inspect.signature(group).parameters.values()
-        if get_origin(hint := hints[parameter.name]) is Annotated and _is_option(hint)
+        _as_option(parameter, hints[name])
+        for name, parameter in inspect.signature(group).parameters.items()
+        if get_origin(hints[name]) is Annotated and name not in hidden
     ]
 
 
-def _is_option(hint: Any) -> bool:
-    setting = _setting_of(hint)
-    return setting is None or setting.is_option
-
-
 def _as_option(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
-    if setting := _setting_of(hint):
-        hint = Annotated[hint.__origin__, _as_typer(setting, parameter.name)]
+    """A parameter of the command; a declared setting becomes an option of Typer's."""
+    settings = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
+    for setting in settings:
+        option = typer.Option(
+            setting.option(parameter.name),
+            help=setting.help,
+            metavar=setting.metavar,
+            # Where a message says how to switch it off, `mt.settings.check` has it.
+            min=None if setting.off else setting.min,
+            max=None if setting.off else setting.max,
+            rich_help_panel=setting.panel,
+        )
+        hint = Annotated[hint.__origin__, option]
     return parameter.replace(annotation=hint)
-
-
-def _of_optional(hint: Any) -> Any:
-    """The class in `Annotated[Class | None, ...]`; None of other types."""
-    kinds = get_args(getattr(hint, "__origin__", None))
-    return kinds[0] if len(kinds) == 2 and kinds[1] is type(None) else None
-
-
-def _setting_of(hint: Any) -> Setting | None:
-    metadata = getattr(hint, "__metadata__", ())
-    return next((each for each in metadata if isinstance(each, Setting)), None)
-
-
-def _as_typer(setting: Setting | None, name: str) -> Any:
-    """A declared setting as Typer takes it."""
-    assert setting is not None, f"{name} has no Setting"
-    option = setting.option(name)
-    completed = {"--to": _target_languages}.get(option)
-    return typer.Option(
-        option,
-        help=setting.help,
-        metavar=setting.metavar,
-        # Where a message says how to switch it off, `mt.settings.check` has it.
-        min=None if setting.off else setting.min,
-        max=None if setting.off else setting.max,
-        rich_help_panel=setting.panel,
-        autocompletion=completed,
-    )

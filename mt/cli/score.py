@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mt.cli import options as opt
@@ -19,28 +18,22 @@ from mt.search.options import (
 )
 
 
-@dataclass(frozen=True)
-class ScoreGroup:
-    """The texts, what is written of each pair, and how the model runs."""
-
-    # fmt: off
+def score(
+    model: opt.Model,
     src: Annotated[str, opt.input_option("--src", metavar="FILE", help=
-        "source text, also compressed; - is stdin")]
+        "source text, also compressed; - is stdin")],
     tgt: Annotated[str, opt.input_option("--tgt", metavar="FILE", help=
-        "its translation, line by line; - is stdin")]
-    to: ToLanguage = None
-    output: opt.OutputFile = "-"
-    alignments: opt.Alignments = False
-    alignment_heads: opt.AlignmentHeads = None
+        "its translation, line by line; - is stdin")],
+    to: ToLanguage = None,
+    output: opt.OutputFile = "-",
     as_json: Annotated[bool, opt.output_option("--json", help=
-        "write a JSON object per line, with the score of every token")] = False
-    length_penalty: LengthPenalty = None
-    batch_tokens: BatchTokens = None
-    precision: Precision = "auto"
-    device: DeviceName = "auto"
-
-
-def score(model: opt.Model, given: ScoreGroup) -> None:
+        "write a JSON object per line, with the score of every token")] = False,
+    *,
+    length_penalty: LengthPenalty = None,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = "auto",
+    device: DeviceName = "auto",
+) -> None:  # fmt: skip
     """Score given translations with a model, line by line.
 
     A score is log-probability / length^A; the end symbol counts in both. It is that of the tokens
@@ -52,25 +45,22 @@ def score(model: opt.Model, given: ScoreGroup) -> None:
     """
     from mt.translate.streaming import open_output, read_input, refuse_overwrite, write_lines
 
-    src, tgt, output = given.src, given.tgt, given.output
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
     refuse_overwrite(output, [("--src", src), ("--tgt", tgt)], [model])
-    from mt.translate.score_lines import format_scored, load_scorer
+    from mt.translate.score_lines import load_scorer
 
-    heads = given.alignment_heads or ("auto" if given.alignments else None)
-    search = SearchOptions(to=given.to, length_penalty=given.length_penalty, alignments=heads)
+    search = SearchOptions(to=to, length_penalty=length_penalty)
     options = EngineOptions(
-        models=[model],
-        engine="torch",
-        batch_tokens=given.batch_tokens,
-        precision=given.precision,
-        device=given.device,
+        models=[model], batch_tokens=batch_tokens, precision=precision, device=device
     )
     sources = read_input(src, option="--src")
     targets = read_input(tgt, option="--tgt")
     with open_output(output) as file:
         scorer = load_scorer(search, options)
-        aligned = bool(scorer.forced.heads)
-        write_lines(file, format_scored(scorer.score(sources, targets), given.as_json, aligned))
+        pairs = scorer.score(sources, targets)
+        tokenizer = scorer.tokenizer
+        write_lines(
+            file, (pair.as_json(tokenizer) if as_json else f"{pair.score:.4f}" for pair in pairs)
+        )
     say(scorer.summary())

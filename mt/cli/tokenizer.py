@@ -8,36 +8,8 @@ from typing import Annotated, Literal
 
 from mt.cli import options as opt
 from mt.cli.help import command_group
-from mt.errors import ConfigError
-
-vocabulary_option = opt.options_in("Vocabulary (of the config if not given)")
 
 app = command_group("tokenizer", "Learn a vocabulary; encode and decode text.")
-
-
-@dataclass(frozen=True)
-class VocabularyGroup:
-    """The options of a vocabulary, as the keys of the section `tokenizer`; None: not given."""
-
-    # fmt: off
-    vocab_size: Annotated[int | None, vocabulary_option("--vocab-size", metavar="N", help=
-        "tokens, 4 special ones included (default: 32000)")] = None
-    type: Annotated[Literal["bpe", "unigram"] | None, vocabulary_option(
-        "--type", metavar="NAME", help="algorithm: bpe or unigram (default: bpe)")] = None
-    character_coverage: Annotated[float | None, vocabulary_option(
-        "--character-coverage", metavar="SHARE", help=
-        "share of the text whose characters get a token, 0.98 to 1 (default: 0.99999, or 1 without "
-        "byte fallback)")] = None
-    user_defined_symbols: Annotated[list[str] | None, vocabulary_option(
-        "--user-defined-symbols", metavar="TEXT,...", help=
-        "texts that are always one token; repeatable")] = None
-    split_digits: Annotated[bool | None, vocabulary_option("--split-digits/--no-split-digits", help=
-        "make each digit a token (default: on)")] = None
-    byte_fallback: Annotated[bool | None, vocabulary_option(
-        "--byte-fallback/--no-byte-fallback", help=
-        "encode unknown characters as bytes (default: on)")] = None
-    sample_lines: Annotated[int | None, vocabulary_option("--sample-lines", metavar="N", help=
-        "learn from N lines drawn at random (default: 2000000)")] = None
 
 
 @app.command("train")
@@ -47,10 +19,13 @@ def train(
     files: Annotated[list[str] | None, opt.argument(
         "text files, also compressed; - is stdin; data.train of --config if not given",
         "FILE", "Input")] = None,
-    *,
-    vocabulary: VocabularyGroup,
     config: opt.OptionalConfig = None,
     settings: opt.Settings = None,
+    vocab_size: Annotated[int | None, opt.config_option("--vocab-size", metavar="N", help=
+        "tokens, 4 special ones included (default: the config's, or 32000)")] = None,
+    kind: Annotated[Literal["bpe", "unigram"] | None, opt.config_option(
+        "--type", metavar="NAME", help=
+        "algorithm: bpe or unigram (default: the config's, or bpe)")] = None,
 ) -> None:  # fmt: skip
     """Learn a SentencePiece vocabulary, as mt train does.
 
@@ -59,23 +34,21 @@ def train(
 
     \b
     mt tokenizer train train.de train.en --vocab-size 8000 -o mine.model
+    mt tokenizer train text --set tokenizer.split_digits=false -o mine.model
     mt tokenizer train --config tiny.yaml -o tiny.model
     mt train --config tiny.yaml --set tokenizer.model=mine.model
     """
-    from mt.config.load import as_settings, config_from_mapping, load_config
+    from mt.config.load import load_config, require_training_data
+    from mt.errors import ConfigError
     from mt.translate.tokenize_file import train_file
 
-    if config is None and settings:
-        raise ConfigError("--set: changes a config; give --config, or leave it out")
-    given = {key: value for key, value in vars(vocabulary).items() if value is not None}
-    texts = ",".join(given.pop("user_defined_symbols", ())).split(",")
-    if symbols := [*filter(None, texts)]:
-        given["user_defined_symbols"] = symbols
-    if config is None:
-        values = config_from_mapping({"tokenizer": given}, "mt tokenizer train")
-    else:
-        sets = as_settings({f"tokenizer.{key}": value for key, value in given.items()})
-        values = load_config(config, [*(settings or []), *sets]).config
+    if config is None and not files:
+        raise ConfigError("tokenizer: no text to learn from; name text files, or give --config")
+    given = {"vocab_size": vocab_size, "type": kind}
+    sets = [f"tokenizer.{key}={value}" for key, value in given.items() if value is not None]
+    values = load_config(config or "base.yaml", [*(settings or []), *sets]).config
+    if not files:
+        require_training_data(values)
     train_file(values, files or [], output)
 
 
@@ -89,39 +62,37 @@ class TokenizeGroup:
     side: Annotated[opt.SideName | None, opt.input_option("--side", metavar="NAME", help=
         "src or tgt: which vocabulary, where source and target have their own")] = None
     errors: opt.OnErrors = "strict"
-    ids: Annotated[bool, opt.output_option("--ids", help="ids, not pieces")] = False
     output: opt.OutputFile = "-"
     # fmt: on
 
-    def run(self, decode: bool = False) -> None:
+    def run(self, decode: bool) -> None:
         """Encode or decode the source line by line."""
         from mt.translate.streaming import TextFiles
         from mt.translate.tokenize_file import tokenize_file
 
         files = TextFiles(source=self.source, output=self.output, errors=self.errors)
-        tokenize_file(self.tokenizer, files, side=self.side, ids=self.ids, decode=decode)
+        tokenize_file(self.tokenizer, files, self.side, decode)
 
 
 @app.command("encode")
 def encode(options: TokenizeGroup) -> None:
-    """Split lines into pieces or ids, separated by spaces.
+    """Split lines into pieces, separated by spaces.
 
     As many lines come out as go in. A piece that begins a word starts with U+2581 (▁); <0xC3> is a
     byte.
 
     \b
     mt tokenizer encode --model runs/base input.de -o pieces.de
-    echo 'Guten Morgen!' | mt tokenizer encode --model mine.model --ids
+    echo 'Guten Morgen!' | mt tokenizer encode --model mine.model
     """
-    options.run()
+    options.run(decode=False)
 
 
 @app.command("decode")
 def decode(options: TokenizeGroup) -> None:
-    """Join pieces or ids to text, line for line.
+    """Join pieces to text, line for line.
 
     \b
     mt tokenizer decode --model runs/base pieces.de -o text.de
-    mt tokenizer decode --model mine.model --ids ids.txt
     """
     options.run(decode=True)

@@ -2,85 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import leaf_for
-from mt.search.options import LIMITS, EngineOptions, EnsembleMean, Sample, SearchOptions
+from mt.search.options import LIMITS, EngineOptions, Sample, Sampling, SearchOptions
 
 constraint_option = opt.options_in(LIMITS)
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
 
 
-@dataclass(frozen=True)
-class FormatGroup:
-    """The options of the input and its format."""
-
-    # fmt: off
-    source: opt.Source = "-"
+# fmt: off
+def translate(
+    models: opt.Models,
+    source: opt.Source = "-",
     form: Annotated[FormName | None, opt.input_option("--format", metavar="NAME", help=
         "lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default: a document as IN "
-        "ends, .html, .srt or .xlf; else text)")] = None
+        "ends, .html, .srt or .xlf; else text)")] = None,
     column: Annotated[int | None, opt.input_option("--column", metavar="N", min=1, help=
-        "column to translate in TSV or CSV lines; 1 is the first, and the default")] = None
+        "column to translate in TSV or CSV lines; 1 is the first, and the default")] = None,
     field: Annotated[str | None, opt.input_option("--field", metavar="NAME", help=
-        "field to translate in JSON lines; a dot leads into a field; text if not given")] = None
+        "field to translate in JSON lines; a dot leads into a field; text if not given")] = None,
     quoting: Annotated[Literal["csv", "none"] | None, opt.input_option(
         "--quoting", metavar="HOW", help=
         "csv: cells may be in quotation marks; none: the marks are text (default: csv for --format "
-        "csv, none for tsv)")] = None
-    errors: opt.OnErrors = "strict"
-
-
-@dataclass(frozen=True)
-class OutputGroup:
-    """The options of the output: where it goes, and what stands in its lines."""
-
-    # fmt: off
-    output: opt.OutputFile = "-"
+        "csv, none for tsv)")] = None,
+    errors: opt.OnErrors = "strict",
+    output: opt.OutputFile = "-",
     n_best: Annotated[int, opt.output_option("--n-best", metavar="N", min=1, help=
-        "outputs per input line, as `index ||| text ||| score`; equal texts once")] = 1
+        "outputs per input line, as `index ||| text ||| score`; equal texts once")] = 1,
     scores: Annotated[bool, opt.output_option("--scores", help=
         "put the score and a tab before each output, of the tokens that the search found: mt score "
-        "cuts the text into tokens anew, and may find others")] = False
-    alignments: opt.Alignments = False
-    alignment_heads: opt.AlignmentHeads = None
-    resume: opt.Resume = False
-
-
-@dataclass(frozen=True)
-class KeptGroup:
-    """The options about texts that an output must have."""
-
-    # fmt: off
+        "cuts the text into tokens anew, and may find others")] = False,
+    alignments: Annotated[bool, opt.output_option("--alignments", help=
+        "add a word alignment to each output: i-j pairs, counted from 0; without spaces between "
+        "words, characters start:end")] = False,
+    resume: opt.Resume = False,
+    *,
+    search: SearchOptions,
     prefix: Annotated[Path | None, constraint_option("--prefix", metavar="FILE", help=
-        "target prefixes, one per input line: outputs start with them")] = None
+        "target prefixes, one per input line: outputs start with them")] = None,
     protect: Annotated[list[str] | None, constraint_option("--protect", metavar="WHAT", help=
         "texts that come out as they are: auto for web and e-mail addresses, {name}, %s, $VAR and "
-        "<tag>, else a regular expression; repeatable")] = None
+        "<tag>, else a regular expression; repeatable")] = None,
     glossary: Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
         "terms, a tab and a translation in each line; whole words, the longest match counts; a "
-        "term in lower case stands for any case")] = None
-
-
-def translate(
-    models: opt.Models,
-    text: FormatGroup,
-    output: OutputGroup,
-    search: SearchOptions,
-    kept: KeptGroup,
-    sample: Sample = None,
-    *,
-    max_wait: Annotated[float | None, opt.execution_option(
-        "--max-wait", metavar="SECONDS", min=0, help=
-        "wait at most SECONDS for a batch to fill, then translate it (default: 0.2 for "
-        "stdin)")] = None,
-    ensemble: EnsembleMean = None,
+        "term in lower case stands for any case")] = None,
+    sample: Sample = False,
+    sampling: Sampling,
     engine: EngineOptions,
-) -> None:  # fmt: skip
+) -> None:
+    # fmt: on
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
     \b
@@ -97,35 +72,31 @@ def translate(
     from mt.translate.translate_file import translate_file
 
     files = TextFiles(
-        source=text.source,
-        output=output.output,
-        errors=text.errors,
-        prefix=kept.prefix,
-        resume=output.resume,
-        max_wait=max_wait,
+        source=source,
+        output=output,
+        errors=errors,
+        prefix=prefix,
+        glossary=glossary,
+        resume=resume,
     )
     search = replace(
         search,
-        n_best=output.n_best,
-        with_scores=output.scores,
-        prefixes=kept.prefix is not None,
-        sample=sample,
-        alignments=output.alignment_heads or ("auto" if output.alignments else None),
+        n_best=n_best,
+        with_scores=scores,
+        prefixes=prefix is not None,
+        sample=opt.sampling_of(sample, sampling),
+        alignments=alignments,
     )
-    form = text.form or format_of(text.source)
-    line_format = LineFormat(
-        form, text.column, text.field, output.n_best, output.scores, text.quoting
-    )
-    engine = replace(engine, models=models, ensemble=ensemble)
-    given = (files, line_format, search, engine)
+    line_format = LineFormat(form or format_of(source), column, field, n_best, scores, quoting)
+    given = (files, line_format, search, replace(engine, models=models))
     needing = {
-        "--protect": kept.protect,
-        "--glossary": kept.glossary,
-        "--format": form in DOCUMENTS,
+        "--protect": protect,
+        "--glossary": glossary,
+        "--format": line_format.name in DOCUMENTS,
     }
     if options := [option for option, value in needing.items() if value]:
         with leaf_for(options[0]):
             from mt.documents.translate_document import translate_protected
-        translate_protected(*given, kept.protect or (), kept.glossary)
+        translate_protected(*given, protect or ())
     else:
         say(translate_file(*given))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.translate.lines import Translation
@@ -46,8 +46,11 @@ class Document:
         """Whether there are tags whose place depends on how words have moved."""
         return any(text.tagged.needs_alignment for text in self.texts)
 
-    def render(self, translations: Iterable[Translation], count: Callable[[int, Any], None]) -> str:
-        """The document with its translations. `count` gets the line and the tags of each text."""
+    def render(
+        self, translations: Iterable[Translation]
+    ) -> tuple[str, list[tuple[int, MarkupToken]]]:
+        """The document with its translations; and the tags without a place, with their lines."""
+        lost: list[tuple[int, MarkupToken]] = []
         parts, at = [], 0
         pairs = list(zip(self.texts, translations, strict=True))
         # Attributes first: their tags may be in texts.
@@ -55,7 +58,7 @@ class Document:
             pairs, key=lambda pair: (not pair[0].attribute, pair[0].first)
         ):
             rendered = text.tagged.render(translation.texts[0], "".join(translation.alignments[:1]))
-            count(text.line, rendered)
+            lost += [(text.line, token) for token in rendered.lost]
             token = self.tokens[text.first]
             if text.attribute:
                 written = text.attribute.split("=", 1)[0]
@@ -67,7 +70,7 @@ class Document:
             parts += [token.raw for token in self.tokens[at : text.first]]
             parts += [text.around[0], rendered.text, text.around[1]]
             at = text.last
-        return "".join([*parts, *(token.raw for token in self.tokens[at:])])
+        return "".join([*parts, *(token.raw for token in self.tokens[at:])]), lost
 
 
 def merged(tokens: Iterable[MarkupToken]) -> list[MarkupToken]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
@@ -18,19 +17,8 @@ INLINE = re.compile(
     "sub|sup|svg|time|tt|u|var|wbr"
 )
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
-# Elements whose end tags may be left out, and those whose start ends them; a block ends a p.
-_ROWS = ("tr", "tbody", "tfoot")
-_CELLS = ("td", "th", *_ROWS)
-OPTIONAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("dt", "dd"), ("dt", "dd")),
-    **dict.fromkeys(("td", "th"), _CELLS),
-    **{"tr": _ROWS, "li": ("li",), "option": ("option", "optgroup"), "p": ()},
-}
-NESTING = {"dl", "menu", "ol", "table", "ul"}  # hold such elements of their own
 CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
-
-
 # A comment as the standard ends it, an element whose content is no markup, a tag, an open tag.
 _ATTRIBUTES = r"""(?:=\s*"[^"]*"|=\s*'[^']*'|=(?!\s*["'])|[^>=])*"""
 _MARKUP = re.compile(
@@ -102,40 +90,11 @@ class _HtmlParser(HTMLParser):
     def handle_pi(self, data: str) -> None:
         self._add("break")
 
-    def unknown_decl(self, data: str) -> None:
-        self._add("break")
-
-
-@dataclass
-class _Skipped:
-    """An element that is not translated, so far."""
-
-    token: MarkupToken
-    inside: list[str]  # names of open elements: its own, and those in it
-    is_fixed: bool = False  # by an attribute, which one inside it may revoke
-
-    def ends_before(self, kind: TokenKind, tag: str) -> bool:
-        """Whether the element, whose end tag is left out, has ended before a tag."""
-        following = OPTIONAL.get(self.token.name)
-        if following is None or not tag or INLINE.fullmatch(tag) or tag in self.inside[1:]:
-            return False
-        if kind == "end":  # of the parent
-            return tag not in {*self.inside, "p", *VOID}
-        is_next = tag in following or self.token.name == "p"
-        return kind == "start" and is_next and not NESTING.intersection(self.inside)
-
-    def add(self, kind: TokenKind, tag: str, raw: str) -> None:
-        self.token.raw += raw
-        self.token.content += raw * (kind == "text")
-        _open_or_close(self.inside, kind, tag)
-
-    def resumed(self) -> _Skipped:
-        """The rest of it, after an element in it that is translated."""
-        return _Skipped(MarkupToken("point", "", self.token.name), self.inside, self.is_fixed)
+    unknown_decl = handle_pi
 
 
 def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
-    """Cut HTML. An element that is not translated is one token, but for what is translated in it.
+    """Cut HTML. An element that is not translated is one token.
 
     Raises DataError, which begins with `name`, for what cannot be cut.
     """
@@ -143,76 +102,40 @@ def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
         parts = _HtmlParser(_masked(content, name)).parts
     except AssertionError as error:  # of `<![` and something unknown
         raise DataError(f"{name}: cannot be read as HTML: {error}") from None
-    cutter = _Cutter()
+    skipped = MarkupToken("point", "")  # an element that is not translated, so far
+    inside: list[str] = []  # names of open elements: its own, and those in it
+    n_pre = first = 0
     ends = [*(start for start, *_ in parts), len(content)][1:]
     for (start, kind, tag, attributes), end in zip(parts, ends, strict=True):
         raw = content[start:end]
-        if kind == "end":
-            cutter.end_inner(tag)
-        is_wanted = attributes.get("translate") == "yes"
-        if cutter.skipped is not None and not (cutter.skipped.is_fixed and is_wanted):
-            token, is_in_it = cutter.skip(kind, tag, raw)
-            yield from token
-            if is_in_it:
-                continue
-        yield from cutter.cut(kind, tag, attributes, raw)
-    if cutter.skipped is not None:
-        yield _quoted(cutter.skipped.token)
-
-
-@dataclass
-class _Cutter:
-    """The open elements: one that is not translated, those around one that is, a `pre`."""
-
-    skipped: _Skipped | None = None
-    # Elements that are not translated around one that is, and names of elements open in that.
-    around: list[tuple[_Skipped, list[str]]] = field(default_factory=list)
-    n_pre: int = 0
-
-    def end_inner(self, tag: str) -> None:
-        """Go back to an element that is not translated, whose end tag is before that of another."""
-        if self.skipped is None and self.around:
-            outer, inner = self.around[-1]
-            if tag in outer.inside and tag not in inner:
-                self.skipped = self.around.pop()[0].resumed()
-
-    def skip(self, kind: TokenKind, tag: str, raw: str) -> tuple[list[MarkupToken], bool]:
-        """The token of the element that is skipped, once it ends; and whether a part is in it."""
-        assert self.skipped is not None
-        skipped, has_ended = self.skipped, self.skipped.ends_before(kind, tag)
-        if not has_ended:
-            skipped.add(kind, tag, raw)
-        if has_ended or not skipped.inside:
-            self.skipped = None
-            return [_quoted(skipped.token)], not has_ended
-        return [], True
-
-    def cut(
-        self, kind: TokenKind, tag: str, attributes: dict[str, str | None], raw: str
-    ) -> Iterator[MarkupToken]:
-        """The tokens of a part that is not skipped."""
-        if self.skipped is not None:
-            yield _quoted(self.skipped.token)
-            self.around.append((self.skipped, []))
-            self.skipped = None
+        if inside:
+            skipped.raw += raw
+            skipped.content += raw * (kind == "text")
+            _open_or_close(inside, kind, tag)
+            if not inside:
+                yield _quoted(skipped)
+            continue
         classes = (attributes.get("class") or "").split()
         is_fixed = attributes.get("translate") == "no" or "notranslate" in classes
         if kind == "start" and (is_fixed or tag in CODE | QUOTED):
-            self.skipped = _Skipped(MarkupToken("point", raw, tag), [tag], is_fixed)
-            return
-        if tag == "pre":
-            self.n_pre = max(0, self.n_pre + (kind == "start") - (kind == "end"))
+            skipped, inside, first = MarkupToken("point", raw, tag), [tag], start
+        elif tag == "pre":
+            n_pre = max(0, n_pre + (kind == "start") - (kind == "end"))
             yield MarkupToken("break", raw, tag, attributes)
-        elif kind == "text" and self.n_pre:  # each line is a text
+        elif kind == "text" and n_pre:  # each line is a text
             for text in re.split(r"([ \t]*\r?\n[ \t]*)", raw):
                 yield MarkupToken("text" if text.strip() else "break", text)
         else:
             kind_of_tag: TokenKind = "break" if tag and not INLINE.fullmatch(tag) else kind
             yield MarkupToken(kind_of_tag, raw, tag, {} if is_fixed else attributes)
-        if self.around:
-            _open_or_close(self.around[-1][1], kind, tag)
-            if not self.around[-1][1]:
-                self.skipped = self.around.pop()[0].resumed()
+    if inside and skipped.name not in CODE:
+        line = content.count("\n", 0, first) + 1
+        raise DataError(
+            f"{name}, line {line:,}: an element that is not translated has no end tag, found "
+            f"{content[first : first + 40]!r}; close it"
+        )
+    if inside:
+        yield _quoted(skipped)
 
 
 def _open_or_close(names: list[str], kind: TokenKind, tag: str) -> None:

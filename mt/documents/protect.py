@@ -11,7 +11,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from hashlib import sha256
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -23,9 +23,7 @@ from mt.data.tokens import noise
 from mt.data.tokens.writing import ADDRESS, Case, case_of
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
-from mt.runs.model_folder import ModelFolder
-from mt.translate.lines import Line, Step, Translation
-from mt.translate.progress import SHOWN
+from mt.translate.lines import SHOWN, Line, Step, Translation
 from mt.translate.streaming import read_file
 
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
@@ -50,10 +48,18 @@ MOST_LOST = 10_000
 class Protection(Step):
     """Keeps texts by `--protect` and `--glossary`, and counts them, also those left out."""
 
-    def __init__(self, protect: Sequence[str] = (), glossary: Path | None = None) -> None:
-        """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
+    def __init__(
+        self,
+        protect: Sequence[str] = (),
+        glossary: Path | None = None,
+        tags: Set[str] = frozenset(),
+    ) -> None:
+        """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong.
+
+        `tags`: what the model knows at the start of a line.
+        """
         self.settings = {"--protect": repr(protect)} if protect else {}
-        self.tags: set[str] = set()  # that the model knows at the start of a line
+        self.tags = tags
         if blank := [text for text in protect if not text.strip()]:
             raise ConfigError(
                 f"--protect: must be a regular expression or auto, found {blank[0]!r}"
@@ -76,8 +82,8 @@ class Protection(Step):
     def __bool__(self) -> bool:
         return bool(self._patterns or self._is_auto or self._terms)
 
-    def why_aligned(self, model: ModelFolder) -> str:
-        self.tags = model.data.tags
+    @property
+    def why_aligned(self) -> str:
         return "--glossary: has terms" if self._terms else "--protect: keeps texts"
 
     def before(self, lines: Sequence[Line]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from mt.documents.inline_tags import MarkupToken, TokenKind
 from mt.errors import DataError
-from mt.translate.formats import TIMING
 
+# The start of a line with the times of a subtitle.
+TIMING = re.compile(r"\s*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
 SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
 # The speaker of a line of a dialogue changes at a dash.
 DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import groupby
 
 from mt.config.plan import Direction
 from mt.data.reading.language_codes import base_code
-from mt.documents.document import Document
-from mt.documents.inline_tags import Rendered
+from mt.documents.document import Document, DocumentText, Protect, merged
+from mt.documents.html_tokens import html_tokens
+from mt.documents.inline_tags import MarkupToken, TaggedText, has_words
 from mt.documents.protect import Protection
-from mt.documents.read_document import read_document
+from mt.documents.subtitles import srt_tokens
+from mt.documents.xliff import XliffReader
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
 from mt.translate.formats import DOCUMENTS, LineFormat
+from mt.translate.lines import LineNumbers
 from mt.translate.load import load_translator, opened
-from mt.translate.progress import LineNumbers
 from mt.translate.streaming import TextFiles, open_output, refuse_overwrite
 from mt.translate.translate_file import translate_file
+
+# What an XML or HTML file says of its encoding.
+ENCODING = re.compile(
+    r"""<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE
+)
+# An attribute of an HTML tag.
+ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 
 
 def translate_protected(
@@ -29,46 +39,49 @@ def translate_protected(
     search: SearchOptions,
     engine: EngineOptions,
     protect: Sequence[str] = (),
-    glossary: Path | None = None,
 ) -> None:
     """Translate a document, or lines of text with parts that stay; print a summary.
 
-    `protect`, `glossary`: see `Protection`. Raises MtError for what the user must correct.
+    `protect`, `files.glossary`: see `Protection`. Raises MtError for what the user must correct.
     """
-    protection = Protection(protect, glossary)
-    inputs = {"the input": files.source, "--glossary": glossary, "--shortlist": engine.shortlist}
-    refuse_overwrite(files.output, inputs.items(), engine.folders)
-    if line_format.name in DOCUMENTS:
-        translate_document(files, line_format.name, search, engine, protection)
-        return
+    is_document = line_format.name in DOCUMENTS
+    given = {"--alignments": search.alignments, "--prefix": files.prefix}
+    given |= {"--resume": files.resume and is_document}
+    if named := " and ".join(option for option, value in given.items() if value):
+        why = (
+            f"not with --format {line_format.name}, which is no list of lines"
+            if is_document
+            else "not with --protect or --glossary, which need the alignments themselves; "
+            "leave out one of them"
+        )
+        raise ConfigError(f"{named}: {why}")
     engine = opened(engine)
-    search = protecting(protection, files, search, engine)
-    summary = translate_file(files, line_format, search, engine, protection)
-    say(summary + protection.summary())
+    tags = open_model(engine.models[0]).data.tags
+    protection = Protection(protect, files.glossary, tags)
+    if protection:
+        search = _aligning(search, engine, protection.why_aligned)
+    translate = translate_document if is_document else translate_file
+    say(translate(files, line_format, search, engine, protection) + protection.summary())
 
 
 def translate_document(
     files: TextFiles,
-    form: str,
+    line_format: LineFormat,
     search: SearchOptions,
     engine: EngineOptions,
     protection: Protection,
-) -> None:
-    """Translate the texts of a document, and write the document with them.
+) -> str:
+    """Translate the texts of a document, and write the document with them; return a summary.
 
     Raises MtError for what the user must correct.
     """
-    given = {"--alignments": search.alignments, "--prefix": files.prefix, "--resume": files.resume}
-    if named := " and ".join(option for option, value in given.items() if value):
-        raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
-    content = files.read_whole()
-    engine = opened(engine)
-    search = protecting(protection, files, search, engine)
-    document = read_document(form, content, files.name, protection.keep)
+    inputs = {"the input": files.source, "--glossary": files.glossary}
+    inputs["--shortlist"] = engine.shortlist
+    refuse_overwrite(files.output, inputs.items(), engine.folders)
+    document = read_document(line_format.name, files.read_whole(), files.name, protection.keep)
     _check_languages(document, files.name, search, engine)
-    if document.needs_alignment and search.alignments is None:
-        what = f"{files.name}: has tags inside sentences"
-        search = _aligning(search, engine, what)
+    if document.needs_alignment and not search.alignments:
+        search = _aligning(search, engine, f"{files.name}: has tags inside sentences")
     texts = document.texts
     with open_output(files.output) as file:
         progress = Progress(len(texts), 0, can_show_bar(files.output))
@@ -81,28 +94,24 @@ def translate_document(
         )
         with translator, progress:
             translations = list(translator.translate([text.tagged.to_translate for text in texts]))
-        n_lost = LineNumbers()
-
-        def count(line: int, rendered: Rendered) -> None:
-            protection.count_lost([token for token in rendered.lost if token.kind == "kept"])
-            for _ in rendered.lost:
-                n_lost.add(line)
-
-        file.write(document.render(translations, count).encode())
+        text, lost = document.render(translations)
+        file.write(text.encode())
+    protection.count_lost([token for _, token in lost if token.kind == "kept"])
+    n_lost = LineNumbers()
+    for line, _ in lost:
+        n_lost.add(line)
     notes = []
     if n_lost.count:
         notes.append(f"{n_lost.count:,} tags without a place, put at the end: {n_lost}")
     if document.n_done:
         notes.append(f"{document.n_done:,} with a translation already, kept")
-    say(translator.summary("text", notes) + protection.summary())
+    return translator.summary("text", notes)
 
 
 def _check_languages(
     document: Document, name: str, search: SearchOptions, engine: EngineOptions
 ) -> None:
     """Raise DataError if a document is in other languages than the model translates."""
-    if not document.languages:
-        return
     data = open_model(engine.models[0]).data
     direction = data.direction(search.from_, search.to) or Direction("", search.to or "")
     if direction == ("src", "tgt"):  # of a model that does not know its languages
@@ -118,24 +127,59 @@ def _check_languages(
             )
 
 
-def protecting(
-    protection: Protection, files: TextFiles, search: SearchOptions, engine: EngineOptions
-) -> SearchOptions:
-    """Return the search that a protection needs. ConfigError for options it cannot go with."""
-    given = {"--alignments": search.alignments, "--prefix": files.prefix}
-    if protection and (named := " and ".join(name for name, value in given.items() if value)):
-        raise ConfigError(
-            f"{named}: not with --protect or --glossary, which need the alignments themselves; "
-            "leave out one of them"
-        )
-    reason = protection.why_aligned(open_model(engine.models[0])) if protection else ""
-    return _aligning(search, engine, reason) if reason else search
-
-
 def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> SearchOptions:
     if len(engine.models) > 1:
         raise ConfigError(
             f"{what}; places are found by the attention of a single model: give only one --model"
         )
     say(f"{what}; places are found by --alignments")
-    return replace(search, alignments="auto")
+    return replace(search, alignments=True)
+
+
+# --- the content of a document → its texts ------------------------------------------------------
+
+
+def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
+    """Find the texts of a document. Raises DataError, which begins with `name`.
+
+    `protect` gets the tokens of a text and returns them, some of them kept.
+    """
+    declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
+    if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii"):
+        raise DataError(
+            f"{name}: says that it is {declared[1]}, but must be UTF-8, as the translation is; "
+            f"convert it and what it says"
+        )
+    if form == "xliff":
+        return XliffReader(content, name, protect).document
+    cut = srt_tokens if form == "srt" else html_tokens
+    tokens = merged(cut(content, name))
+    document = Document(tokens)
+    line, first = 1, 0
+    for is_break, group in groupby(tokens, lambda token: token.kind == "break"):
+        run = list(group)
+        raw = "".join(token.raw for token in run)
+        if form == "html":
+            document.texts += _attributes(run, first, line, protect)
+        if not is_break and has_words(run):
+            start = line + raw[: len(raw) - len(raw.lstrip())].count("\n")
+            tagged = TaggedText(protect(run), form == "html")
+            document.texts.append(DocumentText(tagged, first, first + len(run), start))
+        line += raw.count("\n")
+        first += len(run)
+    return document
+
+
+def _attributes(
+    tokens: Sequence[MarkupToken], first: int, line: int, protect: Protect
+) -> Iterator[DocumentText]:
+    """The attributes of tags that are translated."""
+    for number, token in enumerate(tokens, first):
+        if token.attributes.keys() & {"alt", "title"}:
+            for match in ATTRIBUTE.finditer(token.raw):
+                is_quoted = match[2][0] in "\"'"
+                text = MarkupToken("text", match[2][1:-1] if is_quoted else match[2])
+                if match[1].lower() in ("alt", "title") and has_words([text]):
+                    tagged = TaggedText(protect([text]))
+                    yield DocumentText(tagged, number, number + 1, line, attribute=match[0])
+        line += token.raw.count("\n")

@@ -45,9 +45,7 @@ class _Element:
     target: tuple[int, int] | None = None  # tokens, its tags included
     state: str = ""
     cut_source: tuple[int, int] = (0, 0)  # tokens between the tags of `seg-source`
-    # The segments in it, and those of the target, by name and number.
-    segments: dict[tuple[str, int], _Element] = field(default_factory=dict)
-    target_segments: dict[tuple[str, int], _Element] = field(default_factory=dict)
+    segments: list[_Element] = field(default_factory=list)  # of `seg-source`
     last: int = 0  # the token after it
 
 
@@ -117,8 +115,10 @@ class XliffReader:
         self._add("end", element.name)
         element.last = len(self.tokens)
         parent = self._open[-1] if self._open else None
-        if _is_segment(element) and not any(map(_is_segment, self._open)):
-            self._add_segment(element, {code.name: code for code in self._open})
+        above = {code.name: code for code in self._open}
+        is_outermost = _is_segment(element) and not any(map(_is_segment, self._open))
+        if is_outermost and {"trans-unit", "seg-source"} <= above.keys() - {"alt-trans"}:
+            above["trans-unit"].segments.append(element)
         if element.name in ("trans-unit", "segment"):
             self._units.append(element)
         elif parent is not None and parent.name in ("trans-unit", "segment"):
@@ -134,16 +134,6 @@ class XliffReader:
                 parent.target = (element.first, last)
                 parent.state = element.attributes.get("state", "")
 
-    def _add_segment(self, segment: _Element, above: dict[str, _Element]) -> None:
-        """Note a segment for the unit that is among the elements above it."""
-        if "trans-unit" not in above or "alt-trans" in above:
-            return
-        unit = above["trans-unit"]
-        for part, segments in (("seg-source", unit.segments), ("target", unit.target_segments)):
-            if part in above:
-                name = segment.attributes.get("mid", "")
-                segments[name, sum(name == other for other, _ in segments)] = segment
-
     def _read(self, unit: _Element) -> None:
         """Add the text of a unit, unless it has a translation or is not to have one."""
         if unit.source is None or unit.is_fixed:
@@ -152,13 +142,9 @@ class XliffReader:
         state = unit.attributes.get("state", "") if is_segment else unit.state
         is_open = unit.attributes.get("approved") != "yes" and state in OPEN_STATES
         first, last = unit.target or (unit.after_source, unit.after_source)
-        if self._has_text(first, last):
-            if unit.segments and unit.target_segments:
-                self._fill_segments(unit, is_open)
-                return
-            if not is_open:
-                self.document.n_done += 1
-                return
+        if self._has_text(first, last) and not is_open:
+            self.document.n_done += 1
+            return
         opening = self.tokens[unit.source[0] - 1].raw
         prefix = re.match(r"<([\w.-]+:)?", opening)
         name = f"{prefix[1] or '' if prefix else ''}target"
@@ -187,7 +173,7 @@ class XliffReader:
             return
         before, text = "", None
         at, end = unit.cut_source
-        for segment in unit.segments.values():
+        for segment in unit.segments:
             before += self._raw(at, segment.first + 1)
             at = segment.last - 1
             texts = [*self._text(segment.first + 1, at, segment.line, first, last)]
@@ -201,26 +187,6 @@ class XliffReader:
         if text is not None:
             text.around = (text.around[0], before + self._raw(at, end))
             yield text
-
-    def _fill_segments(self, unit: _Element, is_open: bool) -> None:
-        """Add the segments of a unit that have an empty one in the target."""
-        assert unit.target is not None
-        for name, segment in unit.segments.items():
-            target = unit.target_segments.get(name)
-            if target is None or segment.is_fixed:
-                continue
-            if self._has_text(target.first, target.last) and not is_open:
-                self.document.n_done += 1
-                continue
-            start = self.tokens[target.first].raw
-            for text in self._text(
-                segment.first + 1, segment.last - 1, segment.line, target.first, target.last
-            ):
-                tag = re.match(r"<([^\s/>]+)", start)
-                text.around = (_opened(start), f"</{tag[1] if tag else 'mrk'}>")
-                self.document.texts.append(text)
-                opening = self.tokens[unit.target[0]]
-                opening.raw = _as_suggestion(opening.raw)
 
     def _text(
         self, start: int, end: int, line: int, first: int, last: int

@@ -21,7 +21,7 @@ from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
-from mt.search.parity import TOLERANCE, Parity, prove
+from mt.search.scoring import TOLERANCE, Parity, prove
 from mt.terminal import say
 from mt.translate.shortlist import SHORTLIST, store_of, write_shortlist
 

@@ -1,4 +1,4 @@
-"""Shared by all exporters, beside the proof in search/parity.py: writing a new folder."""
+"""Shared by all exporters, beside the proof in search/scoring.py: writing a new folder."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runs.origin import HISTORY, history_of
-from mt.search.parity import Parity, prove
-from mt.search.scoring import Pair
+from mt.search.scoring import Pair, Parity, prove
 from mt.terminal import say
 
 # Of the model card; the name of the folder is put in.

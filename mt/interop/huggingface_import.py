@@ -56,8 +56,7 @@ from mt.interop.huggingface_tokenizer import (
 from mt.model.checkpoint import LoadedModel, build_model, put_weights, save_model_folder
 from mt.runs.model_folder import HUB
 from mt.runs.origin import HISTORY
-from mt.search.parity import prove
-from mt.search.scoring import Pair
+from mt.search.scoring import Pair, prove
 from mt.terminal import can_show_bar, say
 
 # Added to the logit of a special token whose row another token has too, so that the probabilities

@@ -15,36 +15,8 @@ from torch import Tensor
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch
 from mt.data.tokens.tokenizer import BYTE
-from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.transformer import MultiHeadAttention, Transformer
-
-
-def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]:
-    """Parse `--alignment-heads`, `2`, `2:1` or `1:3,2:1`, into (layer, head) pairs counted from 0.
-
-    A layer alone means all its heads. `auto` is the second-to-last layer, whose heads align best
-    on average (Garg et al., 2019, section 3.1). Raises ConfigError for anything else.
-    """
-    if text == "auto":
-        text = str(max(1, n_layers - 1))
-    chosen: list[tuple[int, int]] = []
-    for part in text.split(","):
-        numbers = part.strip().split(":")
-        if not all(number.isdecimal() for number in numbers) or len(numbers) > 2:
-            raise ConfigError(
-                "--alignment-heads: must be LAYER or LAYER:HEAD, separated by commas, "
-                f"found {part!r}"
-            )
-        layer = int(numbers[0])
-        heads = [int(numbers[1])] if len(numbers) == 2 else list(range(1, n_heads + 1))
-        if not 1 <= layer <= n_layers or not all(1 <= head <= n_heads for head in heads):
-            raise ConfigError(
-                f"--alignment-heads: the decoder has layers 1 to {n_layers} with heads 1 to "
-                f"{n_heads}, found {part!r}"
-            )
-        chosen += [(layer - 1, head - 1) for head in heads]
-    return chosen
 
 
 @torch.inference_mode()

@@ -21,8 +21,7 @@ from mt.model.transformer import (
     Transformer,
     sinusoids,
 )
-from mt.search.parity import LogProbs
-from mt.search.scoring import Pair
+from mt.search.scoring import LogProbs, Pair
 
 # CTranslate2's name of each precision that weights can be stored in.
 QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}

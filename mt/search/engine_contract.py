@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.config.schema import DecodeConfig
-from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.search.options import SearchOptions
 
@@ -66,17 +66,12 @@ class Hypotheses:
         tokens = np.full((len(flat), int(lengths.max(initial=0)) + 1), EOS, np.int32)
         ids = itertools.chain.from_iterable(hypothesis.tokens for hypothesis in flat)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.fromiter(ids, np.int32)
-        return cls(
-            np.array([len(row) for row in rows], np.int64),
-            tokens,
-            lengths,
-            np.array([hypothesis.log_prob for hypothesis in flat]),
-            np.array([hypothesis.score for hypothesis in flat]),
-            n_halved,
+        log_probs, scores = (
+            np.array([getattr(hypothesis, name) for hypothesis in flat])
+            for name in ("log_prob", "score")
         )
-
-    def __len__(self) -> int:
-        return len(self.counts)
+        counts = np.array([len(row) for row in rows], np.int64)
+        return cls(counts, tokens, lengths, log_probs, scores, n_halved)
 
     def __iter__(self) -> Iterator[list[Hypothesis]]:
         columns = (self.ids(), self.log_probs.tolist(), self.scores.tolist())
@@ -86,10 +81,6 @@ class Hypotheses:
     def ids(self) -> list[list[int]]:
         pairs = zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)
         return [row[:length] for row, length in pairs]
-
-
-# What was found for a batch, and the text of each hypothesis.
-Answer = tuple[Hypotheses, list[str]]
 
 
 class Engine(ABC):
@@ -140,16 +131,18 @@ class Engine(ABC):
         return np.minimum(self.max_length, before + np.maximum(1, extra.astype(np.int64)))
 
     @abstractmethod
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
+        """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
+
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
         """Return the `n_best` hypotheses of each source, as `Hypotheses` says.
 
         Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
         too small.
         """
-
-    @abstractmethod
-    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
-        """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
+        job = (sources, [()] * len(sources) if prefixes is None else prefixes)
+        ((_, found),) = self.search_batches([job])
+        return found
 
     def with_n_best(self, n: int) -> Engine:
         """Return an engine that finds `n` hypotheses of each source."""
@@ -161,21 +154,6 @@ class Engine(ABC):
         n = min(LOOP, self.options.no_repeat_ngram or LOOP)
         options = replace(self.options, no_repeat_ngram=n)
         return replace(self, decode=greedy, options=options)  # type: ignore[type-var]
-
-
-def search_in_worker(
-    engine: Engine,
-    tokenizer: Tokenizer,
-    sources: Sequence[Ids],
-    prefixes: Sequence[Ids],
-    n_best: int,
-    loop_free: bool,
-) -> Answer:
-    """Search a batch, and decode the hypotheses to text: that takes as long as all the rest."""
-    engine = engine.with_n_best(n_best)
-    engine = engine.without_loops() if loop_free else engine
-    hypotheses = engine.search(sources, prefixes)
-    return hypotheses, tokenizer.tgt.decode(hypotheses.ids())
 
 
 def memory_error(n_sources: int, n_hypotheses: int, where: str) -> ConfigError:

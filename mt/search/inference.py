@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -269,3 +270,50 @@ class Decoding:
         self.cache = [(grown(keys), grown(values)) for keys, values in self.cache]
         if self.ancestors is not None:
             self.ancestors = torch.cat([self.ancestors, torch.zeros_like(self.ancestors)], dim=2)
+
+
+# --- several models -----------------------------------------------------------------------------
+
+
+class Ensemble:
+    """Models of one vocabulary on one device, with the interface of `Inference`.
+
+    Their probabilities are averaged at every step: one confident member suffices.
+    """
+
+    def __init__(self, members: Sequence[Inference]) -> None:
+        self.members = members
+        self.device = members[0].device
+        self.max_tokens = min(member.max_tokens for member in members)
+
+    def bytes_per_token(self) -> float:
+        return sum(member.bytes_per_token() for member in self.members)
+
+    def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
+        members = [member.start(src, src_mask, n_hypotheses) for member in self.members]
+        return EnsembleDecoding(members)
+
+
+class EnsembleDecoding:
+    """The state of one batch that every member decodes: a `Stepper`.
+
+    All members extend the same hypotheses, so the search drives it like a single model.
+    """
+
+    def __init__(self, members: Sequence[Decoding]) -> None:
+        self.members = members
+
+    @torch.inference_mode()
+    def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        """tokens (B, N), parents (B, N) -> log-probabilities up to a constant, (B, N, V) fp32."""
+        total, *others = (
+            member.step(tokens, parents).float().log_softmax(-1) for member in self.members
+        )
+        for log_probs in others:
+            torch.logaddexp(total, log_probs, out=total)
+        return total  # not divided by the number of members, which is a constant
+
+    @torch.inference_mode()
+    def keep(self, rows: Tensor) -> None:
+        for member in self.members:
+            member.keep(rows)

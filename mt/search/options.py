@@ -49,11 +49,6 @@ FromLanguage = Annotated[str | None, Setting(
     "or without a final stop as its training text would, and to find sentences",
     INPUT, "CODE",
 )]  # fmt: skip
-EnsembleMean = Annotated[Literal["probability", "log"] | None, Setting(
-    "average probabilities (probability, if not given) or log-probabilities (log) of several "
-    "models",
-    EXECUTION, "MEAN", is_option=False,
-)]  # fmt: skip
 BatchTokens = Annotated[int | None, Setting(
     "batch size: source tokens, padding included, times beam size (default: chosen for the device)",
     EXECUTION, "N", min=1,
@@ -94,7 +89,7 @@ class Sampling:
 
 
 # A command's parameter that asks for it.
-Sample = Annotated[Sampling | None, Setting(
+Sample = Annotated[bool, Setting(
     "draw outputs at random instead of searching for the best", SAMPLING
 )]  # fmt: skip
 
@@ -126,10 +121,7 @@ class SearchOptions:
     sample: Annotated[Sampling | None, Setting(
         "draw outputs at random", is_option=False, torch_only=True
     )] = None  # fmt: skip
-    alignments: Annotated[str | None, Setting(
-        "heads whose mean gives word alignments, as for `parse_heads`; auto: the usual ones",
-        is_option=False, torch_only=True,
-    )] = None  # fmt: skip
+    alignments: Annotated[bool, Setting("align words", is_option=False, torch_only=True)] = False
     # Whether the scores of hypotheses are needed; without them a greedy search may be faster.
     with_scores: bool = True
     prefixes: bool = False  # each output begins with a text of its own
@@ -156,7 +148,6 @@ class EngineOptions:
     """Which engine translates, with which models, and on what."""
 
     models: Sequence[Path | ModelFolder] = ()  # several make an ensemble
-    ensemble: EnsembleMean = None
     engine: Annotated[EngineName, Setting(
         "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed and "
         "supports all options",
@@ -187,10 +178,6 @@ class EngineOptions:
             raise ConfigError(
                 f"--workers: must be at most {most} on this machine, {WORKERS_PER_CORE} for each "
                 f"core, found {self.workers:,}; one for each core is fastest"
-            )
-        if self.ensemble is not None and len(self.models) == 1:
-            raise ConfigError(
-                "--ensemble: takes several models, found one; give --model again, or leave it out"
             )
         if self.engine == "torch" and self.shortlist is not None:
             raise ConfigError("--shortlist: only with --engine ctranslate2, which can use one")

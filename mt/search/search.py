@@ -21,13 +21,15 @@ from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import NonFiniteError
 from mt.search.candidates import (
     Candidates,
+    Constraint,
     FusedCandidates,
+    Past,
+    apply,
     best_candidates,
     draw_tokens,
     log_normaliser,
     top_indices,
 )
-from mt.search.constraints import Constraint, Past, apply
 from mt.search.engine_contract import FORBIDDEN, Hypotheses
 from mt.search.options import Sampling
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.search.options import EngineOptions, EnsembleMean, Sample, SearchOptions
+from mt.search.options import EngineOptions, Sample, Sampling, SearchOptions
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ def backtranslate(
     models: opt.Models,
     given: BacktranslateGroup,
     search: SearchOptions,
-    sample: Sample = None,
+    sample: Sample = False,
     *,
-    ensemble: EnsembleMean = None,
+    sampling: Sampling,
     engine: EngineOptions,
 ) -> None:
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
@@ -56,8 +56,8 @@ def backtranslate(
         resume=given.resume,
         overwrite=given.overwrite,
     )
-    search = replace(search, with_scores=False, sample=sample)
-    engine = replace(engine, models=models, ensemble=ensemble)
+    search = replace(search, with_scores=False, sample=opt.sampling_of(sample, sampling))
+    engine = replace(engine, models=models)
     entry = backtranslate.backtranslate(files, given.tag, search, engine)
     say("add to data.train, beside the parallel text:")
     print_result(entry)
@@ -89,7 +89,6 @@ def distill(
     given: DistillGroup,
     search: SearchOptions,
     *,
-    ensemble: EnsembleMean = None,
     engine: EngineOptions,
 ) -> None:
     """Distil a model: its output trains a faster one.
@@ -111,6 +110,6 @@ def distill(
     files = TextFiles(output=given.output, resume=given.resume, overwrite=given.overwrite)
     text = DistillText(given.src, given.ref, given.metric)
     search = replace(search, n_best=given.n_best, with_scores=False)
-    engine = replace(engine, models=models, ensemble=ensemble)
+    engine = replace(engine, models=models)
     config = distill(files, text, given.student, search, engine)
     say(f"student's config: {config}; run: mt train --config {config}")

@@ -159,7 +159,7 @@ def make_corpus(
         progress = Progress(spec.total, output.lines, can_show_bar(files.output))
         translator = load_translator(search, engine, spec.is_large, on_progress=progress.update)
         loaded = translator.loaded
-        limits = Limits(loaded.max_tokens, loaded.max_ratio, dedupe=True)
+        limits = Limits(loaded.max_tokens, loaded.data.limits.max_length_ratio, dedupe=True)
         pair_filter = PairFilter(loaded.tokenizer, limits)
         pair_filter.counts.update(output.counts)
         # What tokens do not see, as tabs, would not fit into TSV.

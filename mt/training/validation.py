@@ -37,9 +37,9 @@ from mt.search.inference import Inference
 from mt.training.ending import StopRequestedError
 from mt.training.loss import batch_loss
 from mt.training.selection import Criterion, ValidationResult
-from mt.translate.assemble import make_translator
 from mt.translate.lines import Translation
 from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.translator import make_translator
 
 if TYPE_CHECKING:
     from mt.config.schema import Config

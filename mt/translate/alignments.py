@@ -18,9 +18,7 @@ from mt.translate.lines import Line, Step
 class Alignments(Step):
     """Gives every output its word alignment."""
 
-    def __init__(
-        self, engine: Engine, heads: str, tokenizer: Tokenizer, tags: Set[str], n_first: int
-    ) -> None:
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, tags: Set[str], n_first: int) -> None:
         """`n_first`: tokens before a source that are no part of a line.
 
         Raises ConfigError for an engine that gives no attention.
@@ -30,7 +28,7 @@ class Alignments(Step):
                 "--alignments: need the attention of a single model; "
                 "leave them out, or give only one --model"
             )
-        self.forced_decoder = ForcedDecoder(engine.model, heads)
+        self.forced_decoder = ForcedDecoder(engine.model)
         self.tokenizer = tokenizer
         self.tags = tags
         self.n_first = n_first
@@ -43,18 +41,18 @@ class Alignments(Step):
             for rank in range(len(line.translation.texts))
             for segment in line.segments
         ]
-        scored = zip(pairs, self.forced_decoder.score(pairs, log_probs=False), strict=True)
+        maps = zip(pairs, self.forced_decoder.attention(pairs), strict=True)
         for line in lines:
             alignments = []
             for text in line.translation.texts:
                 parts = [
                     (
-                        forced.attention[:, self.n_first :],
+                        attention[:, self.n_first :],
                         self.tokenizer.src.pieces_of(source[self.n_first :]),
                         self.tokenizer.tgt.pieces_of(tokens),
                     )
-                    for (source, tokens), forced in itertools.islice(scored, len(line.segments))
-                    if forced.attention is not None
+                    for (source, tokens), attention in itertools.islice(maps, len(line.segments))
+                    if attention is not None
                 ]
                 for segment, (_, pieces, _) in zip(line.segments[1:], parts[1:], strict=False):
                     if self.tags & {*pieces[:2]}:

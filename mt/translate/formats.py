@@ -12,7 +12,6 @@ import csv
 import io
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,6 @@ SUFFIXES = {
     **{ending: form for ending, form in formats.SUFFIXES.items() if form == "xliff"},
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
 }
-FORMATS = ("text", "tsv", "csv", "jsonl", *DOCUMENTS)
-# The start of a line with the times of a subtitle.
-TIMING = re.compile(r"\s*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
 # White space between the tokens of JSON.
 JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
@@ -58,36 +54,25 @@ class LineFormat:
     quoting: str | None = None  # of TSV or CSV; None: only of CSV
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown format, and for an option of another format."""
-        if self.name not in FORMATS:
-            known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-            raise ConfigError(f"--format: must be {known}, found {self.name!r}")
+        """Raise ConfigError for an option of another format."""
         tables = tuple(DELIMITERS)
-        owners = (
-            ("--column", self.column, tables),
-            ("--field", self.field, ("jsonl",)),
-            ("--quoting", self.quoting, tables),
-        )
-        for option, value, names in owners:
-            if value is not None and self.name not in names:
+        for option, names in (("column", tables), ("field", ("jsonl",)), ("quoting", tables)):
+            if getattr(self, option) is not None and self.name not in names:
                 raise ConfigError(
-                    f"{option}: works only with --format {' or '.join(names)}, found {self.name}; "
-                    f"add --format {names[0]}, or leave out {option}"
+                    f"--{option}: works only with --format {' or '.join(names)}, found "
+                    f"{self.name}; add --format {names[0]}, or leave out --{option}"
                 )
         if self.name in DOCUMENTS and (self.scores or self.n_best > 1):
             raise ConfigError(
                 f"--format {self.name}: a document has room for one translation of each text, "
                 "without a score; leave out --scores and --n-best"
             )
-        if self.quoting not in (None, "csv", "none"):
-            raise ConfigError(f"--quoting: must be csv or none, found {self.quoting!r}")
 
     @property
     def settings(self) -> dict[str, str]:
         """Options that an output depends on, by name; the search has `n_best`."""
-        values = {"format": self.name, "column": self.column, "field": self.field}
-        values |= {"scores": self.scores, "quoting": self.quoting}
-        return {f"--{name}": str(value) for name, value in values.items()}
+        names = ("column", "field", "scores", "quoting")
+        return {"--format": self.name} | {f"--{name}": str(getattr(self, name)) for name in names}
 
     def extract(self, line: str, where: str, errors: str = "strict") -> str:
         """Return the text to translate in a line; a blank line is returned as is.
@@ -142,18 +127,25 @@ class LineFormat:
         if self.name == "jsonl":
             yield self._json(line, translation) if line.strip() else line
             return
-        rows = itertools.zip_longest(translation.texts, translation.scores, translation.alignments)
-        for text, score, aligned in itertools.islice(rows, self.n_best):
+        for text, score, aligned in self._outputs(translation):
             last = [] if aligned is None else [aligned]
             if self.n_best > 1 and self.name == "text":
                 yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
                 continue
-            scored = [f"{score:.4f}"] if self.scores or self.n_best > 1 else []
-            added = [*scored, text, *last]
+            added = [*([f"{score:.4f}"] if self._has_scores else []), text, *last]
             if self.name in DELIMITERS:
                 yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
             else:
                 yield "\t".join(added)
+
+    @property
+    def _has_scores(self) -> bool:
+        return self.scores or self.n_best > 1
+
+    def _outputs(self, one: Translation) -> Iterator[tuple[str, float, str | None]]:
+        """Text, score and alignment of each output."""
+        rows = itertools.zip_longest(one.texts, one.scores, one.alignments)
+        return itertools.islice(rows, self.n_best)
 
     @property
     def _is_quoted(self) -> bool:
@@ -165,17 +157,15 @@ class LineFormat:
         delimiter = DELIMITERS[self.name]
         if not self._is_quoted:
             return line.split(delimiter)
-        before = csv.field_size_limit(len(line) + 1)  # 131,072 characters, for all of the process
+        csv.field_size_limit(max(len(line) + 1, csv.field_size_limit()))
         try:
             return next(csv.reader([line], delimiter=delimiter, strict=True))
         except csv.Error as error:
             raise DataError(
                 f"{where}: its cells are not quoted as in CSV ({error}), found "
-                f"{_shortened(line)!r}. A cell must end in its line, and a mark inside it is "
+                f"{line[:SHOWN]!r}. A cell must end in its line, and a mark inside it is "
                 "doubled; where marks are text, give --quoting none"
             ) from None
-        finally:
-            csv.field_size_limit(before)
 
     def _cell(self, text: str) -> str:
         """Return the text as a cell."""
@@ -188,17 +178,14 @@ class LineFormat:
     def _json(self, line: str, translation: Translation) -> str:
         """Return the object with more fields; what it holds stays as it is, to the last digit."""
         rows: list[dict[str, Any]] = []
-        columns = (translation.texts, translation.scores, translation.alignments)
-        for text, score, aligned in itertools.zip_longest(*columns):
+        for text, score, aligned in self._outputs(translation):
             row: dict[str, Any] = {"translation": text}
-            if self.scores or self.n_best > 1:
+            if self._has_scores:
                 row["score"] = round(score, 4)
             if aligned is not None:
                 row["alignment"] = aligned
             rows.append(row)
-        fields: dict[str, Any] = (
-            {"translations": rows[: self.n_best]} if self.n_best > 1 else rows[0]
-        )
+        fields: dict[str, Any] = {"translations": rows} if self.n_best > 1 else rows[0]
         if translation.flags:
             fields["flags"] = list(translation.flags)
         more = json.dumps(fields, ensure_ascii=False)
@@ -211,18 +198,14 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}, character {error.pos + 1:,}: cannot be read as JSON: {error.msg}; "
-            f"every line must be one JSON object, found {_shortened(line)!r}; "
+            f"every line must be one JSON object, found {line[:SHOWN]!r}; "
             "jq -c . FILE makes such lines"
         ) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
         raise DataError(f"{where}: cannot be read as JSON: {error}") from None
     if not isinstance(row, dict):
         raise DataError(
-            f"{where}: must be a JSON object, found {_shortened(line)!r}; "
+            f"{where}: must be a JSON object, found {line[:SHOWN]!r}; "
             "jq -c '.[]' FILE makes lines of a list"
         )
     return row
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

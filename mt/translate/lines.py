@@ -1,9 +1,9 @@
-"""A line on its way through the translator, in segments, and the steps that work on it."""
+"""A line on its way through the translator, in segments; the steps that work on it; counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -39,7 +39,6 @@ class Segment:
     prefix: Sequence[int] = ()  # how its output must begin
     outputs: Sequence[SegmentOutput] = ()  # best first
     is_joined: bool = False  # no white space is before it in the line
-    around: tuple[str, str] = ("", "")  # text without a letter, which stays
 
 
 @dataclass(slots=True, eq=False)
@@ -92,3 +91,37 @@ class MergeEqual(Step):
                     scores=tuple(merged.scores[n] for n in firsts),
                     alignments=tuple(merged.alignments[n] for n in firsts if merged.alignments),
                 )
+
+
+# Line numbers that a summary names: of millions of lines, all may be flagged.
+SHOWN = 5
+
+
+@dataclass
+class LineNumbers:
+    """How many lines something happened to, and the numbers of the first ones."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, number: int) -> None:
+        self.count += 1
+        if len(self.first) < SHOWN:
+            self.first.append(number)
+
+    def __str__(self) -> str:
+        """`line 3, 1,204`"""
+        shown = ", ".join(f"{number:,}" for number in self.first)
+        return f"line {shown}{', ...' * (self.count > len(self.first))}"
+
+
+@dataclass
+class Tally:
+    """Counts of a translation."""
+
+    lines: int = 0
+    blank: int = 0
+    flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
+    halved: int = 0  # batches that did not fit into the memory
+    tokens: int = 0  # of the output, eos counted
+    seconds: float = 0.0

@@ -12,21 +12,16 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from mt.config.plan import DataPlan
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import DamagedError, ModelFolder, open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.settings import changed
-from mt.terminal import say
-from mt.translate.assemble import make_translator
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.translator import Translator
+from mt.translate.translator import Translator, make_translator
 
 # A GPU's driver makes one of these; torch can tell more, but takes seconds to import.
 GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
-# A wider beam is more likely a mistake than a wish.
-LARGE_BEAM = 1_000
 
 
 def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
@@ -37,15 +32,13 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     """
     engine = opened(engine)
     first = open_model(engine.models[0])
-    check_source_language(search.from_, first.data)
-    loaded = _load(first, search, engine, large)
-    if (beam_size := loaded.engine.decode.beam_size) > LARGE_BEAM:
-        say(
-            f"--beam-size {beam_size:,}: time and memory grow with the beam, and "
-            f"translations get no better above about 10; check that more than {LARGE_BEAM:,} "
-            "is meant"
+    code, known = search.from_, sorted({direction.src for direction in first.data.directions})
+    if code is not None and code not in known and known not in ([], ["src"]):
+        raise ConfigError(
+            "--from: must be a language that this model translates from "
+            f"({', '.join(known)}), found {code}"
         )
-    return loaded
+    return _load(first, search, engine, large)
 
 
 def opened(engine: EngineOptions) -> EngineOptions:
@@ -58,23 +51,9 @@ def load_translator(
 ) -> Translator:
     """Load an engine and make a translator; `wants`: what `make_translator` takes beside it."""
     engine = opened(engine)
-    check_target_language(open_model(engine.models[0]), search.to)
+    first = open_model(engine.models[0])
+    first.tokenizer.before_source(search.to, first.data)  # refuses --to before anything is loaded
     return make_translator(load_engine(search, engine, large), search.to, search.from_, **wants)
-
-
-def check_target_language(model: ModelFolder, to: str | None) -> None:
-    """Raise ConfigError for a `--to` that the model does not know, before it is loaded."""
-    model.tokenizer.before_source(to, model.data)
-
-
-def check_source_language(code: str | None, data: DataPlan) -> None:
-    """Raise ConfigError for a `--from` that the model of this `data` does not translate from."""
-    known = sorted({direction.src for direction in data.directions})
-    if code is not None and code not in known and known not in ([], ["src"]):
-        raise ConfigError(
-            "--from: must be a language that this model translates from "
-            f"({', '.join(known)}), found {code}"
-        )
 
 
 def _load(
@@ -115,7 +94,7 @@ def _load(
         )
     from mt.translate.load_torch import load_torch
 
-    return load_torch(search, engine, say, large, "; ".join(reasons))
+    return load_torch(search, engine, large, "; ".join(reasons))
 
 
 def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]:

@@ -91,7 +91,6 @@ def load_ctranslate2(
         "--engine": "ctranslate2",
         "--precision": precision,
         "--model": described.weights_hash,
-        "--ensemble": "probability",
     }
     for content in vmap.values():
         settings["--shortlist"] = hashlib.sha256(content).hexdigest()
@@ -137,20 +136,39 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
     load it, or where there is no room for it even in a temporary folder.
     """
     key = _key(described)
+    said: list[str] = []
+
+    def build(folder: Path) -> None:
+        start = time.perf_counter()
+        folder.chmod(0o700)
+        convert(described, folder)
+        said.append(f"converted for CTranslate2 in {time.perf_counter() - start:.1f} s")
+
+    def wait() -> None:
+        say("waiting for another process, which converts the model for CTranslate2")
+
     errors = ["no home directory; set XDG_CACHE_HOME"]
     with suppress(RuntimeError):
         place = user_cache(CACHE) / key[:32]
         try:
-            return _load_kept(described, place, key, load)
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if place.exists() and not is_mine(place):
+                shutil.rmtree(place)
+            make(place, key, build, wait, sha256_of)
+            loaded = load(place)
+            with suppress(OSError):
+                os.utime(place)  # used now, so it is removed late
+            if said:
+                say(f"{said[-1]}, kept in {place}")
+                _make_room(place)
+            return loaded
         except OSError as error:  # such as a full disk
             errors = [f"{place.parent} ({error.strerror or error})"]
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as private:
-            start = time.perf_counter()
-            convert(described, Path(private))
+            build(Path(private))
             loaded = load(Path(private))
-            seconds = time.perf_counter() - start
-            say(f"converted for CTranslate2 in {seconds:.1f} s, not kept: {errors[0]}")
+            say(f"{said[-1]}, not kept: {errors[0]}")
             return loaded
     except OSError as error:
         errors.append(f"{tempfile.gettempdir()} ({error.strerror or error})")
@@ -160,41 +178,13 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
     )
 
 
-def _load_kept(
-    described: ModelFolder, place: Path, key: str, load: Callable[[Path], Loaded]
-) -> Loaded:
-    """Load the conversion that is kept at `place`, converted first if need be. Raises OSError."""
-    seconds: list[float] = []
-
-    def build(partial: Path) -> None:
-        start = time.perf_counter()
-        partial.chmod(0o700)
-        convert(described, partial)
-        seconds.append(time.perf_counter() - start)
-
-    def wait() -> None:
-        say("waiting for another process, which converts the model for CTranslate2")
-
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if place.exists() and not is_mine(place):
-        shutil.rmtree(place)
-    make(place, key, build, wait, sha256_of)
-    loaded = load(place)
-    with suppress(OSError):
-        os.utime(place)  # used now, so it is removed late
-    if seconds:
-        say(f"converted for CTranslate2 in {seconds[-1]:.1f} s, kept in {place}")
-        _make_room(place)
-    return loaded
-
-
 def convert(described: ModelFolder, output: Path) -> None:
     """Convert a model into an empty folder, and prove that both agree. Raises CheckpointError."""
     import ctranslate2
 
     from mt.model.checkpoint import load_model
     from mt.search.ctranslate2_model import scorer, specification
-    from mt.search.parity import prove
+    from mt.search.scoring import prove
 
     loaded = load_model(described.folder)
     # Else its conversion would be kept under the name of what was there before.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,24 +15,25 @@ from mt.runtime.devices import Device, can_compile, choose_device, find_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Answer, search_in_worker
-from mt.search.ensemble import Ensemble
-from mt.search.inference import Inference
+from mt.search.inference import Ensemble, Inference
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
-from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.loaded_engine import Answer, LoadedEngine
 from mt.translate.workers import Pool
 
 # The device of a process whose workers compute: tensors without numbers.
 ELSEWHERE = Device(torch.device("meta"), "fp32")
+# Of a process that has loaded its models: device, precision, and the padded source tokens x beam of
+# a batch that fits into its memory.
+OnDevice = tuple[str, str, int]
 
 
 def load_torch(
     search: SearchOptions,
     options: EngineOptions,
-    report: Callable[[str], None],
     large: bool = False,
     reasons: str = "",
+    report: Callable[[str], None] = say,
 ) -> LoadedEngine:
     """Load the models, and on several GPUs start a process for each.
 
@@ -42,17 +43,15 @@ def load_torch(
     on_gpu = find_device(options.device).type == "cuda"
     searches = searches_on_gpus(search, options, large) if on_gpu else ()
     # Some GPUs take one process only: a worker, unless this one aligns words on a GPU of its own.
-    if searches and search.alignments is None:
-        device = ELSEWHERE
-    else:
-        device = choose_device(options.device, options.precision)
+    is_elsewhere = bool(searches) and not search.alignments
+    device = ELSEWHERE if is_elsewhere else choose_device(options.device, options.precision)
     if not on_gpu:
         keep_freed_memory()
     models = _load_models(options, device)
     first = models[0]
     members = [Inference(each.model, device) for each in models]
     engine = TorchEngine(
-        members[0] if len(members) == 1 else Ensemble(members, options.ensemble or "probability"),
+        members[0] if len(members) == 1 else Ensemble(members),
         search.decode_config(first.config),
         search,
     )
@@ -61,27 +60,28 @@ def load_torch(
         beam_size, vocab_size = engine.decode.beam_size, first.tokenizer.tgt.size
         engine = replace(engine, fused=compile_for(engine.device, beam_size, vocab_size, report))
     pool = Pool(searches) if searches else None
-    if pool is not None:
-        loaded = _loaded(pool)
+    if pool is not None:  # the workers load their models
+        said = dict(pool.imap_unordered([()] * len(pool.workers)))
+        where, precision, _ = said[0]
+        batch_tokens = min(fitting for *_, fitting in said.values())
+        if len(searches) > 1:
+            where = f"{len(searches)} GPUs in {precision}"
     else:
         if not on_gpu and options.workers is not None:
             torch.set_num_threads(options.workers)
-        loaded = LoadedOnDevice(str(device), device.precision, engine.batch_tokens)
-    several = f"{len(searches)} GPUs in {loaded.precision}"
-    where = several if len(searches) > 1 else loaded.device
+        where, precision, batch_tokens = str(device), device.precision, engine.batch_tokens
     return LoadedEngine.of_model(
         first,
         engine,
         max_source=min(each.config.data.max_tokens for each in models),
-        batch_tokens=options.batch_tokens or loaded.batch_tokens,
+        batch_tokens=options.batch_tokens or batch_tokens,
         pool=pool,
         # On a CPU all cores are busy anyway.
         reads_ahead=large and bool(searches),
         settings={
             "--engine": "torch",
-            "--precision": loaded.precision,
+            "--precision": precision,
             "--model": " ".join(each.weights_hash for each in models),
-            "--ensemble": options.ensemble or "probability",
         },
         name=f"torch on {where} ({reasons})" if reasons else "",
     )
@@ -114,20 +114,6 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
     return models
 
 
-class LoadedOnDevice(NamedTuple):
-    """The answer of a process that has loaded its models."""
-
-    device: str
-    precision: str
-    batch_tokens: int  # padded source tokens x beam of a batch that fits into its memory
-
-
-def _loaded(pool: Pool) -> LoadedOnDevice:
-    """Let the workers load their models; returns what the first one says, and the least memory."""
-    loaded = dict(pool.imap_unordered([()] * len(pool.workers)))
-    return loaded[0]._replace(batch_tokens=min(said.batch_tokens for said in loaded.values()))
-
-
 @dataclass
 class SearchOnDevice:
     """A function for a worker process: its first call loads the models onto the device."""
@@ -138,20 +124,17 @@ class SearchOnDevice:
     is_first: bool = True  # of several processes one reports what all would report
     loaded: LoadedEngine | None = field(default=None, compare=False)
 
-    def __call__(self, *job: Any) -> Answer | LoadedOnDevice:
-        """Search a batch, see `search_in_worker`; without one, only load."""
+    def __call__(self, *job: Any) -> Answer | OnDevice:
+        """Search a batch, see `LoadedEngine.answer`; without one, only load."""
         if self.loaded is None:
-            self.loaded = load_torch(self.search, self.options, self._report, self.large)
-        engine = self.loaded.engine
+            report = say if self.is_first else lambda _: None
+            self.loaded = load_torch(self.search, self.options, self.large, report=report)
         if job:
-            return search_in_worker(engine, self.loaded.tokenizer, *job)
+            return self.loaded.answer(*job)
+        engine = self.loaded.engine
         assert isinstance(engine, TorchEngine)
         device = Device(engine.device, self.loaded.settings["--precision"])
-        return LoadedOnDevice(str(device), device.precision, engine.batch_tokens)
-
-    def _report(self, text: str) -> None:
-        if self.is_first:
-            say(text)
+        return str(device), device.precision, engine.batch_tokens
 
 
 def searches_on_gpus(
@@ -174,11 +157,10 @@ def searches_on_gpus(
         )
     if wanted == 1 and (options.workers or not large):
         return ()
-    n_own = int(search.alignments is not None)
     # One worker: the model in the process that loads it.
     return tuple(
         SearchOnDevice(search, replace(options, workers=1, device=device), large, number == 0)
-        for number, device in enumerate(devices[n_own:wanted])
+        for number, device in enumerate(devices[int(search.alignments) : wanted])
     )
 
 

@@ -19,14 +19,15 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import ConfigError
 from mt.runs.model_folder import SEVERAL_SENTENCES, ModelFolder
-from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
+from mt.search.engine_contract import LEAST_SIZE, Engine, Hypotheses, Ids, Job
 from mt.terminal import say
-from mt.translate.lines import Line, SegmentOutput
-from mt.translate.progress import Tally
+from mt.translate.lines import Line, SegmentOutput, Tally
 
 if TYPE_CHECKING:
     from mt.translate.workers import Pool
 
+# What was found for a batch, and the text of each hypothesis.
+Answer = tuple[Hypotheses, list[str]]
 # Share of training lines with several sentences below which `auto` translates them one by one.
 LEAST_SEVERAL = 0.05
 # Options of the search that no output depends on by themselves.
@@ -47,7 +48,6 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     max_source: int  # tokens of the longest source to translate whole, eos not counted
-    max_ratio: float = 3.0  # of lengths, beyond which an output is flagged
     data: DataPlan = NO_DATA  # languages and tags of the training text
     styles: Styles | None = None  # how that is written, if it is known
     cuts_sentences: bool = False  # each sentence of a line is translated by itself
@@ -77,7 +77,6 @@ class LoadedEngine:
             engine=engine,
             tokenizer=model.tokenizer,
             data=data,
-            max_ratio=data.limits.max_length_ratio,
             styles=model.styles,
             cuts_sentences=cuts_into_sentences(search.split_sentences, model),
             settings=settings | values.pop("settings", {}),
@@ -128,7 +127,7 @@ class LoadedEngine:
             truncated = hypotheses.lengths >= limits
             arrays = (hypotheses.scores, hypotheses.log_probs, hypotheses.lengths, truncated)
             columns = [array.tolist() for array in arrays]
-            is_aligned = self.engine.options.alignments is not None
+            is_aligned = self.engine.options.alignments
             ids = hypotheses.ids() if is_aligned else itertools.repeat([])
             outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
             for place, count in zip(batches[number], hypotheses.counts.tolist(), strict=True):
@@ -158,6 +157,13 @@ class LoadedEngine:
         engine = self.engine.without_loops() if loop_free else self.engine
         for number, hypotheses in engine.search_batches(jobs):
             yield number, (hypotheses, self.tokenizer.tgt.decode(hypotheses.ids()))
+
+    def answer(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_best: int, loop_free: bool
+    ) -> Answer:
+        """Search one batch, as a worker does: decoding it to text takes as long as all the rest."""
+        ((_, answer),) = self.with_n_best(n_best)._answers([(sources, prefixes)], loop_free)
+        return answer
 
 
 def cuts_into_sentences(choice: str, model: ModelFolder) -> bool:

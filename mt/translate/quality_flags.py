@@ -1,4 +1,4 @@
-"""Quality flags: signs that a translation is bad, without a reference."""
+"""Signs that a translation is bad, without a reference; what repeats itself is searched again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import compress, groupby
 
 from mt.data.reading.words import is_unspaced
-from mt.translate.lines import Line, Step
+from mt.translate.lines import Line, Segment, Step, Tally
+from mt.translate.loaded_engine import LoadedEngine
 
 # An n-gram of words repeated this often in a row, for n = 1, 2, 3, 4, is a loop.
 REPEATS = (4, 3, 3, 3)
@@ -62,6 +63,50 @@ class FlagOutputs(Step):
                 )
             if raised:
                 line.translation = line.translation._replace(flags=raised)
+
+
+class EscapeLoops(Step):
+    """Searches lines with a loop a second time, greedily and without repeated tokens.
+
+    That output replaces one that loops if it does not loop itself. Log-probabilities do not decide:
+    without `with_scores` an engine may not know them, and the texts must be the same.
+    """
+
+    def __init__(self, engine: LoadedEngine) -> None:
+        self.engine = engine
+        self.n_looped = 0  # sources whose outputs repeated themselves up to the limit
+        self.n_escaped = 0  # of these, those whose second search found something better
+
+    def after(self, lines: Sequence[Line]) -> None:
+        """Replace outputs of segments, before they are joined."""
+        looping = [
+            (segment, line)
+            for line in lines
+            for segment in line.segments
+            if segment.outputs[0].truncated and _loops(segment, line)
+        ]
+        copies = [Segment(segment.source, segment.prefix) for segment, _ in looping]
+        for _ in self.engine.search([Line(0, "", segments=copies)], Tally(), loop_free=True):
+            pass
+        for (segment, line), copy in zip(looping, copies, strict=True):
+            self.n_looped += 1
+            if not _loops(copy, line):
+                segment.outputs = copy.outputs
+                self.n_escaped += 1
+
+    def notes(self) -> list[str]:
+        """How often there was a loop."""
+        if not self.n_looped:
+            return []
+        return [
+            f"{self.n_looped:,} repeating up to the limit and searched again, better for "
+            f"{self.n_escaped:,}"
+        ]
+
+
+def _loops(segment: Segment, line: Line) -> bool:
+    """Whether the best output of a segment repeats itself as the line does not."""
+    return loops(segment.outputs[0].text.split(), line.text.split())
 
 
 def flags(

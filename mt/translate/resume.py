@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 
 from mt.errors import DataError, add_note
 from mt.files import keep_mode, read_json, sync_folder, write_whole
-from mt.terminal import say
 
 FORMAT = 2
 # Interrupted work of less than this is not worth keeping.
@@ -69,7 +68,13 @@ class ResumableOutput:
             try:
                 if is_new:  # a record that is there is of one that was renamed or removed
                     self._remove_record()
-                self._continue(file, path)
+                size = self._load_record()
+                keep_mode(file, path)
+                # --resume opens it again, even if what it will replace is read-only.
+                os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
+                file.truncate(size)
+                file.seek(size)
+                self._recorded_at = time.monotonic()
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -82,29 +87,20 @@ class ResumableOutput:
                 self._keep_or_remove(error)
                 raise
 
-    def _continue(self, file: BinaryIO, path: Path) -> None:
-        """Give the partial output the mode of `path`, and go to the end of its finished lines."""
-        size = self._load_record()
-        keep_mode(file, path)
-        # --resume opens it again, even if the output that it will replace is read-only.
-        os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
-        file.truncate(size)
-        file.seek(size)
-        self._recorded_at = time.monotonic()
-
     def _remove_record(self) -> None:
         """Remove a record that belongs to no partial output. DataError for a file of the user's."""
-        if self._record_path.exists():
-            try:
-                is_own = "made_with" in dict(read_json(self._record_path))
-            except (OSError, ValueError, TypeError):
-                is_own = False
-            if not is_own:
-                raise DataError(
-                    f"{self._record_path}: mt did not write this file, and would replace it; "
-                    "rename it, or give another --output"
-                )
-            self._record_path.unlink()
+        try:
+            is_own = "made_with" in dict(read_json(self._record_path))
+        except (ValueError, TypeError):
+            is_own = False
+        except FileNotFoundError:
+            return
+        if not is_own:
+            raise DataError(
+                f"{self._record_path}: mt did not write this file, and would replace it; "
+                "rename it, or give another --output"
+            )
+        self._record_path.unlink()
 
     def _keep_or_remove(self, error: BaseException) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
@@ -148,11 +144,6 @@ class ResumableOutput:
                 f"{self._record_path}: records the progress of an interrupted job, and is damaged "
                 f"({error}); remove it and {self._partial} to start over"
             ) from error
-        if not self.lines and self.resume and self._partial.stat().st_size:
-            say(
-                f"--resume: {self._partial} was interrupted before its progress was recorded; "
-                "starting over"
-            )
         if self.lines and not self.resume:
             raise _RefusedError(
                 f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "

@@ -7,42 +7,40 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 from mt.model.checkpoint import load_model
 from mt.runtime.devices import choose_device
-from mt.search.alignment import word_links
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
-from mt.search.scoring import ForcedDecoder, ForcedScores
-from mt.translate.progress import LineNumbers
+from mt.search.scoring import ForcedDecoder
+from mt.translate.lines import LineNumbers
 
 # Pairs read before they are sorted by length and scored.
 WINDOW = 20_000
 
 
-@dataclass(frozen=True)
-class ScoredPair:
-    """One pair of lines and its score."""
+class ScoredPair(NamedTuple):
+    """The score of one pair of lines, and of what it is the sum."""
 
-    src: str
-    tgt: str
-    src_pieces: tuple[str, ...]
-    tgt_pieces: tuple[str, ...]
-    forced: ForcedScores
     # Sum of the log-probabilities / length^penalty, eos included; nan if the pair is too long.
     score: float
+    log_probs: list[float]  # of each token of the target and eos; none if the pair is too long
+    tgt: list[int]
 
-    @property
-    def alignment(self) -> str:
-        """Word links in the form of `word_links`; empty without attention."""
-        attention = self.forced.attention
-        if attention is None:
-            return ""
-        return word_links(attention, self.src_pieces, self.tgt_pieces, self.src, self.tgt)
+    def as_json(self, tokenizer: Tokenizer) -> str:
+        """A line of `mt score --json`."""
+        has_score = bool(self.log_probs)  # JSON has no nan
+        values = {
+            "score": round(self.score, 6) if has_score else None,
+            "log_prob": round(sum(self.log_probs), 6) if has_score else None,
+            "tokens": [*tokenizer.tgt.pieces_of(self.tgt), "</s>"],
+            "token_log_probs": [round(value, 6) for value in self.log_probs],
+        }
+        return json.dumps(values, ensure_ascii=False)
 
 
 @dataclass
@@ -86,66 +84,34 @@ class Scorer:
                         "one must belong to line n of the other: check that both belong together "
                         "and that no line was added, dropped or split"
                     )
-            yield from self._score_window(window)
+            start = time.perf_counter()
+            scored = self._score_window(window)
+            self.seconds += time.perf_counter() - start
+            yield from scored
 
     def _score_window(self, lines: list[tuple[str, str]]) -> list[ScoredPair]:
-        start = time.perf_counter()
-        tokenizer = self.tokenizer
-        rows = tokenizer.src.encode([source for source, _ in lines])
-        sources = [self.first_ids + ids for ids in rows]
-        targets = tokenizer.tgt.encode([target for _, target in lines])
-        pairs = list(zip(sources, targets, strict=True))
-        results = []
-        for number, ((src, tgt), forced) in enumerate(
-            zip(pairs, self.forced.score(pairs), strict=True)
-        ):
-            total = sum(forced.log_probs)
-            score = total / (len(tgt) + 1) ** self.length_penalty if forced.log_probs else math.nan
-            n_first = len(self.first_ids)  # which are no part of the line
-            if n_first and forced.attention is not None:
-                forced = replace(forced, attention=forced.attention[:, n_first:])
-            src_pieces = tuple(tokenizer.src.pieces_of(src[n_first:]))
-            tgt_pieces = tuple(tokenizer.tgt.pieces_of(tgt))
-            results.append(ScoredPair(*lines[number], src_pieces, tgt_pieces, forced, score))
-            if not forced.log_probs:
-                self.too_long.add(self.pairs + number + 1)
-            self.tokens += len(forced.log_probs)
+        sources = self.tokenizer.src.encode([source for source, _ in lines])
+        targets = self.tokenizer.tgt.encode([target for _, target in lines])
+        given = [self.first_ids + ids for ids in sources]
+        found = self.forced.log_probs(list(zip(given, targets, strict=True)))
+        scored = []
+        for tgt, log_probs in zip(targets, found, strict=True):
+            self.pairs += 1
+            total = sum(log_probs)
+            score = total / (len(tgt) + 1) ** self.length_penalty if log_probs else math.nan
+            scored.append(ScoredPair(score, log_probs, tgt))
+            if not log_probs:
+                self.too_long.add(self.pairs)
+            self.tokens += len(log_probs)
             self.log_prob += total
-        self.pairs += len(lines)
-        self.seconds += time.perf_counter() - start
-        return results
+        return scored
 
 
 def load_scorer(search: SearchOptions, options: EngineOptions) -> Scorer:
-    """Load the first model, ready to score. Raises MtError for what the user must correct.
-
-    ConfigError if it lacks the heads that `search.alignments` names.
-    """
+    """Load the first model, ready to score. Raises MtError for what the user must correct."""
     device = choose_device(options.device, options.precision)
     loaded = load_model(options.models[0])
-    forced = ForcedDecoder(Inference(loaded.model, device), search.alignments, options.batch_tokens)
+    forced = ForcedDecoder(Inference(loaded.model, device), options.batch_tokens)
     first_ids = loaded.tokenizer.before_source(search.to, loaded.data)
     length_penalty = search.decode_config(loaded.config).length_penalty
     return Scorer(forced, loaded.tokenizer, length_penalty, first_ids)
-
-
-def format_scored(pairs: Iterable[ScoredPair], as_json: bool, aligned: bool) -> Iterator[str]:
-    """Format output lines: the score, with a tab and the alignment if `aligned`; or all as JSON."""
-    for pair in pairs:
-        if as_json:
-            yield _json_line(pair, aligned)
-        else:
-            yield f"{pair.score:.4f}\t{pair.alignment}" if aligned else f"{pair.score:.4f}"
-
-
-def _json_line(pair: ScoredPair, aligned: bool) -> str:
-    log_probs = pair.forced.log_probs
-    values: dict[str, Any] = {
-        "score": round(pair.score, 6) if log_probs else None,  # JSON has no nan
-        "log_prob": round(sum(log_probs), 6) if log_probs else None,
-        "tokens": [*pair.tgt_pieces, "</s>"],
-        "token_log_probs": [round(value, 6) for value in log_probs],
-    }
-    if aligned:
-        values["alignment"] = pair.alignment
-    return json.dumps(values, ensure_ascii=False)

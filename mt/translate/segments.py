@@ -1,4 +1,4 @@
-"""Cut lines into segments that the model can take, and join the outputs of the segments.
+"""Lines → segments that the model can take, and their outputs → those of the lines.
 
 A source too long for the model is translated in segments, and so are several sentences where the
 model learnt from single ones.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from mt.data.reading.sentences import join_sentences
-from mt.data.reading.words import has_letter, has_visible
-from mt.data.tokens.tokenizer import Tokenizer
-from mt.translate.lines import Line, Segment, SegmentOutput, Step, Translation
-from mt.translate.progress import LineNumbers
+from mt.data.reading.words import has_visible
+from mt.data.tokens.tokenizer import UNK, Tokenizer
+from mt.errors import DataError
+from mt.translate.lines import Line, LineNumbers, Segment, SegmentOutput, Step, Translation
 
 # SentencePiece encodes fewer lines as fast with one thread.
 LINES_PER_THREAD = 1_000
@@ -25,8 +25,6 @@ SEPARATORS = (
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
     re.compile(r"\s+"),
 )
-# A stretch of a long source that is not for the model, but for a stop before it.
-LETTERLESS = re.compile(r"((?<![^\W\d_])[\W\d_]{40,})")
 
 
 @dataclass(eq=False)
@@ -42,7 +40,6 @@ class Segments(Step):
     # Into sentences; None: they are translated together.
     cut: Callable[[str], list[str]] | None = None
     tags: Set[str] = frozenset()  # what lines may begin with, and then each of their segments
-    keeps_letterless: bool = False  # long stretches of a source, which words are not counted in
     threads: int = 1
     n_several: int = 0  # lines of several sentences, each translated by itself
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
@@ -68,7 +65,6 @@ class Segments(Step):
                     self.max_tokens,
                     self.cut if line.sentences > 1 else None,
                     self.tags,
-                    self.keeps_letterless,
                 )
             line.segments[0].prefix = line.prefix
 
@@ -82,7 +78,7 @@ class Segments(Step):
         for line in lines:
             if not line.segments:
                 continue
-            rows = [_with_around(segment) for segment in line.segments]
+            rows = [segment.outputs for segment in line.segments]
             texts, scores, *_ = zip(*rows[0], strict=True)
             if len(rows) > 1:
                 texts, scores = zip(*map(self._joined, zip(*rows, strict=False)), strict=True)
@@ -107,14 +103,6 @@ class Segments(Step):
         return notes
 
 
-def _with_around(segment: Segment) -> Sequence[SegmentOutput]:
-    """The outputs of a segment between the texts around it."""
-    if not any(segment.around):
-        return segment.outputs
-    before, after = (re.sub(r"\s", " ", text) for text in segment.around)
-    return [output._replace(text=before + output.text + after) for output in segment.outputs]
-
-
 class LanguageToken(Step):
     """Begins each source with the token of a language; see `Tokenizer.before_source`."""
 
@@ -128,19 +116,59 @@ class LanguageToken(Step):
                 segment.source = self.ids + segment.source
 
 
+class Prefixes(Step):
+    """Reads a prefix for each line; the output of a line begins with it."""
+
+    def __init__(self, prefixes: Iterable[str], tokenizer: Tokenizer, max_tokens: int) -> None:
+        """`prefixes`: from line 1 on, a blank one for none. `max_tokens`: of the longest one."""
+        self._prefixes = iter(prefixes)
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.n_read = 0
+
+    def before(self, lines: Sequence[Line]) -> None:
+        """Give lines their prefixes.
+
+        Raises DataError if there is none, for one that is too long, and for a character that the
+        vocabulary lacks.
+        """
+        skipped = lines[0].number - 1 - self.n_read  # finished by an earlier start of the job
+        prefixes = list(itertools.islice(self._prefixes, skipped, skipped + len(lines)))
+        self.n_read += skipped + len(prefixes)
+        if len(prefixes) < len(lines):
+            raise prefix_mismatch(f"{self.n_read + 1:,} of the text has no prefix")
+        if not any(prefixes):
+            return
+        rows = self.tokenizer.tgt.encode(prefixes)
+        for line, text, ids in zip(lines, prefixes, rows, strict=True):
+            if len(ids) > self.max_tokens:
+                raise DataError(
+                    f"--prefix line {line.number:,}: has {len(ids):,} tokens, but the model has "
+                    f"positions for {self.max_tokens:,}; shorten it"
+                )
+            if UNK in ids:
+                raise DataError(
+                    f"--prefix line {line.number:,}: {text!r} contains a character that the "
+                    "vocabulary lacks; leave it out"
+                )
+            line.prefix = ids
+
+
+def prefix_mismatch(problem: str) -> DataError:
+    return DataError(f"--prefix: must have one line for each line to translate, but line {problem}")
+
+
 def split_source(
     text: str,
     tokenizer: Tokenizer,
     max_tokens: int,
     cut: Callable[[str], list[str]] | None = None,
     tags: Set[str] = frozenset(),
-    keeps_letterless: bool = False,
 ) -> list[Segment]:
     """Return the segments of a text, each of at most `max_tokens` tokens.
 
     Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
-    clauses, else between words, else anywhere; long stretches without a letter stand around
-    segments. A token for the target language, or one of `tags`,
+    clauses, else between words, else anywhere. A token for the target language, or one of `tags`,
     at the beginning of the text is repeated in each segment.
     """
     language, text = tokenizer.split_language(text)
@@ -149,34 +177,19 @@ def split_source(
     text = text.lstrip().removeprefix(tag)
     max_tokens = max(1, max_tokens - len(first))
     segments = cut(text) if cut else [text]
-    keeps_letterless = keeps_letterless and has_letter(text)
-    if keeps_letterless:
-        segments = [part for segment in segments for part in LETTERLESS.split(segment) if part]
     for separator in SEPARATORS:
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
     parts = list[Segment]()
-    before = ""  # the first part
     end = 0  # of the segment before
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
         begin = text.find(segment, end)
         is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
         end = max(begin, end) + len(segment)
-        gap = " " * (not is_joined)
-        if keeps_letterless and not has_letter(segment):
-            if parts:
-                left, right = parts[-1].around
-                parts[-1].around = left, right + gap + segment.strip()
-            else:
-                before += segment.strip()
-            continue
-        around = (before + gap if before else "", "")
-        before = ""
         for start in range(0, len(ids), max_tokens):
             part = first + ids[start : start + max_tokens]
-            parts.append(Segment(part, is_joined=is_joined and start == 0, around=around))
-            around = ("", "")
+            parts.append(Segment(part, is_joined=is_joined and start == 0))
     return parts
 
 

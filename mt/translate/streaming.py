@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO, TypeVar
+from typing import BinaryIO, TextIO, TypeVar, cast
 
 from mt.data.reading.compression import PACKED, open_text
 from mt.data.reading.text_files import NotTextError, decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
-from mt.terminal import say
 
 T = TypeVar("T")
 
 # Values of --errors: invalid UTF-8 is refused, or replaced by U+FFFD.
 ERRORS = ("strict", "replace")
-# With `max_wait`, lines that may be read before they are wanted.
+# With a wait, lines that may be read before they are wanted.
 LINES_AHEAD = 20_000
 # Seconds after which lines from stdin are passed on, though more may come.
 STDIN_WAIT = 0.2
@@ -42,9 +41,9 @@ class TextFiles:
     output: str = "-"
     errors: str = "strict"  # see `read_input`
     prefix: Path | None = None  # a file with what each output must begin with
+    glossary: Path | None = None  # terms and their translations
     resume: bool = False
     overwrite: bool = False  # a corpus may be replaced
-    max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
 
     def __post_init__(self) -> None:
         if self.errors not in ERRORS:
@@ -58,7 +57,7 @@ class TextFiles:
     @property
     def wait(self) -> float | None:
         """Seconds after which lines are passed on; None for a file."""
-        return STDIN_WAIT if self.max_wait is None and self.source == "-" else self.max_wait
+        return STDIN_WAIT if self.source == "-" else None
 
     @property
     def is_large(self) -> bool:
@@ -66,7 +65,7 @@ class TextFiles:
 
     def read(self) -> Iterator[str]:
         """Return the lines of the source, whose faults are reported at once; see `read_input`."""
-        return self._noting_returns(read_input(self.source, self.errors))
+        return read_input(self.source, self.errors)
 
     def read_whole(self) -> str:
         """Return the source as one text, its line ends and byte-order mark included."""
@@ -83,18 +82,6 @@ class TextFiles:
             pass  # the error names the line
         return raw.decode(errors="replace")
 
-    def _noting_returns(self, lines: Iterator[str]) -> Iterator[str]:
-        """Yield the lines; say so if the first looks like a whole file with old Mac line ends."""
-        for line in itertools.islice(lines, 1):
-            if "\r" in line:
-                say(
-                    f"{self.name}, line 1: holds carriage returns (CR). Lines end at a line feed "
-                    "(LF); if each CR is to end a line, as on old Macs, convert the text first: "
-                    "tr '\\r' '\\n'"
-                )
-            yield line
-        yield from lines
-
 
 def are_large(files: Iterable[Path]) -> bool:
     """Whether files are together worth starting a process for each GPU."""
@@ -102,16 +89,15 @@ def are_large(files: Iterable[Path]) -> bool:
 
 
 def windows(
-    lines: Iterator[str], size: Callable[[], int], max_wait: float | None = None
+    lines: Iterator[str], size: Callable[[], int], wait: float | None = None
 ) -> Iterator[list[str]]:
     """Yield lists of up to `size()` lines.
 
-    With `max_wait`, a shorter list is passed on so many seconds after its first line.
+    With `wait`, a shorter list is passed on so many seconds after its first line.
     """
-    if max_wait is None:
+    if wait is None:
         yield from iter(lambda: list(itertools.islice(lines, size())), [])
         return
-    max_wait = min(max_wait, threading.TIMEOUT_MAX)
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD)
 
     def read() -> None:
@@ -127,7 +113,7 @@ def windows(
     while item is not None:
         window: list[str] = []
         most = size()
-        deadline = time.monotonic() + max_wait
+        deadline = time.monotonic() + wait
         try:
             while len(window) < most and item is not None:
                 if isinstance(item, BaseException):
@@ -147,27 +133,25 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
     What making an item raises is raised in its turn, after all items before it. No item may take
     for ever, such as a line from a terminal: Python waits at exit for the one being made.
     """
-    made: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue()
+    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
 
     def make() -> None:
         try:
-            made.put(([next(items)], None))
-        except StopIteration:
-            made.put(([], None))
+            made.put((next(items), None))
         except BaseException as error:  # raised again by the thread that waits for the item
-            made.put(([], error))
+            made.put((None, error))
 
     # A thread makes one item and ends, so none is left waiting if the caller stops early. None is a
     # daemon: SentencePiece aborts the process if a thread is inside it when Python ends.
     threading.Thread(target=make).start()
     while True:
         item, error = made.get()
+        if isinstance(error, StopIteration):
+            return
         if error is not None:
             raise error
-        if not item:
-            return
         threading.Thread(target=make).start()
-        yield item[0]
+        yield cast("T", item)
 
 
 def read_input(source: str, errors: str | None = None, option: str = "") -> Iterator[str]:
@@ -177,18 +161,15 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
     or becomes U+FFFD ("replace"); None is strict, in a command without --errors.
     Raises DataError if the file cannot be opened, before the first line is asked for.
     """
-    if source == "-":
-        if not sys.stdin:
-            raise DataError("stdin: is closed; name an input file, or send text to it")
-        return _with_remedy(_stdin(errors or ERRORS[0]), errors)
-    return read_file(Path(source), option, errors)
+    if source != "-":
+        return read_file(Path(source), option, errors)
+    if not sys.stdin:
+        raise DataError("stdin: is closed; name an input file, or send text to it")
+    return _with_remedy(_stdin(errors or ERRORS[0]), errors)
 
 
 def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
-    """Return the lines of a file, also compressed; otherwise as `read_input`.
-
-    `option`: what named the file, for messages.
-    """
+    """Return the lines of a file, also compressed; as `read_input`, but that `-` is a file."""
     if os.path.isdir(path):  # Path.is_dir raises OSError for a name that is too long
         raise DataError(
             f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "

@@ -1,4 +1,4 @@
-"""The whole of `mt tokenizer`: learn a vocabulary; lines to pieces or ids, and back."""
+"""The whole of `mt tokenizer`: learn a vocabulary; lines to pieces, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mt.config.settled import replace_auto, sizes_for
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
-from mt.data.tokens.tokenizer import UNK, PairSample, Tokenizer, train_on_sample
+from mt.data.tokens.tokenizer import UNK, PairSample, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.runs.model_folder import open_tokenizer
@@ -30,14 +30,10 @@ from mt.translate.streaming import (
 )
 
 if TYPE_CHECKING:
-    from sentencepiece import SentencePieceProcessor
-
     from mt.config.schema import Config
-    from mt.data.tokens.piece_vocabulary import PieceVocabulary
 
 # Lines given to SentencePiece at a time.
 LINES = 20_000
-SIDES = ("src", "tgt")
 
 
 def train_file(config: Config, files: Sequence[str], output: Path) -> None:
@@ -47,19 +43,16 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     (`joint: false`) become NAME.src.model and NAME.tgt.model. Raises MtError for what the user must
     correct; an existing file is never replaced, as models may depend on it.
     """
-    data = plan_data(config.data)
     cfg = config.tokenizer
     if cfg.model is not None:
         raise ConfigError("tokenizer.model: names a finished model; set it to null to learn one")
-    if not files and not config.data.train:
-        raise ConfigError("tokenizer: no text to learn from; name text files, or give --config")
     if files and not cfg.joint:
         raise ConfigError(
             "tokenizer.joint: must be true with text files, found false; for two vocabularies give "
             "--config without files, or run the command for each side"
         )
     stem = output.name.removesuffix(".model")
-    by_side = [output.with_name(f"{stem}.{side}.model") for side in SIDES]
+    by_side = [output.with_name(f"{stem}.{side}.model") for side in ("src", "tgt")]
     outputs = [output] if cfg.joint else by_side
     for path in outputs:
         if path.exists():
@@ -69,19 +62,20 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
             )
         if not path.parent.is_dir():
             raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
-    lines = chain.from_iterable(map(read_input, files))
-    pairs = zip(lines, repeat("")) if files else training_pairs(data)
-    unit = "lines" if files else "pairs"
+    data = plan_data(config.data)
     if data.clean is not None and not files:
         say("data.clean: not applied here; mt train learns its vocabulary from the cleaned text")
+    lines = chain.from_iterable(map(read_input, files))
     sample = PairSample(cfg.sample_lines)
-    deque(sample.watch(pairs), maxlen=0)
+    deque(sample.watch(zip(lines, repeat("")) if files else training_pairs(data)), maxlen=0)
+    n_pairs = sample.seen // 2
     if not files:
         augment_sample(sample, data)
-    n_pairs = sample.seen // 2 if files else sample.seen
+        n_pairs = sample.seen
     settled, told = replace_auto(config, sizes_for(n_pairs))
     if settled.tokenizer != cfg:
         say(f"{told}, for {n_pairs:,} pairs")
+    unit = "lines" if files else "pairs"
     tokenizer = train_on_sample(settled.tokenizer, sample, say, unit, data.token_languages)
     sizes = tokenizer.src.size, tokenizer.tgt.size
     for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
@@ -92,56 +86,38 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
         say(f"{path}: {size:,} tokens")
 
 
-def processor_of(
-    tokenizer: Tokenizer, side: str | None
-) -> SentencePieceProcessor | PieceVocabulary:
-    """SentencePiece with the vocabulary of a side, which must be given where there are two."""
-    if side is not None and side not in SIDES:
-        raise ConfigError(f"--side: must be src or tgt, found {side!r}")
+def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool) -> None:
+    """Write the pieces of each line, separated by spaces; with `decode` the text of such lines.
+
+    One line out for each line in, in order; a blank line stays blank.
+    """
+    refuse_overwrite(files.output, [("the input", files.source), ("--model", model)], [model])
+    tokenizer = open_tokenizer(model)
     if side is None and not (tokenizer.joint and tokenizer.has_own_ids):
         raise ConfigError(
             "--side: must be src or tgt, as source and target have SentencePiece models of their "
             "own"
         )
-    return (tokenizer.tgt if side == "tgt" else tokenizer.src).processor
-
-
-def tokenize_file(
-    model: Path, files: TextFiles, *, side: str | None, ids: bool, decode: bool = False
-) -> None:
-    """Write the pieces, or with `ids` the ids, of each line, separated by spaces.
-
-    With `decode` the reverse: the text of each line of pieces or ids. One line out for each line
-    in, in order; a blank line stays blank. Raises DataError for what is no id of the vocabulary.
-    """
-    refuse_overwrite(files.output, [("the input", files.source), ("--model", model)], [model])
-    processor = processor_of(open_tokenizer(model), side)
-    pieces = processor.id_to_piece(list(range(processor.piece_size())))
-    names = [str(i) for i in range(len(pieces))] if ids else pieces
-    n_lines = n_tokens = 0
+    processor = (tokenizer.tgt if side == "tgt" else tokenizer.src).processor
+    names = processor.id_to_piece(list(range(processor.piece_size())))
 
     def encoded(lines: list[str]) -> tuple[list[str], int]:
         lines = [normalize_line(line) for line in lines]
         rows = processor.encode(lines, num_threads=usable_cores())
         texts = [" ".join([names[i] for i in row]) for row in rows]
-        if not ids:  # what is unknown stands as it is in the text, so that it can come back
-            for number, row in enumerate(rows):
-                if UNK in row:
-                    texts[number] = " ".join(processor.encode(lines[number], out_type=str))
+        for number, row in enumerate(rows):
+            if UNK in row:  # what is unknown stands as it is in the text, so that it can come back
+                texts[number] = " ".join(processor.encode(lines[number], out_type=str))
         return texts, sum(map(len, rows))
 
     def decoded(lines: list[str]) -> tuple[list[str], int]:
-        rows: list[list[str]] | list[list[int]] = [line.split() for line in lines]
-        if ids:
-            rows = [
-                _ids(line, f"{files.name}, line {number:,}", len(pieces))
-                for number, line in enumerate(lines, n_lines + 1)
-            ]
+        rows = [line.split() for line in lines]
         texts = processor.decode(rows, num_threads=usable_cores())
         # Bytes can spell a line feed; a row must not give two lines.
         return [normalize_line(text) for text in texts], sum(map(len, rows))
 
     lines = files.read()
+    n_lines = n_tokens = 0
     started = time.monotonic()
     with open_output(files.output) as file:
         for window in windows(lines, lambda: LINES, files.wait):
@@ -155,15 +131,3 @@ def tokenize_file(
         f"{n_lines:,} lines, {n_tokens:,} tokens in {seconds:.1f} s: "
         f"{n_lines / max(seconds, 1e-9):,.0f} lines/s"
     )
-
-
-def _ids(line: str, where: str, size: int) -> list[int]:
-    """The ids in a line; `where` names it in messages."""
-    words = line.split()
-    for word in words:
-        if not (word.isascii() and word.isdigit() and int(word) < size):
-            raise DataError(
-                f"{where}: must hold ids from 0 to {size - 1:,}, found {word[:40]!r}; "
-                "leave --ids out if these are pieces, or name the model that made the ids"
-            )
-    return [int(word) for word in words]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,16 +10,13 @@ from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 from mt.search.options import EngineOptions, SearchOptions
-from mt.terminal import Progress, can_show_bar, say
-from mt.translate.formats import TIMING, LineFormat
+from mt.terminal import Progress, can_show_bar
+from mt.translate.formats import LineFormat
 from mt.translate.lines import Step
 from mt.translate.load import load_translator
-from mt.translate.prefixes import require_all_read
 from mt.translate.resume import ResumableOutput
+from mt.translate.segments import prefix_mismatch
 from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
-
-# Lines with times of subtitles that are worth a hint.
-LEAST_TIMINGS = 10
 
 
 def translate_file(
@@ -36,7 +32,8 @@ def translate_file(
     MtError for what the user must correct.
     """
     prefix = files.prefix
-    inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
+    inputs = {"the input": files.source, "--prefix": prefix, "--glossary": files.glossary}
+    inputs["--shortlist"] = engine.shortlist
     refuse_overwrite(files.output, inputs.items(), engine.folders)
     if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
@@ -58,8 +55,6 @@ def translate_file(
         )
         with translator, progress:
             lines = output.remaining(lines, translator.settings | line_format.settings)
-            if line_format.name == "text":
-                lines = noting_timings(lines, files.name)
 
             def text_of(line: str, number: int) -> str:
                 where = f"{files.name}, line {number:,}"
@@ -72,23 +67,9 @@ def translate_file(
                 rendered = itertools.starmap(line_format.render, rows)
                 write_lines(file, itertools.chain.from_iterable(rendered))
                 output.finished(file, window)
-            if prefixes is not None:
-                require_all_read(prefixes, output.lines)
+            if next(prefixes or iter(()), None) is not None:
+                raise prefix_mismatch(f"{output.lines + 1:,} of the prefixes has no text")
     return translator.summary()
-
-
-def noting_timings(lines: Iterator[str], name: str) -> Iterator[str]:
-    """Yield the lines; say once that they look like subtitles."""
-    count = 0
-    for line in lines:
-        if "-->" in line and TIMING.match(line):
-            count += 1
-            if count == LEAST_TIMINGS:
-                say(
-                    f"{name}: has times as subtitles have them; --format srt translates each "
-                    "subtitle as a whole"
-                )
-        yield line
 
 
 def number_of_lines(source: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Translate lines, a window at a time: steps, search, and steps again.
+"""Translate lines, a window at a time: steps, search, and steps again; which steps there are.
 
 The line contract: exactly one output line for each input line, in order, whatever the input.
 """
@@ -10,12 +10,15 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
-from mt.translate.lines import Line, Step, Translation
+from mt.data.reading.language_codes import base_code
+from mt.data.reading.sentences import split_sentences
+from mt.translate.as_trained import AsTrained
+from mt.translate.lines import Line, LineNumbers, MergeEqual, Step, Tally, Translation
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.progress import LineNumbers, Tally
-from mt.translate.quality_flags import is_blank
+from mt.translate.quality_flags import FLAGS, EscapeLoops, FlagOutputs, is_blank
+from mt.translate.segments import LanguageToken, Prefixes, Segments
 from mt.translate.streaming import read_ahead, windows
 
 # Lines of the first window of a stream.
@@ -28,7 +31,7 @@ GARBAGE_THRESHOLD = 100_000
 
 
 class Translator:
-    """An engine, and the steps around its search; `make_translator` puts them together.
+    """An engine, and the steps around its search.
 
     A context manager, as its engine is.
     """
@@ -94,20 +97,20 @@ class Translator:
         self,
         lines: Iterator[str],
         text_of: Callable[[str, int], str],
-        max_wait: float | None = None,
+        wait: float | None = None,
         n_before: int = 0,
     ) -> Iterator[tuple[list[str], list[Translation]]]:
         """Yield windows of lines, each with its translations; their size follows the speed.
 
-        `text_of`: what to translate of a line, given that and its number. `max_wait`: as for
-        `windows`. `n_before`: as for `translate_windows`.
+        `text_of`: what to translate of a line, given that and its number. `wait`: as for
+        `windows`; `n_before`: as for `translate_windows`.
         """
         gc.set_threshold(GARBAGE_THRESHOLD)
         read: deque[list[str]] = deque()  # windows that are not translated yet
 
         def texts() -> Iterator[list[str]]:
             first = n_before + 1
-            for window in windows(lines, self._window_size, max_wait):
+            for window in windows(lines, self._window_size, wait):
                 read.append(window)
                 yield [text_of(line, number) for number, line in enumerate(window, first)]
                 first += len(window)
@@ -150,7 +153,88 @@ class Translator:
     def summary(
         self, noun: str = "line", notes: Sequence[str] = (), counts_blank: bool = True
     ) -> str:
-        """Return the closing summary; see `Tally.summary`. `notes`: what the caller has to say."""
-        tally = self.tally if counts_blank else replace(self.tally, blank=0)
-        notes = [*notes, *(note for step in self.steps for note in step.notes())]
-        return tally.summary(noun, notes, self.loaded.name)
+        """Return a line such as `1,000 lines (2 blank) in 1.6 s: 625 lines/s, 8,200 tokens/s`.
+
+        `noun`: what is counted. `notes`, what the caller has to say, stand in the brackets. One
+        more line follows for each quality flag, and one names the engine.
+        """
+        tally = self.tally
+        said = [f"{tally.blank:,} blank"] if tally.blank and counts_blank else []
+        said += [*notes, *(note for step in self.steps for note in step.notes())]
+        if tally.halved:
+            batches = "batch" if tally.halved == 1 else "batches"
+            said.append(
+                f"{tally.halved:,} {batches} too large for the memory, translated in halves: "
+                "a lower --batch-tokens is faster"
+            )
+        note = f" ({'; '.join(said)})" if said else ""
+        seconds = max(tally.seconds, 1e-9)
+        speed = f"{tally.lines / seconds:,.0f} {noun}s/s, {tally.tokens / seconds:,.0f} tokens/s"
+        plural = "s" * (tally.lines != 1)
+        rows = [f"{tally.lines:,} {noun}{plural}{note} in {tally.seconds:.1f} s: {speed}"]
+        rows += [
+            f"{flag}: {lines.count:,} ({meaning}): {lines}"
+            for flag, meaning in FLAGS.items()
+            if (lines := tally.flagged.get(flag))
+        ]
+        rows += [f"engine: {self.loaded.name}"] if self.loaded.name else []
+        return "\n".join(rows)
+
+
+def make_translator(
+    loaded: LoadedEngine,
+    to: str | None = None,
+    from_: str | None = None,
+    *,
+    protection: Step | None = None,
+    prefixes: Iterable[str] | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    number_of: Callable[[int], int] = int,
+) -> Translator:
+    """Make a translator into `to`, from `from_`; None: as the model's config tells.
+
+    `protection`: a step that not every command has. Raises ConfigError for a language that the
+    model does not know, and for options that the engine cannot fulfil.
+    """
+    engine, tokenizer, data = loaded.engine, loaded.tokenizer, loaded.data
+    search = engine.options
+    first_ids = tokenizer.before_source(to, data)
+    direction = data.direction(from_, to)
+    source = from_ or (direction.src if direction else data.usual.src)
+    # A vocabulary that was taken from another model may be that of other languages.
+    styles = None if search.as_written else loaded.styles
+    writing = styles.between(*direction) if styles and direction else None
+    language = base_code(source)
+    cut = partial(split_sentences, language=language) if loaded.cuts_sentences else None
+    # The first step is the first to see a line and the last to see its translation.
+    steps: list[Step] = []
+    if search.n_best > 1 and search.sample is None:  # samples repeat what is probable
+        steps.append(MergeEqual())
+    if protection is not None:  # outermost: the user's own texts go in and come out unchanged
+        steps.append(protection)
+    if prefixes is not None:  # before AsTrained, which rewrites no line with a prefix
+        steps.append(Prefixes(prefixes, tokenizer, engine.max_length))
+    if not search.as_written:
+        unknown_cases = styles.unknown_cases if styles and not direction else set()
+        steps.append(AsTrained(writing, unknown_cases))
+    if search.alignments:  # of texts as the model saw and wrote them
+        from mt.translate.alignments import Alignments
+
+        steps.append(Alignments(engine, tokenizer, data.tags, len(first_ids)))
+    steps.append(FlagOutputs(data.limits.max_length_ratio))
+    steps.append(
+        Segments(
+            tokenizer,
+            loaded.max_tokens - len(first_ids),
+            engine.decode.length_penalty,
+            cut=cut,
+            tags=data.tags,
+            threads=loaded.n_parallel,
+        )
+    )
+    if first_ids:  # each segment needs it, and nothing else counts it
+        steps.append(LanguageToken(first_ids))
+    if search.n_best == 1 and search.sample is None:  # several and drawn ones show what there is
+        steps.append(EscapeLoops(loaded))
+    settings = {"--from": source} if source != data.usual.src else {}
+    return Translator(loaded, steps, settings, on_progress, number_of)

@@ -55,25 +55,21 @@ class Pool:
     def __init__(self, functions: Sequence[Function]) -> None:
         """Start a process for each function. Raises MtError if the system refuses one."""
         self.workers: list[_Worker] = []
+        context: Any = multiprocessing.get_context("spawn")
         try:
-            self._start(functions)
+            for number, function in enumerate(functions, start=1):
+                ours, theirs = context.Pipe()
+                arguments = (function, theirs, prints_messages())
+                process = context.Process(target=_serve, args=arguments, daemon=True)
+                process.start()
+                theirs.close()
+                self.workers.append(_Worker(number, process, ours))
         except OSError as error:
             self.close()
             raise MtError(
                 f"--workers: {len(functions)} processes cannot be started ({error.strerror}); "
                 "ask for fewer"
             ) from error
-
-    def _start(self, functions: Sequence[Function]) -> None:
-        context: Any = multiprocessing.get_context("spawn")
-        for number, function in enumerate(functions, start=1):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(function, theirs, prints_messages()), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self.workers.append(_Worker(number, process, ours))
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""

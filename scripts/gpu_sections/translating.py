@@ -22,12 +22,10 @@ from mt.data.tokens.tokenizer import EOS, Side, Tokenizer
 from mt.model.checkpoint import build_model
 from mt.runtime.devices import Device
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Answer, search_in_worker
 from mt.search.inference import Inference
-from mt.translate.assemble import make_translator
 from mt.translate.load_torch import ELSEWHERE
-from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.translator import Translator
+from mt.translate.loaded_engine import Answer, LoadedEngine
+from mt.translate.translator import Translator, make_translator
 from mt.translate.workers import Pool
 
 LINES = 20_000
@@ -73,7 +71,8 @@ class SearchHere:
             model = random_model(self.setting)
             model.load_state_dict(torch.load(self.weights, weights_only=True))
             self.engine = engine_of(model, self.setting, self.setting.choose())
-        return search_in_worker(self.engine, tokenizer_of(self.setting), *job)
+        options = loading_options(self.setting, self.engine)
+        return LoadedEngine(engine=self.engine, **options).answer(*job)
 
 
 def run(report: Report, setting: Setting) -> None:

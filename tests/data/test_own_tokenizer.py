@@ -175,6 +175,6 @@ def test_a_check_of_the_config_opens_the_model(
 
 def test_a_symbol_may_be_any_character(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.model"
-    symbol = ("--user-defined-symbols", "😀")
+    symbol = ("--set", "tokenizer.user_defined_symbols=[😀]")
     assert mt("tokenizer", "train", "--config", tiny_config, *symbol, "-o", own).code == 0
     assert "😀" in Tokenizer(own.read_bytes()).src.all_pieces()

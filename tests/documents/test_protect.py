@@ -111,21 +111,22 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         model = StandInEngine(translation)
 
         def load(search: SearchOptions, *_: object, **wants: Any) -> Translator:
-            aligns.append(search.alignments is not None)
+            aligns.append(search.alignments)
             return stand_in_translator(model, **wants)
 
+        monkeypatch.setattr(translate_document, "say", said.append)
         for module in (translate_file, translate_document):
             monkeypatch.setattr(module, "load_translator", load)
-            monkeypatch.setattr(module, "say", said.append)
         data = DataConfig(train=[TextEntry(src="a", tgt="b", tag="<bt>")])
         (tmp_path / "in").write_text(text, encoding="utf-8")
-        files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
+        protect, glossary = (*options, None)[:2]
+        files = TextFiles(
+            source=str(tmp_path / "in"), output=str(tmp_path / "out"), glossary=glossary
+        )
         line_format = LineFormat(form, **fields)
         opened = ModelFolder(tmp_path / "model", {}, Config(data=data), cast("Any", None))
         engine = EngineOptions(models=[opened])
-        translate_document.translate_protected(
-            files, line_format, SearchOptions(), engine, *options
-        )
+        translate_document.translate_protected(files, line_format, SearchOptions(), engine, protect)
         assert aligns == [says_aligned("\n".join(said))]
         return (tmp_path / "out").read_text(encoding="utf-8"), model.seen, "\n".join(said)
 

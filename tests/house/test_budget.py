@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 34_829,
-    "core": 22_730,
-    "tests": 33_485,
-    "pages": 131_898,
-    "api and single files": 1_126,
+    "all of mt": 34_069,
+    "core": 22_267,
+    "tests": 33_298,
+    "pages": 132_252,
+    "api and single files": 1_132,
     "data": 5_826,
     "training": 3_637,
-    "translate": 3_309,
+    "translate": 3_047,
     "cleaning": 2_579,
-    "search": 2_495,
+    "search": 2_286,
     "config": 2_221,
     "inspect": 2_119,
-    "interop": 1_887,
-    "cli": 1_845,
-    "documents": 1_588,
+    "interop": 1_885,
+    "cli": 1_677,
+    "documents": 1_464,
     "evaluation": 1_304,
     "report": 1_081,
     "runtime": 1_080,
     "runs": 1_080,
     "model": 1_054,
-    "synthetic": 598,
+    "synthetic": 597,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -32,9 +32,9 @@ from mt.report.run_summary import read_run
 from mt.search.options import BatchTokens, EngineOptions, Sampling, SearchOptions
 from mt.settings import Setting, changed, check, declared
 from mt.training.launch import train
-from mt.translate.assemble import make_translator
 from mt.translate.lines import Line, Step
 from mt.translate.load import load_engine
+from mt.translate.translator import make_translator
 
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^\*\*(.+?)\.\*\* ", PAGE, re.MULTILINE)

@@ -24,7 +24,7 @@ from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.search import ctranslate2_model
 from mt.search.ctranslate2_model import scorer
-from mt.search.parity import TOLERANCE, prove
+from mt.search.scoring import TOLERANCE, prove
 
 library = pytest.importorskip("ctranslate2")
 

@@ -15,8 +15,7 @@ from mt.interop.exporter import new_folder
 from mt.model.checkpoint import LoadedModel, load_model, save_model_folder, weights_of
 from mt.runtime.devices import Device, choose_device
 from mt.search.inference import Inference
-from mt.search.parity import LogProbs, prove, random_pairs
-from mt.search.scoring import ForcedDecoder, Pair
+from mt.search.scoring import ForcedDecoder, LogProbs, Pair, prove, random_pairs
 
 
 def scorer(folder: Path) -> LogProbs:
@@ -25,7 +24,7 @@ def scorer(folder: Path) -> LogProbs:
 
     def log_probs(pairs: Sequence[Pair]) -> Iterator[Sequence[float]]:
         decoder = ForcedDecoder(Inference(load_model(folder).model, device))
-        return (score.log_probs for score in decoder.score(list(pairs)))
+        return iter(decoder.log_probs(list(pairs)))
 
     return log_probs
 

@@ -23,8 +23,7 @@ from mt.model.checkpoint import LoadedModel, load_model, weights_of
 from mt.runtime.devices import choose_device
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.search.parity import LogProbs, prove
-from mt.search.scoring import ForcedDecoder
+from mt.search.scoring import ForcedDecoder, LogProbs, prove
 
 SHAPES: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
@@ -73,7 +72,7 @@ def generated(opened: ExportedFolder, lines: list[str], search: DecodeConfig) ->
 
 def log_probs_of(loaded: LoadedModel) -> LogProbs:
     decoder = ForcedDecoder(Inference(loaded.model, choose_device("cpu", "fp32")))
-    return lambda pairs: [score.log_probs for score in decoder.score(list(pairs))]
+    return lambda pairs: decoder.log_probs(list(pairs))
 
 
 @pytest.mark.slow

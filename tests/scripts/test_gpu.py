@@ -25,9 +25,9 @@ from mt.training.launch import train
 from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
-from mt.translate.assemble import make_translator
 from mt.translate.load import load_translator
 from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.translator import make_translator
 
 pytestmark = [
     pytest.mark.gpu,

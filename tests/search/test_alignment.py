@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, lines_of, write_lines
-from messages import raises_saying
 from torch import Tensor
 
 from mt.data.tokens.batches import collate
-from mt.errors import ConfigError
 from mt.model import cpu_ops, transformer
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
@@ -23,7 +21,6 @@ from mt.search.alignment import (
     cross_attention,
     joined_word_links,
     links_within,
-    parse_heads,
     word_links,
     word_numbers,
 )
@@ -67,20 +64,6 @@ def test_the_weights_are_those_of_the_forward_pass(
     hidden = ~batch.src_mask[:, None, None, None, :].expand_as(maps)
     assert hidden.any()
     assert not maps[hidden].any()
-
-
-def test_heads_are_parsed() -> None:
-    assert parse_heads("auto", 6, 2) == [(4, 0), (4, 1)]
-    assert parse_heads("auto", 1, 2) == [(0, 0), (0, 1)]
-    assert parse_heads("2", 6, 2) == [(1, 0), (1, 1)]
-    assert parse_heads("1:2, 3:1", 6, 2) == [(0, 1), (2, 0)]
-    for remedy, wrong in (
-        ("LAYER or LAYER:HEAD", ["", "1:", "a", "1:2:3", "-1"]),
-        ("layers 1 to 6 with heads 1 to 2", ["7", "0", "1:3", "1:0"]),
-    ):
-        for text in wrong:
-            with raises_saying(ConfigError, "--alignment-heads", remedy, repr(text)):
-                parse_heads(text, 6, 2)
 
 
 # --- from pieces to words -----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from scripted_stepper import A, B, C, ScriptedStepper, random_model, scripted
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import EOS
-from mt.search.constraints import (
+from mt.search.candidates import (
     Constraint,
     Past,
     force_prefixes,

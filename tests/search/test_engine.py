@@ -22,14 +22,12 @@ from mt.runtime.devices import Device
 from mt.search import engine as module
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import memory_error
-from mt.search.ensemble import Ensemble
-from mt.search.inference import Inference
+from mt.search.inference import Ensemble, Inference
 from mt.search.options import Sampling, SearchOptions
 from mt.search.search import Stepper
 from mt.translate import loaded_engine
-from mt.translate.assemble import make_translator
 from mt.translate.loaded_engine import LoadedEngine, batch_cuts
-from mt.translate.translator import Translator
+from mt.translate.translator import Translator, make_translator
 
 CPU = Device(torch.device("cpu"), "fp32")
 
@@ -57,13 +55,6 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
     )
     several = str(memory_error(2, 5, "CPU"))
     assert says(several, "2 sentences with 5 hypotheses", "--beam-size", "--batch-tokens")
-
-
-def test_a_very_wide_beam_is_asked_about(mt: Mt, tiny_run: Path) -> None:
-    options = ["translate", "-m", tiny_run, "--workers", 1, "--beam-size"]
-    said = mt(*options, 1001, stdin=b"eins\n").err
-    assert "mt: --beam-size 1,001: time and memory grow with the beam" in said
-    assert "--beam-size" not in mt(*options, 50, stdin=b"eins\n").err
 
 
 def test_other_errors_of_memory_and_none(loaded: LoadedModel) -> None:

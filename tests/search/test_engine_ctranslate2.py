@@ -21,9 +21,8 @@ from mt.search.engine_contract import Hypothesis, Job
 from mt.search.engine_ctranslate2 import CTranslate2Engine
 from mt.search.options import DEFAULT_SEARCH, EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate import load
-from mt.translate.assemble import make_translator
 from mt.translate.load import load_engine, reasons_for_torch
-from mt.translate.translator import Translator
+from mt.translate.translator import Translator, make_translator
 
 pytest.importorskip("ctranslate2")
 
@@ -94,7 +93,7 @@ def test_a_greedy_output_is_cut_at_its_limit(
     both: Load, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs no second search, as in a beam, where it could have been another one."""
-    monkeypatch.setattr(CTranslate2Engine, "_on_own_limits", lambda *_: [])
+    monkeypatch.setattr(CTranslate2Engine, "_search_again", lambda *_: None)
     lines = lines_of(tiny_corpus / "test.src")
     found = []
     for engine in ("torch", "ctranslate2"):
@@ -158,7 +157,7 @@ def test_what_its_limit_may_change_is_searched_again_last_and_in_its_place(both:
         found = dict(engine.search_batches(jobs))
         assert list(found) == [1, 0]
         tokens = {number: [row[0].tokens for row in rows] for number, rows in found.items()}
-        # What has ended comes before what is cut.
+        # What is cut is no hypothesis where another has ended.
         assert tokens == {0: [(9,), (11, 10)], 1: [(9, 9, 9), (9,)]}
         (row,) = list(found[0])[1:]
         assert row == [Hypothesis((11, 10), -3.0, -1.0)]
@@ -182,7 +181,7 @@ def reasons(search: SearchOptions = DEFAULT_SEARCH, **engine: Any) -> str:
 def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "has_gpu", lambda: False)
     assert reasons() == ""
-    everything = SearchOptions(prefixes=True, no_repeat_ngram=3, alignments="auto")
+    everything = SearchOptions(prefixes=True, no_repeat_ngram=3, alignments=True)
     assert says(reasons(everything), "--prefix, --no-repeat-ngram, --alignments")
     assert "--sample" in reasons(SearchOptions(sample=Sampling()))
     says(reasons(device="cuda:1"), "CPU", "--device cuda:1")

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
 from mt.data.tokens.tokenizer import EOS
-from mt.errors import ConfigError
-from mt.search.ensemble import Ensemble, EnsembleDecoding, Mean
+from mt.search.inference import Ensemble, EnsembleDecoding
 from mt.search.search import greedy_search
 
 A, B, C = 4, 5, 6
@@ -39,41 +38,27 @@ class Member:
         self.kept.append(rows.tolist())
 
 
-@pytest.mark.parametrize(
-    ("mean", "token", "probability"),
-    [
-        ("probability", A, 0.31 * 0.2),
-        # The search normalises geometric means, which add up to 0.66395 here.
-        ("log", B, math.sqrt(0.3 * 0.28) * math.sqrt(0.05 * 0.35) / 0.66395**2),
-    ],
-)
-def test_the_two_means_choose_differently(mean: Mean, token: int, probability: float) -> None:
+def test_probabilities_are_averaged_and_every_member_drops_finished_sentences() -> None:
     """A: 0.6 and 0.02, B: 0.3 and 0.28. Arithmetic means .31 > .29, geometric .11 < .29."""
     pair: Any = [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
-    for (found,) in greedy_search(EnsembleDecoding(pair, mean), torch.tensor([1, 1])):
-        assert found.tokens == (token,)
-        assert math.exp(found.log_prob) == pytest.approx(probability, rel=1e-3)
-
-
-def test_every_member_drops_finished_sentences() -> None:
-    pair: Any = [Member(0.5, 0.5, 0, 0), Member(0.5, 0.5, 0, 0)]
-    EnsembleDecoding(pair, "log").keep(torch.tensor([0, 2]))
-    assert [member.kept for member in pair] == [[[0, 2]], [[0, 2]]]
+    both = EnsembleDecoding(pair)
+    for (found,) in greedy_search(both, torch.tensor([1, 1])):
+        assert found.tokens == (A,)
+        assert math.exp(found.log_prob) == pytest.approx(0.31 * 0.2, rel=1e-3)
+    both.keep(torch.tensor([0, 2]))
+    assert [member.kept[-1] for member in pair] == [[0, 2], [0, 2]]
 
 
 def test_max_tokens_is_that_of_the_shortest_member() -> None:
     members: Any = [SimpleNamespace(device=torch.device("cpu"), max_tokens=n) for n in (64, 32)]
     assert Ensemble(members).max_tokens == 32
-    with pytest.raises(ConfigError, match=r"^--ensemble: .*probability or log.*'product'"):
-        Ensemble(members, "product")
 
 
-@pytest.mark.parametrize("mean", ["probability", "log"])
-def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, mean: str) -> None:
+def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
     text = ["translate", tiny_corpus / "test.src", "--precision=fp32", "--scores", "-m", tiny_run]
     text += ["--engine", "torch"]
     alone = [line.split("\t") for line in mt(*text).lines]
-    twice = [line.split("\t") for line in mt(*text, "-m", tiny_run, "--ensemble", mean).lines]
+    twice = [line.split("\t") for line in mt(*text, "-m", tiny_run).lines]
     assert [output for _, output in alone] == [output for _, output in twice]
     assert [float(score) for score, _ in twice] == pytest.approx(
         [float(score) for score, _ in alone], abs=2e-4

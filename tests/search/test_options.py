@@ -104,7 +104,6 @@ def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
         ("--sample --beam-size 2", "--sample|without a beam|leave out"),
         ("--column 2", "--column|--format tsv|found text|leave out"),
         ("--format tsv --field x", "--field|--format jsonl|found tsv|leave out"),
-        ("--ensemble log", "--ensemble|several models|found one|--model"),
     ]:
         said = refused(mt("translate", "-m", tiny_run, text, *shlex.split(options)))
         assert says(said, *parts.split("|"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import weakref
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +20,7 @@ from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
-from mt.search import alignment
+from mt.search.alignment import cross_attention
 from mt.search.inference import Inference
 from mt.search.scoring import ForcedDecoder
 
@@ -31,8 +30,8 @@ CPU = Device(torch.device("cpu"), "fp32")
 def test_a_batch_that_does_not_fit_is_scored_in_halves(
     loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
 ) -> None:
-    decoder = ForcedDecoder(Inference(loaded.model, CPU), "auto")
-    expected = decoder.score(pairs[:7])
+    decoder = ForcedDecoder(Inference(loaded.model, CPU))
+    expected = decoder.log_probs(pairs[:7]), decoder.attention(pairs[:7])
     model, most = decoder.inference.model, 3
     encode = model.encode
 
@@ -42,42 +41,14 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves(
         return encode(src, *others)
 
     with mock.patch.object(model, "encode", limited):
-        for one, other in zip(decoder.score(pairs[:7]), expected, strict=True):
-            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-            torch.testing.assert_close(one.attention, other.attention, rtol=1e-4, atol=1e-5)
+        found = decoder.log_probs(pairs[:7]), decoder.attention(pairs[:7])
+        for one, other in zip(found[0], expected[0], strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
         most = 0
         with pytest.raises(ConfigError) as caught:
-            decoder.score([([9], [10]), ([9, 10], [10])])
+            decoder.log_probs([([9], [10]), ([9, 10], [10])])
     assert says(str(caught.value), "scoring: a pair of 2 and 1 tokens", "CPU", "MB", "Shorten")
-
-
-def test_attention_of_some_heads_keeps_no_other_layers(
-    loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All maps of a batch may need more memory than the search; layers beyond are not computed."""
-    torch.manual_seed(0)
-    shape = loaded.config.model.model_copy(update={"n_decoder_layers": 5})
-    inference = Inference(Transformer(shape, 320, 320, joint=True), CPU)
-    maps: list[weakref.ref[Tensor]] = []
-    real = alignment.attention_weights
-
-    def watched(*given: Any) -> Tensor:
-        # The last ones may still be read.
-        assert sum(each() is not None for each in maps) <= 1
-        weights = real(*given)
-        maps.append(weakref.ref(weights))
-        return weights
-
-    (src, tgt) = pairs[0]
-    with monkeypatch.context() as watching:
-        watching.setattr(alignment, "attention_weights", watched)
-        (found,) = ForcedDecoder(inference, "1:2,4:1,4:1").score([(src, tgt)], log_probs=False)
-    assert len(maps) == 4
-    batch = collate([(np.array(src), np.array(tgt))])
-    layers = [weights[0] for weights in alignment.cross_attention(inference.model, batch)]
-    assert len(layers) == 5
-    expected = (layers[0][1] + 2 * layers[3][0]) / 3  # (T, S)
-    torch.testing.assert_close(found.attention, expected)
 
 
 # --- log-probabilities --------------------------------------------------------------------------
@@ -88,7 +59,7 @@ def test_each_log_probability_is_conditioned_on_the_tokens_before_it(
 ) -> None:
     """One token at a time, each from a whole forward pass over the tokens before it."""
     src, tgt = pairs[3]
-    (scores,) = ForcedDecoder(Inference(loaded.model, CPU)).score([(src, tgt)])
+    (scores,) = ForcedDecoder(Inference(loaded.model, CPU)).log_probs([(src, tgt)])
     source = torch.tensor([[*src, 3]])
     expected = []
     for place, token in enumerate([*tgt, 3]):
@@ -96,30 +67,44 @@ def test_each_log_probability_is_conditioned_on_the_tokens_before_it(
         with torch.inference_mode():
             logits = loaded.model.output(loaded.model(source, before, source > 0))[0, -1]
         expected.append(float(logits.double().softmax(0)[token].log()))
-    assert scores.log_probs == pytest.approx(expected, abs=1e-5)
-    assert scores.attention is None
+    assert scores == pytest.approx(expected, abs=1e-5)
 
 
 def test_scores_do_not_depend_on_the_batch(
     loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
 ) -> None:
     inference = Inference(loaded.model, CPU)
-    together = ForcedDecoder(inference, "auto").score(pairs)
-    alone = ForcedDecoder(inference, "auto", batch_tokens=1).score(pairs)
-    for one, other, (src, tgt) in zip(together, alone, pairs, strict=True):
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-        assert one.attention is not None
-        assert other.attention is not None
-        assert one.attention.shape == (len(tgt) + 1, len(src) + 1)
-        torch.testing.assert_close(one.attention, other.attention, rtol=1e-4, atol=1e-5)
+    together, alone = ForcedDecoder(inference), ForcedDecoder(inference, batch_tokens=1)
+    for one, other in zip(together.log_probs(pairs), alone.log_probs(pairs), strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    maps = together.attention(pairs)
+    torch.testing.assert_close(maps, alone.attention(pairs), rtol=1e-4, atol=1e-5)
+    for found, (src, tgt) in zip(maps, pairs, strict=True):
+        assert found is not None
+        assert found.shape == (len(tgt) + 1, len(src) + 1)
+    assert together.attention([]) == together.log_probs([]) == []
+
+
+@pytest.mark.parametrize(("n_layers", "aligns"), [(1, 0), (4, 2)])
+def test_the_last_decoder_layer_but_one_aligns(
+    n_layers: int, aligns: int, loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
+) -> None:
+    torch.manual_seed(0)
+    shape = loaded.config.model.model_copy(update={"n_decoder_layers": n_layers})
+    inference = Inference(Transformer(shape, 320, 320, joint=True), CPU)
+    (src, tgt) = pairs[0]
+    (found,) = ForcedDecoder(inference).attention([(src, tgt)])
+    batch = collate([(np.array(src), np.array(tgt))])
+    layers = [weights[0] for weights in cross_attention(inference.model, batch)]
+    torch.testing.assert_close(found, layers[aligns].mean(0))
 
 
 def test_a_pair_too_long_for_the_model_has_no_score(loaded: LoadedModel) -> None:
     most = loaded.config.model.max_positions - 1
-    results = ForcedDecoder(Inference(loaded.model, CPU)).score(
-        [([9] * most, [9]), ([9], [9] * (most + 1)), ([9], [9])]
-    )
-    assert [len(scores.log_probs) for scores in results] == [2, 0, 2]
+    decoder = ForcedDecoder(Inference(loaded.model, CPU))
+    given = [([9] * most, [9]), ([9], [9] * (most + 1)), ([9], [9])]
+    assert [len(scores) for scores in decoder.log_probs(given)] == [2, 0, 2]
+    assert decoder.attention(given)[1] is None
 
 
 # --- mt score -----------------------------------------------------------------------------------
@@ -142,7 +127,7 @@ def test_the_score_of_a_translation_is_that_of_the_search(
 
 def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: LoadedModel) -> None:
     files = ["--src", tiny_corpus / "test.src", "--tgt", tiny_corpus / "test.tgt"]
-    options = ["--json", "--alignments", "--length-penalty", "1"]
+    options = ["--json", "--length-penalty", "1"]
     ended = mt("score", "-m", tiny_run, *files, *options)
     assert ended.code == 0
     rows: list[dict[str, Any]] = [json.loads(line) for line in ended.lines]
@@ -152,7 +137,6 @@ def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: Loade
         assert row["tokens"] == [*loaded.tokenizer.tgt.pieces(target), "</s>"]
         assert row["log_prob"] == pytest.approx(sum(row["token_log_probs"]), abs=1e-4)
         assert row["score"] == pytest.approx(row["log_prob"] / len(row["tokens"]), abs=1e-4)
-        assert len(row["alignment"].split()) == len(target.split())
         tokens += len(row["tokens"])
     perplexity = math.exp(-sum(row["log_prob"] for row in rows) / tokens)
     assert "mt: 40 pairs in " in ended.err
@@ -164,10 +148,10 @@ def test_pairs_that_have_no_score_are_counted(mt: Mt, tiny_run: Path, tmp_path: 
     write_lines(tmp_path / "src", ["eins", "", "zwei", " "])
     write_lines(tmp_path / "tgt", ["one", "one", "two " * 99, ""])
     score = ["score", "-m", tiny_run, "--src", tmp_path / "src", "--tgt", tmp_path / "tgt"]
-    found = mt(*score, "--alignments")
-    first, second, third, fourth = (line.split("\t") for line in found.lines)
-    assert (first[1], second[1], third, fourth[1]) == ("0-0", "", ["nan", ""], "")
-    assert all(float(one[0]) < 0 for one in (first, second, fourth))
+    found = mt(*score)
+    first, second, third, fourth = found.lines
+    assert third == "nan"
+    assert all(float(one) < 0 for one in (first, second, fourth))
     assert says(found.err, "mt: 4 pairs", "1 too long", "nan", "line 3")
     assert json.loads(mt(*score, "--json").lines[2])["score"] is None
 
@@ -185,6 +169,3 @@ def test_unequal_files_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> No
         assert not (tmp_path / "out").exists()
     said = refused(mt("score", *options, "--src", "-", "--tgt", "-"))
     assert says(said, "--src, --tgt", "only one", "stdin", "a file")
-    files = ["--src", tmp_path / "two", "--tgt", tmp_path / "two"]
-    said = refused(mt("score", *options, *files, "--alignment-heads", "2"))
-    assert says(said, "--alignment-heads", "1 to 1", "1 to 2", "'2'")

@@ -33,8 +33,7 @@ from torch import Tensor
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import NonFiniteError
 from mt.search import search
-from mt.search.candidates import BLOCK
-from mt.search.constraints import Constraint, no_repeat_ngram
+from mt.search.candidates import BLOCK, Constraint, no_repeat_ngram
 from mt.search.engine_contract import Hypotheses, Hypothesis
 from mt.search.options import Sampling
 from mt.search.search import sampling_search

@@ -32,9 +32,9 @@ from mt.training.launch import train
 from mt.training.prepare import training_texts
 from mt.training.trainer import Trainer
 from mt.training.validation import Validation
-from mt.translate.assemble import make_translator
 from mt.translate.load import load_engine
 from mt.translate.score_lines import load_scorer
+from mt.translate.translator import make_translator
 
 # Each language has its own words for the same things: nothing but the token says which to write.
 PREFIXES = {"cs": "č", "de": "sch", "en": "th", "fr": "qu"}
@@ -327,14 +327,13 @@ def test_scores_are_those_of_the_source_with_its_token(run: Path) -> None:
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
     scores = {}
     for to in ("fr", "de"):
-        scorer = load_scorer(SearchOptions(to=to, alignments="auto"), options)
+        scorer = load_scorer(SearchOptions(to=to), options)
         (scored,) = scorer.score(*pairs)
         scores[to] = scored.score
         (target,) = scorer.tokenizer.tgt.encode(pairs[1])
         source = [scorer.tokenizer.languages[to], *scorer.tokenizer.src.encode(pairs[0])[0]]
-        (forced,) = scorer.forced.score([(source, target)])
-        assert scored.forced.log_probs == pytest.approx(forced.log_probs)
-        assert {link.partition("-")[0] for link in scored.alignment.split()} <= {"0", "1"}
+        (forced,) = scorer.forced.log_probs([(source, target)])
+        assert scored.log_probs == pytest.approx(forced)
     assert scores["fr"] != scores["de"]
 
 
@@ -370,7 +369,7 @@ def test_a_package_of_argos_has_one_target_language(run: Path, tmp_path: Path, m
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
     scorer = load_scorer(SearchOptions(to="fr"), options)
     (scored,) = scorer.score(["čba čde"], ["quba"])
-    assert found.log_probs == pytest.approx(scored.forced.log_probs, abs=1e-3)
+    assert found.log_probs == pytest.approx(scored.log_probs, abs=1e-3)
     unknown = refused(mt("export", "argos", "--model", run, "-o", tmp_path / "x.argosmodel",
                          "--from-code", "cs", "--to-code", "it"))  # fmt: skip
     assert says(unknown, "--to-code", "cs, de, en, fr", "found it")
@@ -393,7 +392,7 @@ def test_an_export_for_ctranslate2_into_one_language_or_any(
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
     scorer = load_scorer(SearchOptions(to="fr"), options)
     (scored,) = scorer.score(["čba čde"], ["quba"])
-    assert found.log_probs == pytest.approx(scored.forced.log_probs, abs=1e-3)
+    assert found.log_probs == pytest.approx(scored.log_probs, abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert ("into fr" in card) == (to is not None)
     assert ("<2cs>" in card) == (to is None)

@@ -13,12 +13,11 @@ from messages import says
 from odd_lines import odd_lines
 
 from mt.search.options import EngineName, EngineOptions, Sampling, SearchOptions
-from mt.translate.assemble import make_translator
-from mt.translate.escape_loops import EscapeLoops
 from mt.translate.lines import Line, SegmentOutput, Translation
 from mt.translate.load import load_engine, load_translator
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.quality_flags import loops
+from mt.translate.quality_flags import EscapeLoops, loops
+from mt.translate.translator import make_translator
 
 
 def runs_away(line: str, one: Translation) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from conftest import Mt, refused
 from messages import raises_saying, says
 
-from mt.errors import ConfigError, DataError
+from mt.errors import DataError
 from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
 
@@ -124,15 +124,6 @@ def test_what_an_object_holds_stays_as_it_is() -> None:
     line = ' {"n": 1e400, "id": 1234567890123456789.5, "k": 1, "k": 2, "text": "\\u0041" } '
     (found,) = rendered(LineFormat("jsonl"), line, TWO)
     assert found == line.rstrip().removesuffix(" }") + ', "translation": "one"}'
-
-
-def test_no_other_format() -> None:
-    with pytest.raises(ConfigError, match=r"--format: .*text, tsv, .* srt or xliff.*'xml'"):
-        LineFormat("xml")
-    with pytest.raises(ConfigError, match=r"--quoting: .*csv or none.*'all'"):
-        LineFormat("tsv", quoting="all")
-    with pytest.raises(ConfigError, match=r"--quoting: .*--format tsv or csv, found text"):
-        LineFormat(quoting="csv")
 
 
 def test_half_a_character_is_refused_or_comes_back_as_it_came() -> None:

@@ -121,25 +121,6 @@ def test_nothing_is_left_where_nothing_was_finished(
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_starting_over_is_said_where_nothing_was_recorded(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    resume: bool,
-) -> None:
-    """A job that was killed before its first record leaves a part that nobody can continue."""
-    with monkeypatch.context() as patch:
-        patch.setattr(ResumableOutput, "_keep_or_remove", mock.Mock())
-        with pytest.raises(KeyboardInterrupt):
-            work(tmp_path / "out", stop_after=0)
-    assert files(tmp_path) == ["out.partial", "out.partial.json"]
-    assert work(tmp_path / "out", resume=resume) == LINES
-    said = capsys.readouterr().err
-    assert says(said, "--resume", "out.partial", "starting over") if resume else not said
-    assert (tmp_path / "out").read_text() == WANTED
-
-
 @pytest.mark.parametrize("name", ["out.partial", "out.partial.json"])
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_file_of_the_user_is_not_removed(tmp_path: Path, name: str, resume: bool) -> None:

@@ -171,17 +171,6 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     ]
 
 
-def test_long_stretches_without_a_letter_stay_around_segments(tiny_run: Path) -> None:
-    rules = "-" * 100_000, "- " * 50, "=" * 50
-    lines = ["eins zwei.", "drei", f"{rules[0]} eins zwei. {rules[1]} drei {rules[2]}"]
-    search = SearchOptions(n_best=2, split_sentences="always")
-    with load_translator(search, EngineOptions(models=[tiny_run], workers=1)) as translator:
-        first, last, whole = translator.translate(lines)
-    for n in (0, 1):
-        kept = f"{rules[0]} {first.texts[n]} {rules[1].strip()} {last.texts[n]} {rules[2]}"
-        assert whole.texts[n] == kept
-
-
 def test_a_line_is_not_cut_where_its_prefix_has_several_sentences(
     tiny_run: Path, mt: Mt, tmp_path: Path
 ) -> None:
@@ -206,7 +195,7 @@ def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
     with changed_meta(folder) as meta:
         meta["config"]["data"]["train"][0]["tag"] = tag
         meta["config"]["tokenizer"]["user_defined_symbols"] = [tag]
-    search = SearchOptions(split_sentences="always", alignments="auto")
+    search = SearchOptions(split_sentences="always", alignments=True)
     with load_translator(search, EngineOptions(models=[folder], workers=1)) as translator:
         lines = [f"{tag} eins zwei. Drei vier.", f"{tag} eins zwei.", f"{tag} Drei vier."]
         whole, first, last = translator.translate(lines)
@@ -260,7 +249,7 @@ def test_a_line_of_sentences_has_alignments_and_its_log_probability(tiny_run: Pa
     options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
     lines = ["eins zwei. Drei vier", "eins zwei. ", "Drei vier"]
     for penalty in (1.0, 0.0):
-        search = SearchOptions(alignments="auto", length_penalty=penalty, split_sentences="always")
+        search = SearchOptions(alignments=True, length_penalty=penalty, split_sentences="always")
         with load_translator(search, options) as translator:
             whole, *parts = translator.translate(lines)
         scores = sorted(part.scores[0] for part in parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
-import math
 import os
 import shutil
 import subprocess
@@ -32,9 +31,8 @@ from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.terminal import Progress
-from mt.translate.assemble import make_translator
+from mt.translate.lines import LineNumbers, Tally
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.progress import LineNumbers, Tally
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
     TextFiles,
@@ -44,16 +42,16 @@ from mt.translate.streaming import (
     windows,
     write_lines,
 )
-from mt.translate.translator import Translator
+from mt.translate.translator import Translator, make_translator
 
 # --- windows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_wait", [None, 5.0, math.inf])
-def test_windows_hold_all_lines_in_order(max_wait: float | None) -> None:
+@pytest.mark.parametrize("wait", [None, 5.0])
+def test_windows_hold_all_lines_in_order(wait: float | None) -> None:
     for text, sizes in (("abcdefghij", [3, 1, 4, 2]), ("abcdef", [5, 1]), ("", [])):
         asked = iter([*sizes, 9])
-        found = list(windows(iter(text), asked.__next__, max_wait))
+        found = list(windows(iter(text), asked.__next__, wait))
         assert "".join(itertools.chain(*found)) == text
         assert [len(window) for window in found] == sizes
 
@@ -62,7 +60,7 @@ def test_windows_hold_all_lines_in_order(max_wait: float | None) -> None:
         raise DataError("line 2")
 
     with pytest.raises(DataError, match="line 2"):
-        list(windows(lines(), lambda: 10, max_wait))
+        list(windows(lines(), lambda: 10, wait))
 
 
 def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
@@ -81,7 +79,7 @@ def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
 
 def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
     """A client that sends the next line only when it has read the answer to the last one."""
-    command, environment = mt_command("translate", "-m", tiny_run, "--max-wait", 0.05)
+    command, environment = mt_command("translate", "-m", tiny_run)
     with open_pipes(command, environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -436,20 +434,6 @@ def test_a_standard_stream_over_input_is_refused(
     assert text.read_bytes() == b"eins\n"
 
 
-def test_a_file_with_carriage_returns_only_is_named(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    """It is one line to us, as line ends go, and an old Mac's three."""
-    path = tmp_path / "mac"
-    path.write_bytes(b"eins\rzwei\rdrei\r")
-    ended = mt("translate", "-m", tiny_run, path)
-    assert ended.code == 0
-    assert len(ended.lines) == 1
-    assert ended.err.startswith(
-        f"mt: {path}, line 1: holds carriage returns (CR). Lines end at a line feed (LF);"
-    )
-    path.write_bytes(b"eins\r\nzwei\r\n")  # of Windows
-    assert "carriage" not in mt("translate", "-m", tiny_run, path).err
-
-
 def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -482,12 +466,16 @@ def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> 
         ),
     ],
 )
-def test_the_closing_line(tally: Tally, summary: str) -> None:
-    assert tally.summary() == summary
+def test_the_closing_line(
+    engine: TorchEngine, loaded: LoadedModel, tally: Tally, summary: str
+) -> None:
+    translator = reading_ahead(engine, loaded)
+    translator.tally = tally
+    assert translator.summary() == summary
     tally.flagged = {"copied": LineNumbers(1, [3]), "truncated": LineNumbers()}
     for number in range(1, 7):
         tally.flagged["truncated"].add(number)
-    assert tally.summary().split("\n")[1:] == [
+    assert translator.summary().split("\n")[1:] == [
         "copied: 1 (equal to the source): line 3",
         "truncated: 6 (stopped at the length limit): line 1, 2, 3, 4, 5, ...",
     ]

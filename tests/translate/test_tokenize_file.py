@@ -76,32 +76,32 @@ def test_a_config_with_two_vocabularies_gives_two_files(
 
 
 def test_the_options_are_those_of_the_config(mt: Mt, tmp_path: Path) -> None:
-    options = ("--vocab-size", 90, "--type", "unigram", "--no-byte-fallback", "--no-split-digits")
-    path = learn(mt, tmp_path, *options, "--user-defined-symbols", "<br>,{x}")
+    settings = ["byte_fallback=false", "split_digits=false", "user_defined_symbols=[<br>, '{x}']"]
+    sets = [word for setting in settings for word in ("--set", f"tokenizer.{setting}")]
+    path = learn(mt, tmp_path, "--vocab-size", 90, "--type", "unigram", *sets)
     tokenizer = Tokenizer(path.read_bytes())
     assert {"<br>", "{x}"} < set(tokenizer.src.pieces("a<br>b {x}"))
     assert tokenizer.src.size <= 90
-    settings = ("--set", "tokenizer.user_defined_symbols=[a]", "--config", "tiny.yaml")
-    by_config = learn(mt, tmp_path, *settings, "--vocab-size", 340, name="other.model")
+    by_set = ("--set", "tokenizer.user_defined_symbols=[a]", "--config", "tiny.yaml")
+    by_config = learn(mt, tmp_path, *by_set, "--vocab-size", 340, name="other.model")
     assert Tokenizer(by_config.read_bytes()).src.pieces("Bad")[-2:] == ["a", "d"]
 
 
 # --- encode and decode ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ids", [[], ["--ids"]])
-def test_lines_come_back(mt: Mt, tiny_run: Path, tmp_path: Path, ids: list[str]) -> None:
+def test_lines_come_back(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     lines = odd_lines(300)
     text = tmp_path / "text.gz"
     text.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    encode = ("tokenizer", "encode", "--model", tiny_run, *ids)
+    encode = ("tokenizer", "encode", "--model", tiny_run)
     ended = mt(*encode, text, "-o", tmp_path / "tokens")
     assert (ended.code, ended.out) == (0, b"")
     tokens = (tmp_path / "tokens").read_text(encoding="utf-8").split("\n")[:-1]
     assert [bool(line) for line in tokens] == [bool(normalize_line(line)) for line in lines]
     from_pipe = mt(*encode, stdin=gzip.decompress(text.read_bytes()))
     assert from_pipe.lines == tokens
-    back = mt("tokenizer", "decode", "--model", tiny_run, *ids, tmp_path / "tokens")
+    back = mt("tokenizer", "decode", "--model", tiny_run, tmp_path / "tokens")
     assert back.out.decode().split("\n")[:-1] == [normalize_line(line) for line in lines]
 
 
@@ -110,15 +110,12 @@ def test_tokens_are_those_of_the_model(mt: Mt, model: Path) -> None:
     line = "eins zwei 🦄 xyz"
     encode = ("tokenizer", "encode", "--model", model)
     assert mt(*encode, stdin=line.encode()).lines == [" ".join(tokenizer.src.pieces(line))]
-    ids = " ".join(map(str, tokenizer.src.encode([line])[0]))
-    assert mt(*encode, "--ids", stdin=line.encode()).lines == [ids]
 
 
-def test_what_is_unknown_comes_back_from_pieces_and_not_from_ids(mt: Mt, tmp_path: Path) -> None:
-    path = learn(mt, tmp_path, "--vocab-size", 90, "--no-byte-fallback")
-    for ids, back in (([], "Hund☃Haus"), (["--ids"], "Hund ⁇ Haus")):
-        tokens = mt("tokenizer", "encode", "-m", path, *ids, stdin="Hund☃Haus\n".encode()).out
-        assert mt("tokenizer", "decode", "-m", path, *ids, stdin=tokens).lines == [back]
+def test_what_is_unknown_comes_back(mt: Mt, tmp_path: Path) -> None:
+    path = learn(mt, tmp_path, "--vocab-size", 90, "--set", "tokenizer.byte_fallback=false")
+    pieces = mt("tokenizer", "encode", "-m", path, stdin="Hund☃Haus\n".encode()).out
+    assert mt("tokenizer", "decode", "-m", path, stdin=pieces).lines == ["Hund☃Haus"]
 
 
 def test_with_two_vocabularies_the_side_must_be_given(
@@ -158,7 +155,6 @@ def test_bad_input_gets_one_message(
         ("train text -o own.model", "--output own.model|exists|another"),
         ("train text -o none/a.model", "--output none/a.model|no folder none|make it"),
         ("train text --vocab-size 100 -o a.model", "tokenizer.vocab_size|above 260|found 100"),
-        ("train text --set run.seed=1 -o a.model", "--set|--config"),
         (
             "train text -c tiny.yaml --set tokenizer.joint=false -o a.model",
             "tokenizer.joint|true|found false|each side",
@@ -166,7 +162,6 @@ def test_bad_input_gets_one_message(
         ("encode -m own.model text -o text", "--output text|same file|another"),
         ("encode -m text text", "--model|text|SentencePiece|.vocab"),
         ("encode -m own.model --side de text", "--side|src or tgt|'de'"),
-        ("decode -m own.model --ids text", "text, line 2|0 to 339|'eins'|leave --ids out"),
     ]:
         assert says(refused(mt("tokenizer", *command.split())), *parts.split("|"))
         assert content_of(tmp_path) == before

@@ -24,14 +24,13 @@ from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, Sampling, SearchOptions
-from mt.translate.assemble import make_translator
 from mt.translate.formats import LineFormat
 from mt.translate.lines import Line, MergeEqual, Translation
 from mt.translate.load import load_translator
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.segments import split_source
 from mt.translate.streaming import open_output, write_lines
-from mt.translate.translator import Translator
+from mt.translate.translator import Translator, make_translator
 
 CPU = Device(torch.device("cpu"), "fp32")
 

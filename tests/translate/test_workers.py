@@ -218,7 +218,7 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     assert count(workers=1, large=True) == 0
     assert count(workers=3) == 3
     # The process that reads and writes needs a GPU of its own.
-    aligned = SearchOptions(alignments="auto")
+    aligned = SearchOptions(alignments=True)
     assert count(large=True, search=aligned) == 3
     assert count(device="cuda:2", large=True, search=aligned) == 0
     (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
