@@ -18,6 +18,10 @@ REMOVED = {
     "data.stages.until.text": "0.4.0, with data.stages.until.epochs",
     "data.train.share": "0.4.0: weigh the text by how many more pairs the others have",
     "data.train.test_set": "0.4.0: sacrebleu -t wmt20 -l de-en --echo src > wmt20.de writes a file",
+    **dict.fromkeys(
+        map("data.augment.{}".format, ("caps", "title", "lower", "no_final_stop", "emoji", "join")),
+        "0.4.0: it gained nothing over what mt translate does by default; typos and noise stay",
+    ),
     "data.augment.placeholders": "0.4.0: --protect places texts by the alignment",
     "iwslt14.yaml": "0.3.0: nobody had measured it; take recipe: medium.yaml",
     "model.source_word_dropout": "0.3.0: it gained nothing; raise model.dropout",

@@ -50,13 +50,6 @@ def _sizes(config: Config) -> Iterator[Fault]:
 def _stages(config: Config) -> Iterator[Fault]:
     stages = config.data.stages or []
     n_texts = len(corpora_and_flows(config.data)[1])
-    for path, shares in [
-        ("data.augment", config.data.augment),
-        *((f"data.stages[{n}].augment", stage.augment) for n, stage in enumerate(stages)),
-    ]:
-        if shares is not None and (total := shares.caps + shares.title + shares.lower) > 1:
-            text = f"must be at most 1 together with title and lower, found {total:g}"
-            yield Fault([f"{path}.{key}" for key in ("caps", "title", "lower")], text)
     for number, stage in enumerate(stages):
         path = f"data.stages[{number}]"
         until = stage.until.model_dump(exclude_none=True) if stage.until else {}

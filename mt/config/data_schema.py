@@ -223,14 +223,8 @@ class Clean(Section):
 class Augment(Section):
     """Shares of the training pairs that are changed, others in each epoch; 0: none."""
 
-    caps: Share = key(0.07, "both sides in capitals; of caps, title and lower at most one", "plan")
-    title: Share = key(0.05, "both sides in Title Case", "plan")
-    lower: Share = key(0.05, "both sides in lower case", "plan")
-    no_final_stop: Share = key(0.05, "both sides without a full stop, ? or ! at the end", "plan")
     typos: Share = key(0.05, "source with typos in 5 to 30 % of its longer words", "plan")
     noise: Share = key(0.02, "source with stray characters after 5 to 20 % of its words", "plan")
-    emoji: Share = key(0.03, "both sides with one emoji or sign, mostly at the end", "plan")
-    join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens", "plan")
 
 
 class Until(Section):

@@ -318,18 +318,15 @@ def start_on(prepared: Prepared, run_dir: Path) -> Start:
 def several_sentences(prepared: Prepared) -> dict[str, float]:
     """Return for `meta.json` the share of training lines with several sentences.
 
-    The lines are drawn from the store, whoever made the tokenizer; those that are joined in the
-    last stage are added. Empty without the library that finds sentences.
+    The lines are drawn from the store, whoever made the tokenizer. Empty without the library that
+    finds sentences.
     """
     pairs, data = DirectedPairs.of(prepared.store), prepared.data
     drawn = np.random.default_rng(0).integers(len(pairs), size=SENTENCES_SAMPLE)
     lines = prepared.tokenizer.src.decode([src.tolist() for src, _ in pairs.texts(drawn)])
     with suppress(ConfigError):
         counts = [len(split_sentences(line, base_code(data.usual.src))) for line in lines]
-        share = sum(count > 1 for count in counts) / len(counts)
-        if (augment := data.stages[-1].augment) is not None:  # three pairs a line, on average
-            share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)
-        return {SEVERAL_SENTENCES: share}
+        return {SEVERAL_SENTENCES: sum(count > 1 for count in counts) / len(counts)}
     return {}
 
 

@@ -66,7 +66,7 @@ def test_a_removed_key_that_is_off_is_ignored() -> None:
         for key in REMOVED
         if re.fullmatch(r"[a-z_.]+", key) and ".yaml" not in key
     }
-    for key, value in {**keys, "data.stages.augment.placeholders": 0.0}.items():
+    for key, value in {**keys, "data.stages.augment.caps": 0.0}.items():
         *sections, name = key.split(".")
         tree: dict[str, Any] = {name: value}
         for section in reversed(sections):

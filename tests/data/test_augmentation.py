@@ -1,9 +1,8 @@
-"""data.augment: shares, sides, joined lines; other draws each epoch, the same ones on resume."""
+"""data.augment: shares and sides; other draws each epoch, the same ones on resume."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
@@ -21,13 +20,12 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
 from mt.data.tokens import augmentation
-from mt.data.tokens.augmentation import Augmentation, augment_sample
+from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
-from mt.errors import ConfigError
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.training import settle
 from mt.training.launch import train
 
@@ -78,11 +76,11 @@ def plan_of(pairs: DirectedPairs, tokenizer: Tokenizer, config: Config) -> Plan:
 def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
     tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    config = config_of(caps=0.1, typos=0.3, emoji=0.2, join=0.3)
+    config = config_of(typos=0.3, noise=0.2)
     augment = augmentation_of(pairs, tokenizer, config)
     first, second = augment(0), augment(1)
     assert digest(augmentation_of(pairs, tokenizer, config)(1)) == digest(second)
-    other_seed = augmentation_of(pairs, tokenizer, config_of(seed=2, caps=0.1))(0)
+    other_seed = augmentation_of(pairs, tokenizer, config_of(seed=2, typos=0.3))(0)
     assert len({digest(made) for made in (first, second, other_seed, pairs)}) == 4
     other = pairs_of(tokenizer, [PAIRS[0]] * 1000 + PAIRS[1000:], kept=pairs.kept)
     made = augmentation_of(other, tokenizer, config)(0)
@@ -94,61 +92,23 @@ def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
         augment(0, stopped)
 
 
-def test_each_kind_comes_in_its_share_and_one_case_at_most(
+def test_typos_and_noise_are_in_the_source_in_their_shares(
     tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    config = config_of(caps=0.3, title=0.2, lower=0.1, no_final_stop=0.25)
-    made, texts = epoch_of(pairs, tokenizer, config)
-    found: Counter[str] = Counter()
-    for (src, tgt), (old_src, old_tgt) in zip(texts, PAIRS, strict=True):
-        found["no_final_stop"] += src[-1] != "."
-        assert (src[-1] == ".") == (tgt[-1] == ".")
-        for name, case in (("caps", str.upper), ("title", None), ("lower", str.lower)):
-            if case and src.rstrip(".") == case(old_src).rstrip("."):
-                assert tgt.rstrip(".") == case(old_tgt).rstrip(".")
-                found[name] += 1
-        found["title"] += tgt.startswith("Line")
-    for name, share in (("caps", 0.3), ("title", 0.2), ("lower", 0.1), ("no_final_stop", 0.25)):
-        assert found[name] / N == pytest.approx(share, abs=0.025)
-        assert f"{found[name]:,} {name}" in made.store.augmented
+    def added(**shares: float) -> list[set[str]]:
+        made, texts = epoch_of(pairs, tokenizer, config_of(**shares))
+        assert rows(made)[1] == rows(pairs)[1]
+        found = [
+            {*new.split()} - {*old.split()} for (new, _), (old, _) in zip(texts, PAIRS, strict=True)
+        ]
+        assert f"{sum(map(bool, found)):,} of {N:,} sources" in made.store.augmented
+        return found
 
-
-def test_typos_and_noise_are_in_the_source_and_emoji_on_both_sides(
-    tokenizer: Tokenizer, pairs: DirectedPairs
-) -> None:
-    made, texts = epoch_of(pairs, tokenizer, config_of(typos=0.9, noise=0.3))
-    assert rows(made)[1] == rows(pairs)[1]
-    changed = sum(src != old for (src, _), (old, _) in zip(texts, PAIRS, strict=True))
-    assert 0.4 < changed / N < 0.95
-    _, texts = epoch_of(pairs, tokenizer, config_of(emoji=0.5))
-    marked = 0
-    for (src, tgt), (old_src, old_tgt) in zip(texts, PAIRS, strict=True):
-        added = set(src.split()) - set(old_src.split())
-        assert added == set(tgt.split()) - set(old_tgt.split())
-        marked += bool(added)
-    assert marked / N == pytest.approx(0.5, abs=0.03)
-
-
-def test_joined_lines_hold_each_pair_once_within_a_corpus_and_the_limit(
-    tokenizer: Tokenizer, pairs: DirectedPairs
-) -> None:
-    made, texts = epoch_of(pairs, tokenizer, config_of(max_tokens=120, join=0.4))
-    assert max(made.src_lengths.max(), made.tgt_lengths.max()) <= 120
-    assert sum(made.kept) == len(made) < N
-    sizes: Counter[int] = Counter()
-    seen = []
-    for line, (src, tgt) in enumerate(texts):
-        numbers = [int(part.split(":")[0]) for part in src.split("Zeile ")[1:]]
-        assert src == " ".join(PAIRS[number][0] for number in numbers)
-        assert tgt == " ".join(PAIRS[number][1] for number in numbers)
-        assert {number < 1000 for number in numbers} == {line < made.kept[0]}
-        sizes[len(numbers)] += 1
-        seen += numbers
-    assert sorted(seen) == list(range(N))
-    assert sorted(sizes) == [1, 2, 3, 4]
-    assert f"{N - sizes[1]:,} join" in made.store.augmented
-    assert (N - sizes[1]) / N == pytest.approx(0.4, abs=0.05)
-    too_short, _ = epoch_of(pairs, tokenizer, config_of(max_tokens=2, join=0.4, caps=0.5))
+    # A share gets 5 to 20 % of noise, which short lines may escape.
+    assert 0.25 < sum(map(bool, added(noise=0.5))) / N < 0.5
+    assert {len(sign) for signs in added(noise=0.5) for sign in signs} == {1}
+    assert 0.4 < sum(map(bool, added(typos=0.9, noise=0.3))) / N < 0.95
+    too_short, _ = epoch_of(pairs, tokenizer, config_of(max_tokens=2, typos=0.9))
     assert rows(too_short) == rows(pairs)
 
 
@@ -160,37 +120,29 @@ def test_a_text_that_is_not_in_the_stage_is_not_counted(
     data = config.data.model_copy(update={"train": texts})
     made, _ = epoch_of(pairs, tokenizer, config.model_copy(update={"data": data}))
     assert made.kept == (0, N - 1000)
-    assert says(made.store.augmented, f"{N - 1000:,} pairs in {N - 1000:,} lines")
+    assert says(made.store.augmented, f"0 of {N - 1000:,} sources")
 
 
-def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: Tokenizer) -> None:
-    pairs = [("你好世界。", "Hello <x>."), ("再见我的朋友。", "Bye.")] * 50
-    chinese = pairs_of(tokenizer, pairs, kept=(50, 50))
-    _, texts = epoch_of(chinese, tokenizer, config_of(join=0.99, caps=0.99))
+def test_pairs_with_a_symbol_stay(tokenizer: Tokenizer) -> None:
+    pairs = [("Hallo <x> Freunde", "Hello <x>."), ("Hallo liebe Freunde", "Bye.")] * 50
+    _, texts = epoch_of(pairs_of(tokenizer, pairs, kept=(50, 50)), tokenizer, config_of(noise=0.99))
     assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
-    joined = {("再见我的朋友。" * n, " ".join(["BYE."] * n)) for n in (2, 3, 4)}
-    assert joined & set(texts)
-    bye = [("ลาก่อนเพื่อน", "Bye.")] * 50  # sentences have a space between them
-    thai = pairs_of(tokenizer, bye, kept=(25, 25))
-    _, texts = epoch_of(thai, tokenizer, config_of(join=0.99))
-    assert ("ลาก่อนเพื่อน ลาก่อนเพื่อน", "Bye. Bye.") in texts
+    assert len({*texts}) > 2
 
 
 def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, pairs: DirectedPairs) -> None:
-    made = plan_of(pairs, tokenizer, config_of(max_tokens=200, caps=0.4, join=0.3)).for_epoch(
-        3, Event()
-    )
+    made = plan_of(pairs, tokenizer, config_of(typos=0.4, noise=0.9)).for_epoch(3, Event())
     batches = [batch for update in made.updates(3) for batch in update]
     longest = np.maximum(made.pairs.src_lengths, made.pairs.tgt_lengths) + 1
     assert max(longest[batch].max() * len(batch) for batch in batches) <= 900
     assert sorted(np.concatenate(batches)) == list(range(len(made.pairs)))
-    assert "caps" in made.pairs.store.augmented
+    assert made.pairs.src_lengths.sum() > pairs.src_lengths.sum()
 
 
 def test_the_prefetcher_goes_from_one_augmented_epoch_into_the_next(
     tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    plan = plan_of(pairs, tokenizer, config_of(caps=0.4, join=0.3))
+    plan = plan_of(pairs, tokenizer, config_of(typos=0.4, noise=0.3))
     first, second = (plan.for_epoch(epoch, Event()) for epoch in (4, 5))
     n = len(first.updates(4))
     places = [(first, 4, n - 2), (first, 4, n - 1), (second, 5, 0), (second, 5, 1)]
@@ -209,31 +161,19 @@ def test_leaving_the_prefetcher_does_not_wait_for_the_epoch_that_is_being_made(
 ) -> None:
     monkeypatch.setattr(augmentation, "PAIRS_PER_CHUNK", 10)
     asked = Event()
-    real = Augmentation._augment
+    real = Augmentation._change
 
     def slow(*arguments: Any) -> Any:
         asked.set()
         time.sleep(0.1)  # a minute for the whole store
         return real(*arguments)
 
-    monkeypatch.setattr(Augmentation, "_augment", slow)
-    with Prefetcher(plan_of(pairs, tokenizer, config_of(caps=0.1)), 0, 0) as prefetcher:
+    monkeypatch.setattr(Augmentation, "_change", slow)
+    with Prefetcher(plan_of(pairs, tokenizer, config_of(typos=0.1)), 0, 0) as prefetcher:
         assert asked.wait(10)
         thread, start = prefetcher._thread, time.perf_counter()
     assert not thread.is_alive()
     assert time.perf_counter() - start < 5
-
-
-def test_capitals_get_pieces() -> None:
-    def pieces_of_capitals(config: Config) -> int:
-        sample = PairSample(N)
-        deque(sample.watch(PAIRS), maxlen=0)
-        augment_sample(sample, plan_data(config.data))
-        made = train_on_sample(TokenizerConfig(vocab_size=480), sample, print)
-        return sum(map(len, made.src.encode([src.upper() for src, _ in PAIRS[:200]])))
-
-    plain = pieces_of_capitals(config_from_mapping({}, "test"))
-    assert pieces_of_capitals(config_of(caps=0.1)) < 0.75 * plain
 
 
 def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
@@ -245,7 +185,7 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
         for max_steps in steps:
             changes = {
                 "data": {
-                    "augment": {"caps": 0.2, "join": 0.3},
+                    "augment": {"typos": 0.2, "noise": 0.3},
                     "test": [],
                     "valid": None,
                 },
@@ -260,10 +200,4 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     whole, resumed = run("whole", 6), run("resumed", 5, 6)
     assert weights_of(whole) == weights_of(resumed)
     log = log_of(whole)
-    assert [f"data.augment: epoch {n}: 2,000 pairs in 1," in log for n in range(3)] == [1, 1, 0]
-
-
-def test_the_cases_are_one_pair_s_at_most() -> None:
-    with pytest.raises(ConfigError, match=r"data\.augment\.caps") as error:
-        config_of(caps=0.5, title=0.4, lower=0.2)
-    assert "1.1" in str(error.value)
+    assert [log.count(f"data.augment: epoch {n}: ") for n in range(2)] == [1, 1]

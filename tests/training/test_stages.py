@@ -46,16 +46,16 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
     """Where it says nothing, those of the section data; a text of weight 0 never comes."""
     data = data_of(
         {"until": {"updates": 9}},
-        {"until": {"updates": 9}, "weights": [1, 2, 0], "augment": {"caps": 0.5}},
+        {"until": {"updates": 9}, "weights": [1, 2, 0], "augment": {"typos": 0.5}},
         {"weights": [0, 1, 5]},
         train=[TEXTS[0] | {"weight": 0.5}, *TEXTS[1:]],
-        augment={"caps": 0.1},
+        augment={"typos": 0.1},
     )
     plans = plans_of(data)
     assert [plan.drawn for plan in plans] == [[100, 100, 60], [100, 100, 0], [0, 50, 150]]
     seen = np.concatenate([batch for update in plans[1].updates(0) for batch in update])
     assert np.bincount(seen, minlength=180).tolist() == [1] * 100 + [2] * 50 + [0] * 30
-    assert [stage.augment and stage.augment.caps for stage in data.stages] == [0.1, 0.5, 0.1]
+    assert [stage.augment and stage.augment.typos for stage in data.stages] == [0.1, 0.5, 0.1]
     end = data.stages[1].end(100, None)
     first, epoch, *mixture = describe_stage(data, 1, end, (100, 50, 30), plans[1].drawn)
     assert says(first, "data.stages[1]", "stage 2 of 3", "until 9 updates")
@@ -135,7 +135,7 @@ def test_faults_of_stages() -> None:
         ),
         ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
-        ([{"augment": {"caps": 0.9, "title": 0.3}}], ["data.stages[0].augment.caps", "1.2"]),
+        ([{"augment": {"caps": 0.9}}], ["data.stages[0].augment.caps", "was removed"]),
     ]
     for stages, said in rows:
         with raises_saying(ConfigError, *said):
@@ -156,7 +156,7 @@ def staged(
 
     A signal stops it after updates 2 and 8.
     """
-    changes = {"caps": 0.4, "typos": 0.3, "join": 0.3}
+    changes = {"typos": 0.4, "noise": 0.3}
     stages = [
         {"until": {"updates": 3}, "augment": changes},
         {"until": {"updates": 5}, "weights": [1, 0]},

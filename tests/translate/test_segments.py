@@ -18,7 +18,6 @@ from model_files import changed_meta, copy_model
 from odd_lines import odd_lines
 from subwords import pairs_of
 
-from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import join_sentences, split_sentences
@@ -288,11 +287,6 @@ def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
     data = plan_data(loaded.config.data)
     prepared: Any = SimpleNamespace(store=store, tokenizer=loaded.tokenizer, data=data)
     assert several_sentences(prepared)["several_sentences"] == pytest.approx(0.25, abs=0.04)
-    config = config_from_mapping({"data": {"augment": {"join": 0.3}}}, "test")
-    prepared.data = plan_data(config.data)
-    # 100 pairs: 70 lines of one, 10 of three.
-    joined = 0.25 + 0.75 * 10 / 80
-    assert several_sentences(prepared)["several_sentences"] == pytest.approx(joined, abs=0.04)
 
 
 def test_without_the_library_lines_stay_whole(

@@ -51,10 +51,10 @@ def test_it_learns_from_text_as_data_augment_changes_it(
     mt: Mt, tiny_run: Path, tiny_config: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.model"
-    caps = ("--set", "data.augment={caps: 0.9}", "--vocab-size", 400)
-    assert mt("tokenizer", "train", "--config", tiny_config, *caps, "-o", own).code == 0
+    noise = ("--set", "data.augment={noise: 0.9}", "--vocab-size", 400)
+    assert mt("tokenizer", "train", "--config", tiny_config, *noise, "-o", own).code == 0
     n_pieces = [
-        len(Tokenizer(path.read_bytes()).src.pieces("EINS ZWEI"))
+        len(Tokenizer(path.read_bytes()).src.pieces("~ ★"))
         for path in (own, tiny_run / "tokenizer.model")
     ]
     assert n_pieces[0] < n_pieces[1]
