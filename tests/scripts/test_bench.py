@@ -2,60 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
 from pathlib import Path
 from typing import Any
 
 import bench_train
-import numpy as np
 import pytest
-import synthetic_lengths
 import torch
 
 from mt.config.load import config_from_mapping
 from mt.runtime.devices import Device
 from mt.training import update
-
-
-def test_made_up_lengths_spread_as_those_of_wmt_do() -> None:
-    random = np.random.default_rng(1)
-    src, tgt = synthetic_lengths.synthetic_lengths(random, 50_000, bench_train.MEAN_LOG_WORDS)
-    assert min(src.min(), tgt.min()) >= 1
-    assert max(src.max(), tgt.max()) == synthetic_lengths.LONGEST
-    # Short and cut lines are left out: whole numbers of words, and the limit, distort their ratio.
-    usual = (src >= 15) & (src <= 60)
-    ratio = tgt[usual] / src[usual]
-    assert ratio.std() == pytest.approx(0.22, abs=0.02)
-    assert np.median(ratio) == pytest.approx(1, abs=0.02)
-
-
-def test_the_products_of_a_forward_pass_are_a_third_of_an_update() -> None:
-    for shape in bench_train.SHAPES.values():
-        config = config_from_mapping({"model": shape}, "bench")
-        flops = 0
-        for n_in, n_out, count in bench_train.products(config, 8000):
-            flops += 2 * n_in * n_out * count
-        # Every weight is used by each source or each target token.
-        src = bench_train.matrix_flops(config, 8000, 1, 0)
-        tgt = bench_train.matrix_flops(config, 8000, 0, 1)
-        assert 3 * flops == src + tgt
-
-
-def test_made_up_pairs_are_aligned_and_the_same_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench_train, "N_SYNTHETIC", 200)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        bench_train.write_synthetic(tmp_path / name, "de", "en")
-    for language in ("de", "en"):
-        first, second = (
-            gzip.decompress((tmp_path / name / f"train.{language}.gz").read_bytes())
-            for name in ("one", "two")
-        )
-        assert first == second
-        assert first.count(b"\n") == 200
 
 
 def test_marian_gets_padded_batches_where_mt_packs_its_own(

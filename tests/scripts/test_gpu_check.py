@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import gpu_check
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT, lines_of
@@ -21,15 +20,10 @@ from gpu_check import LEVERS, SECTIONS, closing_table, device_refusal
 from gpu_runs import bare_environment, run
 from gpu_sections import correctness, training
 from gpu_sections.report import Item, NotJudgedError, Report, read_items
-from gpu_sections.setting import MEAN_LOG_LENGTH, Setting
+from gpu_sections.setting import Setting
 from messages import says
-from synthetic_lengths import synthetic_lengths
-from token_stores import store_of_lengths
 
-from mt.config.load import load_config
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.tokenizer import EOS
-from mt.errors import ConfigError
 from mt.training import compilation, update
 
 
@@ -98,47 +92,6 @@ def test_updates_are_cut_by_length_alone() -> None:
     assert setting.feed(plan).device == setting.torch_device
 
 
-@pytest.mark.parametrize("name", ["base.yaml", "wmt14.yaml"])
-def test_an_update_of_a_gpu_is_as_varied_as_the_text(name: str) -> None:
-    """Its lengths have at least half of the standard deviation of all, in any number of batches.
-
-    Updates of 4,096 tokens, which have one share, have none of it, and two shares as little as 3 %.
-    """
-    lengths = synthetic_lengths(np.random.default_rng(1), 100_000, MEAN_LOG_LENGTH)
-    store = store_of_lengths(*lengths)
-    given = load_config(name).config.batch
-    batch = given.model_copy(update={"tokens_per_batch": 2 * given.tokens_per_update})
-    updates = Plan(store, [1.0], batch, 1).updates(0)
-    spreads = [lengths[1][np.concatenate(update)].std() for update in updates]
-    assert len(spreads) > 20
-    assert min(spreads) > lengths[1].std() / 2
-
-
-def test_made_up_pairs_are_made_once_of_tokens_as_frequent_as_words() -> None:
-    """The share of the first tokens is that of Zipf's law, within 5 standard errors."""
-    setting = Setting("cpu", tiny=True)
-    assert setting.pairs is setting.pairs
-    counts = np.bincount(setting.pairs.store.ids, minlength=320)
-    assert counts[: EOS + 1].sum() == 0
-    expected = 1 / (np.arange(1, 320 - EOS) + 2.7)
-    expected *= counts.sum() / expected.sum()
-    assert (abs(counts[EOS + 1 :] - expected) < 5 * np.sqrt(expected)).all()
-
-
-def test_a_gpu_has_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that loads batches selects the device, and torch refuses one without an index."""
-    selected: list[int] = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda _: None)
-    for name, index in (("cuda", 0), ("cuda:1", 1)):
-        device = Setting(name, tiny=True).torch_device
-        assert device == torch.device("cuda", index)
-        torch.cuda.set_device(device)
-    assert selected == [0, 0, 1, 1]
-
-
 @pytest.fixture
 def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU that compiles as far as it can without generating code."""
@@ -166,30 +119,6 @@ def test_compiled_training_is_checked_and_measured(
     assert {item.status for item in items.values()} == {"ok", "skipped"}
     assert items["compiled: recompilations"].value == 0
     assert items["compiled, 1,024 tokens: training"].value > 0
-
-
-@pytest.mark.usefixtures("compiling")
-def test_what_is_no_longer_compiled_is_not_measured_as_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An update whose compiled code fails ends compiling."""
-
-    def broken(self: update.Updater, *_: object) -> None:
-        self.forward = self.model
-        raise ConfigError("the model cannot be compiled")
-
-    monkeypatch.setattr(
-        update.Updater, "choose_forward", lambda self, _: self.__dict__.update(forward=0)
-    )
-    monkeypatch.setattr(training, "measure", lambda *given: broken(given[3]))
-    monkeypatch.setattr(update.Updater, "train_step", lambda *_: None)
-    report = Report(tmp_path / "items", "training", 1000)
-    training.train(report, Setting("cpu", tiny=True), "compiled", compiled=True)
-    failed = [item for item in read_items(tmp_path / "items") if item.status == "failed"]
-    assert [(item.name, item.note) for item in failed] == [
-        ("compiled, 512 tokens", "ConfigError: the model cannot be compiled"),
-        ("compiled, 1,024 tokens", "an error has ended compiling"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -236,23 +165,6 @@ def test_all_sections_end_in_time(
     )
     assert len(caches) == 1
     assert caches != {"an old one"}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiling")
-def test_a_model_that_cannot_be_compiled_is_not_measured_as_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Training would go on uncompiled."""
-    monkeypatch.setattr(compilation, "BACKEND", raising(ValueError("no kernel")))
-    report = Report(tmp_path / "items", "training", 1000)
-    report.attempt(
-        "compiled",
-        lambda: training.train(report, Setting("cpu", tiny=True), "compiled", compiled=True),
-    )
-    (item,) = read_items(tmp_path / "items")
-    assert (item.name, item.status) == ("compiled", "failed")
-    assert "the model cannot be compiled" in item.note
 
 
 def test_nothing_is_imported_beyond_what_is_asked_for(bare: dict[str, str]) -> None:
