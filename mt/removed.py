@@ -17,12 +17,16 @@ REMOVED = {
     "data.stages.until.tokens": "0.4.0: end the stage after updates, or a share",
     "data.stages.until.text": "0.4.0, with data.stages.until.epochs",
     "data.train.share": "0.4.0: weigh the text by how many more pairs the others have",
+    "data.train.tags": "0.4.0: inline tags of TMX and XLIFF are always left out",
     "data.train.test_set": "0.4.0: sacrebleu -t wmt20 -l de-en --echo src > wmt20.de writes a file",
     **dict.fromkeys(
         map("data.augment.{}".format, ("caps", "title", "lower", "no_final_stop", "emoji", "join")),
         "0.4.0: it gained nothing over what mt translate does by default; typos and noise stay",
     ),
     "data.augment.placeholders": "0.4.0: --protect places texts by the alignment",
+    "data.clean.duplicates: exact": "0.4.0: data.dedupe drops those; normalised drops more",
+    "data.clean.leaks: pairs": "0.4.0: take sides, or null to count only",
+    "data.clean.max_targets": "0.4.0: hardly used",
     "iwslt14.yaml": "0.3.0: nobody had measured it; take recipe: medium.yaml",
     "model.source_word_dropout": "0.3.0: it gained nothing; raise model.dropout",
     "mt config import": "0.3.0: write data.stages by hand: data/README.md has an example",
@@ -32,6 +36,7 @@ REMOVED = {
     "mt data stats --against --cleaning --html": "0.4.0: mt data clean counts it",
     "mt data stats --all --tokenizer --workers": "0.4.0: mt inspect tokens counts tokens",
     "mt data view": "0.3.0: mt data stats and mt data clean --rejected show pairs",
+    "mt distill --ref --metric": "0.4.0: --n-best goes by the teacher's training data, and BLEU",
     "mt distill --student same": "0.3.0: mt/training/README.md says how to train a model further",
     "mt diversify": "0.3.0: mt distill and mt backtranslate write a corpus each",
     "mt evaluate --baseline --width": "0.4.0: the first system is the baseline; --json is exact",
@@ -75,7 +80,10 @@ REMOVED = {
     "train.metric: comet": "0.4.0: mt evaluate --metrics comet compares checkpoints",
 }
 # fmt: on
-OFF = {"optim.optimizer": "adamw"}  # of the other keys: null, 0, [] or false
+OFF = {
+    "optim.optimizer": "adamw",
+    "data.train.tags": "strip",
+}  # of the other keys: null, 0, [] or false
 
 
 def why_removed(key: str) -> str:

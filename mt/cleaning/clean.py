@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mt.artefacts import exclusive
 from mt.cleaning.plan import CleaningPlan
-from mt.cleaning.rejected import HEADER, write_packed
-from mt.cleaning.report import CleaningReport, sum_up
+from mt.cleaning.report import HEADER, CleaningReport, sum_up
+from mt.cleaning.stages import write_packed
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.errors import DataError, MtError, add_note

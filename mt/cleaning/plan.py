@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -117,7 +119,7 @@ class CleaningPlan:
         """The settings that scoring has: they do not tell at which limits a pair goes."""
         rules = [rule.key for rule in RULES if rule.key and rule.limit(self.clean) is not None]
         limits = {key: getattr(Clean(), key) for key in rules}
-        return self.clean.model_copy(update={**limits, "max_targets": None, "leaks": None})
+        return self.clean.model_copy(update={**limits, "duplicates": None, "leaks": None})
 
     @cached_property
     def scoring_key(self) -> str:
@@ -192,7 +194,7 @@ class CleaningPlan:
 
     def index(self, part: int) -> dict[str, Any]:
         """The index of a part: pairs of its shards, records of its files, damage."""
-        return dict(read_json(self.scored / f"{part:05}" / "index.json"))
+        return dict(read_artefact(self.scored / f"{part:05}" / "index.json"))
 
     def shards_of(self, part: int) -> Iterator[Shard]:
         """The shards of a part that has been read."""
@@ -226,6 +228,34 @@ class CleaningPlan:
         direction = self.corpora[corpus].direction
         is_usual = direction == self.usual
         return np.uint64(0) if is_usual else hashes(["\n".join(direction).encode()])[0]
+
+
+def read_artefact(path: Path) -> Any:
+    """What a stage has written: pairs as text, JSON, an array, or arrays by name.
+
+    Raises DataError where it is damaged.
+    """
+    try:
+        match path.suffix:
+            case ".json":
+                return read_json(path)
+            case ".npy":
+                return np.load(path, mmap_mode="r")
+            case ".npz":
+                with np.load(path) as arrays:
+                    return dict(arrays)
+            case _:
+                return pairs_in(path.read_bytes())
+    except (ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path}: is damaged ({error}). Remove {path.parent}, and give the same command again."
+        ) from error
+
+
+def pairs_in(text: bytes) -> list[tuple[str, str]]:
+    """The pairs of a text in which the sides of each follow each other as lines."""
+    lines = text.decode("utf-8").split("\n") if text else []
+    return list(zip(lines[::2], lines[1::2], strict=True))
 
 
 def files_against(clean: Clean, root: Path) -> list[Path]:

@@ -1,47 +1,34 @@
-"""The report of a cleaning: counts by rule and corpus, examples, leaks; as JSON and text."""
+"""What a cleaning did: rejected pairs with rule, score and place; counts, examples and leaks."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from mt.cleaning.leaks import Found, LeakCount
-from mt.cleaning.plan import CleaningPlan
-from mt.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
+from mt.cleaning import rules
+from mt.cleaning.leaks import NEAR_SHARE, RUN_LETTERS, SOURCE, TARGET, Found, LeakCount
+from mt.cleaning.plan import CleaningPlan, Shard, read_artefact
+from mt.cleaning.rules import RULES
 from mt.data.tokens.duplicates import expected_false_drops
 from mt.evaluation.table import aligned
-from mt.files import read_json
 
-
-@dataclass(frozen=True)
-class CorpusFunnel:
-    """One corpus on its way through the cleaning: pairs read, rejected by each reason, kept.
-
-    `short`: of pairs whose source has under 25 characters. Each rejected pair counts once, under
-    the first reason; `rejected` has the reasons in their order.
-    """
-
-    name: str
-    weight: float
-    read: int
-    kept: int
-    repaired: int  # of those kept
-    short_read: int
-    short_kept: int
-    rejected: dict[str, int]
-    short_rejected: dict[str, int]
-
-    def summary(self) -> str:
-        """One line, such as `9 of 10 pairs kept, 2 of them repaired; rejected: 1 duplicate`."""
-        kept = f"{self.kept:,} of {self.read:,} pairs kept"
-        kept += f", {self.repaired:,} of them repaired" * (self.repaired > 0)
-        counts = ", ".join(f"{count:,} {name}" for name, count in self.rejected.items() if count)
-        return f"{kept}; rejected: {counts}" if counts else kept
+Rows: TypeAlias = npt.NDArray[np.int64]
+# Reasons that need more than the pair itself, numbered after the rules.
+LEAK, DUPLICATE = range(len(RULES), len(RULES) + 2)
+REASONS = (*(rule.name for rule in RULES), "leak", "duplicate")
+NEAR_LEAK = "near_leak"  # after these, of pairs that stay
+# Examples that a report shows of each reason.
+EXAMPLES = 10
+SEED = 1
+# Characters of a text that an example shows.
+SHOWN = 300
+HEADER = "rule\tscore\tcorpus\tplace\tsource\ttarget\n"
 
 
 @dataclass(frozen=True)
@@ -56,12 +43,94 @@ class ExamplePair:
     tgt: str
 
 
-@dataclass(frozen=True)
-class ReasonExamples:
-    """Pairs drawn at random of those that one reason rejects: of all, and of short ones."""
+def tab_free(text: str) -> str:
+    return text.replace("\t", " ") if "\t" in text else text
 
-    drawn: list[ExamplePair]
-    short: list[ExamplePair]
+
+@dataclass(frozen=True)
+class ShardFindings:
+    """Scores and decisions of the earlier stages about the n pairs of a shard."""
+
+    plan: CleaningPlan
+    shard: Shard
+    pairs: Sequence[tuple[str, str]]  # as they were read
+    decisions: npt.NDArray[np.int8]  # (n,) number in `REASONS`, -1: stays
+    scores: npt.NDArray[np.float32]  # (n, rules)
+    flags: npt.NDArray[np.uint8]  # (n,) of `LeakIndex`
+    near: npt.NDArray[np.float32]  # (n,)
+    repaired: Rows  # numbers of pairs
+
+    def rejected_rows(self) -> Iterator[str]:
+        """Yield a row of `HEADER`'s columns for each rejected pair."""
+        for row in np.flatnonzero(self.decisions >= 0).tolist():
+            number = int(self.decisions[row])
+            example = self._example(row, number)
+            cells = REASONS[number], example.score, example.corpus, example.place
+            yield "\t".join([*cells, *map(tab_free, self.pairs[row])]) + "\n"
+
+    def counts(self) -> dict[str, Any]:
+        """Count the pairs of this shard by reason; each example has its place in a random order."""
+        is_near = (self.decisions < 0) & (self.near >= NEAR_SHARE) & (self.flags == 0)
+        rows = {name: np.flatnonzero(self.decisions == i) for i, name in enumerate(REASONS)}
+        rows[NEAR_LEAK] = np.flatnonzero(is_near)
+        # A random order of the pairs, the same however many processes there are.
+        random = np.random.default_rng([SEED, self.shard.part, self.shard.number])
+        order = random.random(len(self.pairs))
+        examples = {
+            name: [
+                (order[row], asdict(self._example(row, number)))
+                for row in numbers[np.argsort(order[numbers])[:EXAMPLES]].tolist()
+            ]
+            for number, (name, numbers) in enumerate(rows.items())
+        }
+        rows["read"] = np.arange(len(self.pairs))
+        rows["kept"] = np.flatnonzero(self.decisions < 0)
+        rows["repaired"] = self.repaired[self.decisions[self.repaired] < 0]
+        counts = {name: len(numbers) for name, numbers in rows.items()}
+        return {"pairs": counts, "examples": examples}
+
+    def _example(self, row: int, number: int) -> ExamplePair:
+        title = self.plan.title(self.shard.corpus)
+        place = self.plan.parts[self.shard.part].place(self.shard.start + row)
+        texts = (text[:SHOWN] + "…" * (len(text) > SHOWN) for text in self.pairs[row])
+        return ExamplePair(title, place, *self._reason(row, number), *texts)
+
+    def _reason(self, row: int, number: int) -> tuple[str, str]:
+        """The score by which a pair is rejected, empty without one, and the reason in words."""
+        if number < len(RULES):
+            score = float(self.scores[row, number])
+            return f"{score:.4g}", rules.reason(number, score, self.plan.clean)
+        if number == LEAK:
+            sides = {SOURCE: "source", TARGET: "target"}
+            side = sides.get(int(self.flags[row]), "source and target")
+            return "", f"its {side} is in a validation or test set"
+        if number == DUPLICATE:
+            return "", "equals another pair"
+        near = float(self.near[row])
+        return f"{near:.4g}", f"{near:.0%} of its runs of {RUN_LETTERS} letters are in a test set"
+
+
+@dataclass(frozen=True)
+class CorpusFunnel:
+    """One corpus on its way through the cleaning: pairs read, rejected by each reason, kept.
+
+    Each rejected pair counts once, under the first reason; `rejected` has the reasons in their
+    order.
+    """
+
+    name: str
+    weight: float
+    read: int
+    kept: int
+    repaired: int  # of those kept
+    rejected: dict[str, int]
+
+    def summary(self) -> str:
+        """One line, such as `9 of 10 pairs kept, 2 of them repaired; rejected: 1 duplicate`."""
+        kept = f"{self.kept:,} of {self.read:,} pairs kept"
+        kept += f", {self.repaired:,} of them repaired" * (self.repaired > 0)
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.rejected.items() if count)
+        return f"{kept}; rejected: {counts}" if counts else kept
 
 
 @dataclass(frozen=True)
@@ -72,21 +141,13 @@ class CleaningReport:
     one side stands in an evaluation set; their examples are those of `near_leak`.
     """
 
-    format: Literal[1]
+    format: Literal[2]
     corpora: list[CorpusFunnel]
-    examples: dict[str, ReasonExamples]
+    examples: dict[str, list[ExamplePair]]  # drawn at random
     leaks: dict[str, LeakCount]  # by evaluation set
     near_leaks: int
     expected_false_drops: float  # pairs taken for a duplicate of another by chance
     notes: list[str]  # what was not checked, and why
-
-    @property
-    def read(self) -> int:
-        return sum(corpus.read for corpus in self.corpora)
-
-    @property
-    def kept(self) -> int:
-        return sum(corpus.kept for corpus in self.corpora)
 
     def rejected(self, reason: str) -> int:
         return sum(corpus.rejected[reason] for corpus in self.corpora)
@@ -99,48 +160,47 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     """The report of a cleaning whose stages are done; `notes` say what was not checked."""
     index = plan.evaluation_index
     leaking = Found()
-    corpora = plan.corpora
-    pairs: list[Counter[str]] = [Counter() for _ in corpora]
-    short: list[Counter[str]] = [Counter() for _ in corpora]
-    examples: dict[str, list[list[Any]]] = {reason: [[], []] for reason in (*REASONS, NEAR_LEAK)}
+    pairs: list[Counter[str]] = [Counter() for _ in plan.corpora]
+    examples: dict[str, list[Any]] = {reason: [] for reason in (*REASONS, NEAR_LEAK)}
     for shard in plan.shards:
-        counts = read_json(plan.kept / shard.name / "counts.json")
+        counts = read_artefact(plan.kept / shard.name / "counts.json")
         pairs[shard.corpus].update(counts["pairs"])
-        short[shard.corpus].update(counts["short"])
-        for reason, both in examples.items():
-            for examples_of, drawn in zip(both, counts["examples"][reason], strict=True):
-                examples_of += drawn
+        for reason, drawn in examples.items():
+            drawn += counts["examples"][reason]
         if index is not None:
-            scored = np.load(plan.scored / shard.name / "scores.npz")
+            scored = read_artefact(plan.scored / shard.name / "scores.npz")
             leaking += Found(scored["src"], scored["tgt"], scored["pairs"])
     funnels = [
         CorpusFunnel(
-            plan.title(number), corpus.weight, every["read"], every["kept"], every["repaired"],
-            few["read"], few["kept"],
-            {reason: every[reason] for reason in REASONS},
-            {reason: few[reason] for reason in REASONS},
+            plan.title(number),
+            corpus.weight,
+            found["read"],
+            found["kept"],
+            found["repaired"],
+            {reason: found[reason] for reason in REASONS},
         )
-        for number, (corpus, every, few) in enumerate(zip(corpora, pairs, short, strict=True))
-    ]  # fmt: skip
+        for number, (corpus, found) in enumerate(zip(plan.corpora, pairs, strict=True))
+    ]
     shown = {
-        reason: ReasonExamples(*map(_first, both)) for reason, both in examples.items() if both[0]
+        reason: [ExamplePair(**pair) for _, pair in sorted(drawn, key=lambda each: each[0])]
+        for reason, drawn in examples.items()
+        if drawn
     }
-    leaks = index.counts(leaking) if index is not None else {}
-    near = sum(counts[NEAR_LEAK] for counts in pairs)
-    compared = sum(counts["read"] for counts in pairs) if plan.clean.duplicates else 0
     damage = [
-        f"{corpora[part.corpus].name}: {message}"
+        f"{plan.corpora[part.corpus].name}: {message}"
         for number, part in enumerate(plan.parts)
         for message in plan.index(number)["damage"]
     ]
-    chance = expected_false_drops(compared)
-    return CleaningReport(1, funnels, shown, leaks, near, chance, notes + damage)
-
-
-def _first(examples: list[tuple[float, dict[str, str]]]) -> list[ExamplePair]:
-    """The first examples in the random order."""
-    ordered = sorted(examples, key=lambda example: example[0])
-    return [ExamplePair(**pair) for _, pair in ordered[:EXAMPLES]]
+    compared = sum(funnel.read for funnel in funnels) if plan.clean.duplicates else 0
+    return CleaningReport(
+        2,
+        funnels,
+        {reason: drawn[:EXAMPLES] for reason, drawn in shown.items()},
+        index.counts(leaking) if index is not None else {},
+        sum(counts[NEAR_LEAK] for counts in pairs),
+        expected_false_drops(compared),
+        notes + damage,
+    )
 
 
 def report_text(report: CleaningReport) -> str:
@@ -154,23 +214,16 @@ def report_text(report: CleaningReport) -> str:
 
 
 def _table(report: CleaningReport) -> Iterator[str]:
-    """Rows of the funnel: a column for each corpus, and the short segments of all."""
+    """Rows of the funnel: a column for each corpus."""
     corpora = report.corpora
-    short = CorpusFunnel(
-        "short segments", 0, sum(corpus.short_read for corpus in corpora),
-        sum(corpus.short_kept for corpus in corpora), 0, 0, 0,
-        {reason: sum(each.short_rejected[reason] for each in corpora) for reason in REASONS}, {},
-    )  # fmt: skip
-    columns = [*corpora, short]
     rows = [
-        ["", *(corpus.name[-24:] for corpus in columns)],
-        ["read", *(f"{corpus.read:,}" for corpus in columns)],
+        ["", *(corpus.name[-24:] for corpus in corpora)],
+        ["read", *(f"{corpus.read:,}" for corpus in corpora)],
     ]
     for reason in filter(report.rejected, REASONS):
-        rows.append([reason, *(share_of(each.rejected[reason], each.read) for each in columns)])
-    rows.append(["kept", *(share_of(corpus.kept, corpus.read) for corpus in columns)])
-    repaired = (share_of(corpus.repaired, corpus.read) for corpus in corpora)
-    rows.append(["of these repaired", *repaired, ""])
+        rows.append([reason, *(share_of(each.rejected[reason], each.read) for each in corpora)])
+    rows.append(["kept", *(share_of(each.kept, each.read) for each in corpora)])
+    rows.append(["of these repaired", *(share_of(each.repaired, each.read) for each in corpora)])
     yield aligned(rows, n_left=1)
     yield from report.notes
     if chance := report.expected_false_drops:
@@ -191,10 +244,7 @@ def _leaks(report: CleaningReport) -> Iterator[str]:
 
 def _examples(report: CleaningReport, name: str) -> Iterator[str]:
     count = report.near_leaks if name == NEAR_LEAK else report.rejected(name)
-    drawn, short = report.examples[name].drawn, report.examples[name].short
-    blocks = {f"{name}: {len(drawn)} of {count:,}": drawn, f"{name} among short segments:": short}
-    for heading, shown in blocks.items():
-        if shown and not (shown is short and short == drawn):
-            yield heading
-            for pair in shown:
-                yield f"  {pair.place}: {pair.reason}\n    {pair.src}\n    {pair.tgt}"
+    drawn = report.examples[name]
+    yield f"{name}: {len(drawn)} of {count:,}"
+    for pair in drawn:
+        yield f"  {pair.place}: {pair.reason}\n    {pair.src}\n    {pair.tgt}"

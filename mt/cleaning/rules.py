@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Scores = npt.NDArray[np.float32]
 # Raised where a rule or a repair gives other results: scores of another version are not used.
-SCORES_VERSION = 4
+SCORES_VERSION = 5
 # Pairs measured together: their characters stay in the processor's cache.
 BLOCK = 1024
 Values = npt.NDArray[np.float64]

@@ -6,41 +6,39 @@ processes work. A stage needs all results of the one before.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
 from mt.artefacts import is_made, make
-from mt.cleaning.leaks import PAIR, Found
-from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard
-from mt.cleaning.rejected import (
-    DUPLICATE,
-    LEAK,
-    MANY_TARGETS,
-    ShardFindings,
-    tab_free,
-    write_packed,
+from mt.cleaning.leaks import Found
+from mt.cleaning.plan import (
+    BYTES_PER_SHARD,
+    CleaningPlan,
+    Packing,
+    Shard,
+    pairs_in,
+    read_artefact,
 )
+from mt.cleaning.report import DUPLICATE, LEAK, ShardFindings, tab_free
 from mt.cleaning.rules import PairScorer, decide
 from mt.data.reading.text_files import Damage, FileRecords
-from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
+from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, repeated
 from mt.files import save_array
 
 Pairs: TypeAlias = list[tuple[str, str]]
 Flags: TypeAlias = npt.NDArray[np.bool_]
-Duplicates: TypeAlias = Literal["exact", "normalised"] | None
 
 # Pairs that are scored at a time.
 PAIRS_AT_A_TIME = 10_000
-# Segments under so many characters are counted apart: they are what cleaning loses most.
-SHORT_CHARACTERS = 25
 
 
 class CleaningStage(NamedTuple):
@@ -104,7 +102,7 @@ def _score(plan: CleaningPlan, shard: Shard, text: bytes, folder: Path) -> None:
     """Write `_columns`, the pairs and what was repaired, and the keys in the sources' order."""
     scorer = plan.scorers[shard.corpus]
     fix = scorer.fix
-    pairs = _pairs_in(text)
+    pairs = pairs_in(text)
     parts = []
     leaking = Found()
     repaired: dict[int, tuple[str, str]] = {}
@@ -133,42 +131,23 @@ def _columns(
 ) -> tuple[dict[str, npt.NDArray[Any]], Found]:
     """Measure n repaired pairs, n rows each; also return the sentences that leak.
 
-    scores (n, rules); is_short; keys (n, 3) of the source, and of the pair in two halves; flags of
-    `LeakIndex`; near: share of letter runs that evaluation sets have too.
+    scores (n, rules); keys (n, 2) of the pair; flags of `LeakIndex`; near: share of letter runs
+    that evaluation sets have too.
     """
     n = len(pairs)
+    src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
     columns: dict[str, npt.NDArray[Any]] = {
         "scores": scorer.scores(pairs),
-        "is_short": np.array([len(src) < SHORT_CHARACTERS for src, _ in pairs]),
-        "keys": np.zeros((n, 3), np.uint64),
+        "keys": joined_keys(zip(src, tgt, strict=True)),
         "flags": np.zeros(n, np.uint8),
         "near": np.zeros(n, np.float32),
     }
-    leaking = Found()
-    src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
+    if (leaks := plan.evaluation_index) is None:
+        return columns, Found()
     sides = hashes(src), hashes(tgt)
-    keys = keys_of(pairs, src, tgt, plan.clean.duplicates)
-    columns["keys"] = np.column_stack([sides[0], keys])
-    if (leaks := plan.evaluation_index) is not None:
-        columns["flags"] = leaks.flags(*sides)
-        columns["near"] = leaks.near(src, tgt)
-        leaking = leaks.found(*sides, columns["flags"])
-    return columns, leaking
-
-
-def keys_of(
-    pairs: Pairs, src: Sequence[bytes], tgt: Sequence[bytes], duplicates: Duplicates
-) -> Hashes:
-    """(n, 2) The keys by which pairs are compared, or 0; `src` and `tgt` are normalised."""
-    match duplicates:
-        case "exact":
-            return pair_keys(pairs)
-        case "normalised":
-            return joined_keys(zip(src, tgt, strict=True))
-        case None:
-            return np.zeros((len(pairs), 2), np.uint64)
-        case _:
-            assert_never(duplicates)
+    columns["flags"] = leaks.flags(*sides)
+    columns["near"] = leaks.near(src, tgt)
+    return columns, leaks.found(*sides, columns["flags"])
 
 
 # --- deciding and writing ---------------------------------------------------------------------
@@ -176,26 +155,11 @@ def keys_of(
 
 def decide_shard(plan: CleaningPlan, shard: Shard) -> npt.NDArray[np.int8]:
     """(n,) By scores and leaks, the number of the reason for which a pair goes, or -1."""
-    result = np.load(plan.scored / shard.name / "scores.npz")
+    result = read_artefact(plan.scored / shard.name / "scores.npz")
     decisions = decide(result["scores"], plan.clean)
-    is_leak = leaks_go(result["flags"], plan.clean.leaks)
-    decisions[(decisions < 0) & is_leak] = LEAK
+    if plan.clean.leaks is not None:
+        decisions[(decisions < 0) & (result["flags"] > 0)] = LEAK
     return decisions
-
-
-def leaks_go(
-    flags: npt.NDArray[np.uint8], leaks: Literal["sides", "pairs"] | None
-) -> npt.NDArray[np.bool_]:
-    """(n,) Whether a pair with these flags of `LeakIndex` goes."""
-    match leaks:
-        case "sides":
-            return flags > 0
-        case "pairs":
-            return (flags & PAIR) > 0
-        case None:
-            return np.zeros(len(flags), np.bool_)
-        case _:
-            assert_never(leaks)
 
 
 def find_duplicates(plan: CleaningPlan) -> None:
@@ -203,14 +167,14 @@ def find_duplicates(plan: CleaningPlan) -> None:
 
 
 def _find_duplicates(plan: CleaningPlan, folder: Path) -> None:
-    """Write rows of pair and reason, ordered by shard, and where those of each shard start."""
+    """Write the numbers of pairs, ordered by shard, and where those of each shard start."""
     shards = plan.shards
-    found = [np.zeros((0, 3), np.uint32)]
-    if plan.clean.duplicates is not None or plan.clean.max_targets is not None:
+    found = [np.zeros((0, 2), np.uint32)]
+    if plan.clean.duplicates is not None:
         stays = [decide_shard(plan, shard) < 0 for shard in shards]
         n_buckets = -(-sum(shard.pairs for shard in shards) // plan.pairs_per_bucket)
         edges = np.array([n * 2**64 // n_buckets for n in range(1, n_buckets)], np.uint64)
-        keys = [np.load(plan.scored / s.name / "keys.npy", mmap_mode="r") for s in shards]
+        keys = [read_artefact(plan.scored / shard.name / "keys.npy") for shard in shards]
         cuts = [[0, *np.searchsorted(own[:, 0], edges).tolist(), len(own)] for own in keys]
         for bucket in range(n_buckets):
             slices = [slice(*own[bucket : bucket + 2]) for own in cuts]
@@ -218,47 +182,46 @@ def _find_duplicates(plan: CleaningPlan, folder: Path) -> None:
     dropped = np.concatenate(found)
     dropped = dropped[np.lexsort((dropped[:, 1], dropped[:, 0]))]
     save_array(folder / "starts.npy", np.searchsorted(dropped[:, 0], np.arange(len(shards) + 1)))
-    save_array(folder / "dropped.npy", dropped[:, 1:])
+    save_array(folder / "dropped.npy", dropped[:, 1])
 
 
 def _duplicates(
     plan: CleaningPlan, keys: Sequence[Hashes], slices: Sequence[slice], stays: Sequence[Flags]
 ) -> npt.NDArray[np.uint32]:
-    """(n, 3) Shard, pair and reason of those that go, of a slice of the keys of each shard.
+    """(n, 2) Shard and pair of those that go, of a slice of the keys of each shard.
 
-    Of equal pairs, and of those with one source, the first ones stay: those of the corpus with the
-    highest weight, else of the first. Pairs that a rule rejects do not count. Pairs in other
-    languages have other keys, and are not compared.
+    Of equal pairs the first one stays: that of the corpus with the highest weight, else of the
+    first. Pairs that a rule rejects do not count. Pairs in other languages have other keys, and are
+    not compared.
     """
     weights = [corpus.weight for corpus in plan.corpora]
     by_weight = sorted(range(len(keys)), key=lambda n: -weights[plan.shards[n].corpus])
-    own_keys, places = [np.zeros((0, 3), np.uint64)], [np.zeros((0, 2), np.uint32)]
+    own_keys, places = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint32)]
     for number in by_weight:
-        order = np.load(plan.scored / plan.shards[number].name / "order.npy", mmap_mode="r")
+        order = read_artefact(plan.scored / plan.shards[number].name / "order.npy")
         rows = np.array(order[slices[number]])
         is_kept = stays[number][rows]
         own_keys.append(keys[number][slices[number]][is_kept])
         own_places = np.column_stack([np.full(len(rows), number, np.uint32), rows])
         places.append(own_places[is_kept])
-    key, place = np.concatenate(own_keys), np.concatenate(places)
-    reasons = np.full(len(key), -1, np.int64)
-    if plan.clean.duplicates is not None:
-        reasons[repeated(key[:, 1:])] = DUPLICATE
-    if plan.clean.max_targets is not None:
-        left = np.flatnonzero(reasons < 0)
-        reasons[left[_number_in_group(key[left, 0]) >= plan.clean.max_targets]] = MANY_TARGETS
-    return np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
+    return np.concatenate(places)[repeated(np.concatenate(own_keys))]
 
 
-def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
-    """(n,) How many equal values come before each value."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)]
-    group_starts = np.flatnonzero(is_first)
-    numbers = np.empty(len(values), np.int64)
-    numbers[order] = np.arange(len(values)) - group_starts[is_first.cumsum() - 1]
-    return numbers
+def write_packed(path: Path, text: str, packing: Packing) -> None:
+    """Write text as a file of its own that can be appended to others of the same packing."""
+    content = text.encode()
+    match packing:
+        case "":
+            path.write_bytes(content)
+        case ".gz":
+            path.write_bytes(gzip.compress(content, 6, mtime=0) if content else b"")
+        case ".zst":
+            from xopen import xopen
+
+            with xopen(path, "wb", threads=0, format="zst") as file:
+                file.write(content)
+        case _:
+            assert_never(packing)
 
 
 def write_shard(plan: CleaningPlan, number: int) -> None:
@@ -269,18 +232,17 @@ def write_shard(plan: CleaningPlan, number: int) -> None:
 def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     shard, form = plan.shards[number], plan.form
     scored = plan.scored / shard.name
-    pairs = _pairs_in((scored / "pairs.txt").read_bytes())
+    pairs = read_artefact(scored / "pairs.txt")
     decisions = all_decisions(plan, number)
-    columns = ("scores", "is_short", "flags", "near", "repaired")
-    arrays = np.load(scored / "scores.npz")
+    columns = ("scores", "flags", "near", "repaired")
+    arrays = read_artefact(scored / "scores.npz")
     values = {name: arrays[name] for name in columns}
     findings = ShardFindings(plan, shard, pairs, decisions, **values)
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
     rows = values["repaired"].tolist()
-    repaired = _pairs_in((scored / "repaired.txt").read_bytes())
-    for row, pair in zip(rows, repaired, strict=True):
+    for row, pair in zip(rows, read_artefact(scored / "repaired.txt"), strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     if form.is_table:
@@ -291,17 +253,11 @@ def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
         write_packed(folder / name, "".join([pair[side] + "\n" for pair in kept]), form.packing)
 
 
-def _pairs_in(text: bytes) -> Pairs:
-    lines = text.decode("utf-8").split("\n") if text else []
-    return list(zip(lines[::2], lines[1::2], strict=True))
-
-
 def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:
     """(n,) The reason of each pair of a shard, duplicates included; -1: it stays."""
     decisions = decide_shard(plan, plan.shards[number])
-    start, end = np.load(plan.dropped / "starts.npy")[number : number + 2]
-    dropped = np.load(plan.dropped / "dropped.npy", mmap_mode="r")[start:end]
-    decisions[dropped[:, 0]] = dropped[:, 1]
+    start, end = read_artefact(plan.dropped / "starts.npy")[number : number + 2]
+    decisions[read_artefact(plan.dropped / "dropped.npy")[start:end]] = DUPLICATE
     return decisions
 
 

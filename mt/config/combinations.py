@@ -13,7 +13,7 @@ from mt.config.schema import Config, DataConfig, TextEntry
 
 # Pieces with a meaning of their own in a SentencePiece model of mt.
 SPECIAL_PIECE = re.compile("<pad>|<unk>|</?s>|<0x[0-9A-F]{2}>")
-OF_PATH = ("format", "name", "delimiter", "quoting", "tags")  # keys that say how it is read
+OF_PATH = ("format", "name", "delimiter", "quoting")  # keys that say how it is read
 
 
 class Fault(NamedTuple):

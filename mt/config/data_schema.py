@@ -138,9 +138,6 @@ class TextEntry(Section):
     quoting: Literal["csv", "none"] | None = key(
         None, "csv: cells may be in quotation marks; null: csv in .csv, else none", "text"
     )
-    tags: Literal["strip", "keep"] = key(
-        "strip", "inline tags of TMX and XLIFF: leave out, or keep as text", "text"
-    )
     errors: Literal["strict", "replace", "skip"] = key(
         "strict",
         "on damaged text: stop, put U+FFFD for bytes that are not UTF-8, or leave out the pair",
@@ -201,19 +198,13 @@ class Clean(Section):
         "how surely a side of 25 letters or more is in an unrelated language; needs extra corpora",
         "text",
     )
-    duplicates: Literal["exact", "normalised"] | None = key(
+    duplicates: Literal["normalised"] | None = key(
         "normalised",
-        "of pairs equal in every character, or in letters and digits without case and accents, "
-        "keep one",
+        "of pairs equal in letters and digits, without case and accents, keep one; null: keep all",
         "text",
     )
-    max_targets: Count | None = key(
-        None, "of pairs with one source, keep so many; null: all", "text"
-    )
-    leaks: Literal["sides", "pairs"] | None = key(
-        "sides",
-        "drop pairs with one side, or both, in data.valid or data.test; null: only count",
-        "text",
+    leaks: Literal["sides"] | None = key(
+        "sides", "drop pairs with a side in data.valid or data.test; null: only count", "text"
     )
     against: list[Text] = key(
         [], "more files with text that must not be in the training data", "text"

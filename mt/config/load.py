@@ -175,7 +175,7 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_off(path: str, value: object) -> bool:
-    return bool(why_removed(path)) and (not value or value == OFF.get(path))
+    return bool(why_removed(path)) and (not value or value in OFF.values())
 
 
 def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") -> Any:

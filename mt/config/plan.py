@@ -33,7 +33,7 @@ HELD_OUT = "store/held-out"
 # Keys of an entry that say where its text is, not how it is used.
 PLACE = {
     *("src", "tgt", "path", "format", "name", "split"),
-    *("delimiter", "quoting", "tags", "errors"),
+    *("delimiter", "quoting", "errors"),
 }
 
 

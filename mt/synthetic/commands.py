@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
@@ -46,7 +46,7 @@ def backtranslate(
     mt backtranslate --model runs/en-de news.en -o news.tsv
     mt backtranslate --model runs/en-de news.en --sample --tag '<BT>' -o news.tsv
     """
-    from mt.synthetic import backtranslate
+    from mt.synthetic.make_corpus import backtranslate
     from mt.translate.streaming import TextFiles
 
     files = TextFiles(
@@ -58,7 +58,7 @@ def backtranslate(
     )
     search = replace(search, with_scores=False, sample=opt.sampling_of(sample, sampling))
     engine = replace(engine, models=models)
-    entry = backtranslate.backtranslate(files, given.tag, search, engine)
+    entry = backtranslate(files, given.tag, search, engine)
     say("add to data.train, beside the parallel text:")
     print_result(entry)
 
@@ -71,17 +71,12 @@ class DistillGroup:
     output: opt.CorpusFile
     src: Annotated[Path | None, opt.input_option("--src", metavar="FILE", help=
         "text for the teacher to translate (default: its training data)")] = None
-    ref: Annotated[Path | None, opt.input_option("--ref", metavar="FILE", help=
-        "translations of --src, to choose among the --n-best")] = None
     student: Annotated[str, opt.output_option("--student", metavar="N-M", help=
         "layers of the student's encoder and decoder")] = "6-2"
     resume: opt.Resume = False
     overwrite: opt.Overwrite = False
     n_best: Annotated[int, opt.search_option("--n-best", metavar="N", min=1, help=
-        "of N outputs, keep the most similar to the reference; 1 keeps the best by score")] = 1
-    metric: Annotated[Literal["chrf", "bleu"] | None, opt.search_option(
-        "--metric", metavar="NAME", help=
-        "similarity to the reference: bleu or chrf of the sentence; bleu if not given")] = None
+        "of N outputs of the training data, keep that with the best BLEU; 1: by its score")] = 1
 
 
 def distill(
@@ -104,12 +99,11 @@ def distill(
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     mt distill -m runs/1 -m runs/2 --n-best 5 -o distilled.tsv
     """
-    from mt.synthetic.distill import DistillText, distill
+    from mt.synthetic.distill import distill
     from mt.translate.streaming import TextFiles
 
     files = TextFiles(output=given.output, resume=given.resume, overwrite=given.overwrite)
-    text = DistillText(given.src, given.ref, given.metric)
     search = replace(search, n_best=given.n_best, with_scores=False)
     engine = replace(engine, models=models)
-    config = distill(files, text, given.student, search, engine)
+    config = distill(files, given.src, given.student, search, engine)
     say(f"student's config: {config}; run: mt train --config {config}")

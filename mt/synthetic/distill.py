@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +27,21 @@ from mt.translate.streaming import TextFiles, are_large, opened, read_file
 from mt.translate.translate_file import number_of_lines
 
 
-@dataclass(frozen=True)
-class DistillText:
-    """The text that the teacher translates, and the choice among its outputs."""
-
-    src: Path | None = None  # None: its training data
-    ref: Path | None = None  # references of `src`
-    metric: str | None = None  # bleu or chrf, to choose the output most like the reference
-
-
 def distill(
-    files: TextFiles, text: DistillText, shape: str, search: SearchOptions, engine: EngineOptions
+    files: TextFiles, src: Path | None, shape: str, search: SearchOptions, engine: EngineOptions
 ) -> Path:
-    """Let the teachers translate a text, and configure a student.
+    """Let the teachers translate a text, `src` or their training data, and configure a student.
 
     `shape`: encoder and decoder layers of the student, such as 6-2. Writes the corpus to
     `files.output`, and the student's config beside it. Returns the path of the config. Raises
     MtError for what the user must correct.
     """
     layers = student_layers(shape)
-    metric = _metric(text, search.n_best)
+    if search.n_best > 1 and src is not None:
+        raise ConfigError(
+            f"--n-best {search.n_best}: the best output is chosen by the references of the "
+            "training data; leave out --src, or --n-best"
+        )
     teacher = open_model(engine.models[0])
     config, data = teacher.config, teacher.data
     if data.has_tokens:
@@ -62,7 +56,7 @@ def distill(
             f"tested from {src_lang} into {tgt_lang}; leave --from out, or write the corpus with "
             "mt backtranslate"
         )
-    root, sources = _sources(data, text)
+    root, sources = _sources(data, src)
     inputs = [(name, file) for name, pair in sources.items() for file in local_files(pair, root)]
     check_output(files, inputs, engine.folders)
     path = Path(files.output).with_suffix(".yaml")
@@ -73,12 +67,14 @@ def distill(
         )
     teachers = " and ".join(str(model) for model in engine.folders)
     student = student_config(config, files.output, layers, teachers)
-    lines = _read(text, sources, root, with_references=metric is not None)
+    lines = _read(sources, root, with_references=search.n_best > 1)
     spec = CorpusSpec(
-        opened(lines),
+        opened(
+            lines if src is None else (line.replace("\t", " ") for line in read_file(src, "--src"))
+        ),
         _count(sources.values(), root),
         lambda source, target: (source, target),
-        {"--metric": metric or ""},
+        {},
         are_large(under(root, source.path or source.src) for source in sources.values()),
         [
             str(text)
@@ -86,35 +82,16 @@ def distill(
             for text in local_files(source, root) or [Path(source.path or source.src)]
         ],
         "mt distill",
-        metric,
     )
     make_corpus(spec, files, search, engine)
     write_whole(path, student)
     return path
 
 
-def _metric(text: DistillText, n_best: int) -> str | None:
-    """Return the metric that chooses an output, None without a choice; refuse what is missing."""
-    if text.ref is not None and text.src is None:
-        raise ConfigError("--ref: translates nothing without --src; give both, or neither")
-    if n_best > 1:
-        if text.src is not None and text.ref is None:
-            raise ConfigError(
-                f"--n-best {n_best}: the best output is chosen by a reference; "
-                "give --ref, or leave out --n-best"
-            )
-        return text.metric or "bleu"
-    if text.metric or text.ref:
-        option = "--metric" if text.metric else "--ref"
-        raise ConfigError(f"{option}: chooses among several outputs; give --n-best 8, say")
-    return None
-
-
-def _sources(data: DataPlan, text: DistillText) -> tuple[Path, dict[str, Source]]:
+def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]:
     """Return the root of paths, and what the teacher translates, by its option or key."""
-    if text.src is not None:
-        pair = Source(src=str(text.src), tgt=str(text.ref or text.src))
-        return Path(), {"--src, --ref" if text.ref else "--src": pair}
+    if src is not None:
+        return Path(), {"--src": Source(src=str(src), tgt=str(src))}
     if not data.corpora:
         raise ConfigError("--model: its config names no training data; give the text with --src")
     forward = {flow.corpus for flow in data.flows if not flow.is_turned}
@@ -136,14 +113,8 @@ def _count(sources: Iterable[Source], root: Path) -> int | None:
     return None if None in counts else sum(filter(None, counts))
 
 
-def _read(
-    text: DistillText, sources: Mapping[str, Source], root: Path, with_references: bool
-) -> Iterator[str]:
+def _read(sources: Mapping[str, Source], root: Path, with_references: bool) -> Iterator[str]:
     r"""Yield the source lines; with references as `source \t reference`."""
-    if text.src is not None and text.ref is None:
-        for line in read_file(text.src, "--src"):
-            yield line.replace("\t", " ")
-        return
     for name, source in sources.items():
         for src, ref in read_pairs(source, root, name):
             line = src.replace("\t", " ")  # a tab would begin the reference

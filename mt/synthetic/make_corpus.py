@@ -1,6 +1,8 @@
 """A training corpus made by a model: lines are translated, filtered, and written as TSV.
 
 `mt backtranslate` and `mt distill` do this; they differ in which side of a pair the model writes.
+Back-translation: Sennrich et al., 2016; sampled instead of searched, Edunov et al., 2018; tagged,
+Caswell et al., 2019.
 """
 
 from __future__ import annotations
@@ -9,11 +11,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mt.config.plan import Limits
+from mt.config.yaml_text import dump
 from mt.data.reading.corpus_record import CleanedRecord, described, read_cleaned_record, record_path
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
@@ -30,10 +31,7 @@ from mt.translate.load import load_translator
 from mt.translate.quality_flags import FLAGS, flags
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import TextFiles, open_output, refuse_overwrite, write_lines
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
+from mt.translate.translate_file import number_of_lines
 
 # Quality flags that drop a pair. The others are implied by `length_fault`.
 FATAL_FLAGS = ("copied", "looping", "truncated")
@@ -120,8 +118,37 @@ class CorpusSpec:
     is_large: bool  # worth starting a process for each GPU
     sources: Sequence[str]  # files that the lines are from, or names of other text
     command: str
-    # Chooses that of the n-best translations that is most like the reference; None: the best.
-    metric: str | None = None  # chrf or bleu
+
+
+def backtranslate(
+    files: TextFiles, tag: str | None, search: SearchOptions, engine: EngineOptions
+) -> str:
+    """Translate `files.source` with a model of the reverse direction into a TSV corpus.
+
+    A row has the synthetic source, after the tag if there is one, and the line as its target.
+    Returns the lines of a config that train on it. Raises MtError for what the user must correct.
+    """
+    if tag is not None and (not tag or tag.split() != [tag]):
+        raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
+    check_output(files, [("the input", files.source)], engine.folders)
+    before = f"{tag} " if tag else ""
+    spec = CorpusSpec(
+        (line.replace("\t", " ") for line in files.read()),  # a tab would begin a reference
+        number_of_lines(files.source),
+        lambda target, source: (f"{before}{source}", target),
+        {"--tag": tag or ""},
+        files.is_large,
+        [files.name],
+        "mt backtranslate",
+    )
+    make_corpus(spec, files, search, engine)
+    entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}
+    languages = {"src_lang": search.to, "tgt_lang": search.from_}
+    entry |= {name: code for name, code in languages.items() if code}
+    text = dump([entry])
+    if tag:  # a piece of the vocabulary, instead of the letters it is written with
+        text += dump({"tokenizer": {"user_defined_symbols": [tag]}})
+    return text.rstrip("\n")
 
 
 def check_output(
@@ -213,7 +240,7 @@ def _pairs(
     """Return the pairs of a window that are kept, as (source, target)."""
     texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
     outputs = [
-        most_similar(translation.texts, reference, spec.metric)
+        most_similar(translation.texts, reference)
         for reference, translation in zip(references, translations, strict=True)
     ]
     # Whether the search stopped at the length limit is known of the best output only.
@@ -226,21 +253,11 @@ def _pairs(
     return [spec.row(*row) for row in itertools.compress(rows, kept)]
 
 
-def most_similar(outputs: Sequence[str], reference: str, metric: str | None) -> str:
-    """Return the output with the highest sentence score against the reference; of ties the first.
-
-    The first output without a metric, or without a reference.
-    """
-    if metric is None or not reference:
+def most_similar(outputs: Sequence[str], reference: str) -> str:
+    """The output with the highest sentence BLEU; of ties, and without a reference, the first."""
+    if len(outputs) == 1 or not reference:
         return outputs[0]
-    score = sentence_metric(metric).sentence_score
-    return max(outputs, key=lambda text: score(text, [reference]).score)
-
-
-@cache
-def sentence_metric(name: str) -> BLEU | CHRF:
-    """Return chrf or bleu, which averages the orders that a short line has."""
     from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF() if name == "chrf" else BLEU(effective_order=True)
+    score = BLEU(effective_order=True).sentence_score  # averages the orders that a short line has
+    return max(outputs, key=lambda text: score(text, [reference]).score)

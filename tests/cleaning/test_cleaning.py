@@ -25,8 +25,7 @@ from mt.cleaning.clean import CleanedFiles, clean_corpora
 from mt.cleaning.executors import run_here, run_rank
 from mt.cleaning.leaks import LeakCount, LeakIndex
 from mt.cleaning.plan import CleaningPlan, plan_of
-from mt.cleaning.rejected import REASONS
-from mt.cleaning.report import CleaningReport, report_text
+from mt.cleaning.report import REASONS, CleaningReport, report_text
 from mt.cleaning.rules import RULES, PairScorer, decide
 from mt.cleaning.stages import STAGES, all_decisions
 from mt.config.plan import Corpus, Direction, plan_data
@@ -153,13 +152,12 @@ def test_what_stays_is_what_the_plainest_implementation_keeps(folder: Folder) ->
     plan = folder.plan()
     report = folder.clean(plan)
     assert folder.kept == expected(folder, plan)
-    assert 20 < report.kept == len(folder.kept) < 250
+    assert 20 < sum(corpus.kept for corpus in report.corpora) == len(folder.kept) < 250
     assert [corpus.read for corpus in report.corpora] == [210, 90]
     rejected = {name for name in REASONS if report.rejected(name)}
     assert rejected == {"empty", "word_ratio", "leak", "duplicate"}
     for corpus in report.corpora:
         assert corpus.kept + sum(corpus.rejected.values()) == corpus.read
-        assert corpus.short_kept + sum(corpus.short_rejected.values()) == corpus.short_read > 0
     assert report.corpora[1].kept / 90 > report.corpora[0].kept / 210  # the heavier one keeps more
     assert TypeAdapter(CleaningReport).validate_json(report.to_json()) == report
 
@@ -168,7 +166,7 @@ def test_every_rejected_pair_is_written_as_it_was_with_rule_score_and_place(fold
     report = folder.clean(folder.plan())
     header, *rows = (folder.path / "rejected").read_text().split("\n")[:-1]
     assert header.split("\t") == ["rule", "score", "corpus", "place", "source", "target"]
-    assert len(rows) == report.read - report.kept
+    assert len(rows) == sum(corpus.read - corpus.kept for corpus in report.corpora)
     texts = {"web": dirty(210, 2), "good": dirty(90, 1)}
     for row in rows:
         rule, score, corpus, place, src, tgt = row.split("\t")
@@ -200,14 +198,24 @@ def test_a_corpus_without_pairs_leaves_the_header(folder: Folder) -> None:
 
 @pytest.mark.parametrize("result", ["scored/00000", "scored/0*-*", "dropped", "kept/0*"])
 def test_what_a_stopped_machine_has_cut_short_is_made_again(folder: Folder, result: str) -> None:
-    plan = folder.plan(max_targets=2)
+    plan = folder.plan()
     folder.clean(plan)
     wanted = folder.bytes
     in_one_process(plan)  # also the pairs that are kept, which are in the output
     for path in [path for path in min(plan.work.glob(result)).iterdir() if path.stat().st_size]:
         os.truncate(path, path.stat().st_size // 2)
-    folder.clean(folder.plan(max_targets=2))
+    folder.clean(folder.plan())
     assert folder.bytes == wanted
+
+
+@pytest.mark.parametrize("name", ["scored/0*-*/scores.npz", "scored/0*-*/pairs.txt"])
+def test_what_is_damaged_without_being_shorter_is_named(folder: Folder, name: str) -> None:
+    plan = folder.plan()
+    folder.clean(plan)
+    path = min(plan.work.glob(name))
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(DataError, match=r"is damaged .* Remove .*00000-00000, and give the same"):
+        folder.clean(folder.plan())
 
 
 def test_a_work_folder_that_cannot_be_made_is_named(
@@ -257,7 +265,7 @@ def test_a_changed_threshold_does_not_score_again(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = folder.clean(folder.plan(max_word_ratio=11.0))
-    limits = {"max_word_ratio": 2.0, "max_targets": 3, "leaks": "pairs"}
+    limits = {"max_word_ratio": 2.0, "duplicates": None, "leaks": None}
     folder.clean(replace(folder.plan(**limits), work=folder.path / "fresh"))
     wanted = folder.bytes
     monkeypatch.setattr("mt.cleaning.stages._shards", None)  # would be called
@@ -351,10 +359,7 @@ HEAVY = [("JA", "YES"), ("Jä", "Aye"), ("ja?", "Yeah")]
     ("clean", "light", "heavy"),
     [
         ({}, "01234", "012"),
-        ({"duplicates": "exact"}, "0134", "012"),
         ({"duplicates": "normalised"}, "34", "012"),
-        ({"max_targets": 3}, "4", "012"),
-        ({"duplicates": "normalised", "max_targets": 4}, "34", "012"),
         # A pair that a rule rejects takes nothing from others.
         ({"duplicates": "normalised", "max_chars": 3}, "1", ""),
     ],
@@ -386,11 +391,11 @@ def test_only_pairs_in_the_same_languages_are_duplicates(tmp_path: Path) -> None
         Corpus(f"data.train[{n}]", write(tmp_path / f"{n}", own), Direction("de", language or "en"))
         for n, (language, own) in enumerate(pairs.items())
     )
-    clean = Clean(**OFF | {"max_targets": 1})
+    clean = Clean(**OFF | {"duplicates": "normalised"})
     plan = CleaningPlan(tmp_path, Path(), corpora, clean, USUAL, pairs_per_bucket=1)
     in_one_process(plan)
     kept = [(all_decisions(plan, number) < 0).tolist() for number in range(3)]
-    assert kept == [[True, True], [True, True], [False, False, True]]
+    assert kept == [[True, True], [True, True], [True, False, True]]
     counts = count_corpora(plan, lambda *_: None)["corpora"][:3]
     assert [own["normalised_duplicates"] for own in counts] == [0, 0, 1]
 
@@ -430,7 +435,7 @@ def test_leaks_are_found_by_letters_on_each_side() -> None:
         assert index.counts(found)["lines"] == LeakCount(2, 1, n_targets, n_pairs)
 
 
-@pytest.mark.parametrize(("leaks", "stays"), [("sides", 1), ("pairs", 4), (None, 7)])
+@pytest.mark.parametrize(("leaks", "stays"), [("sides", 1), (None, 7)])
 def test_leaks_are_removed_and_always_reported(
     tmp_path: Path, leaks: str | None, stays: int
 ) -> None:
@@ -443,7 +448,7 @@ def test_leaks_are_removed_and_always_reported(
     report = clean_corpora(plan, in_one_process, [out], tmp_path / "rejected")
     assert report.leaks["data.test[0]"] == LeakCount(4, 2, 2, 1)
     assert report.near_leaks == 1
-    assert report.kept == stays
+    assert report.corpora[0].kept == stays
     if leaks is not None:  # both sides of ("Na dann", "GOOD DAY") and ("Ja", "Good day")
         assert report.leaks[str(tmp_path / "against")] == LeakCount(5, 3, 2, 3)
     text = report_text(report)

@@ -56,7 +56,7 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     report = TypeAdapter(CleaningReport).validate_json(
         (run / STORE / "cleaned" / "report.json").read_text()
     )
-    kept = report.kept
+    kept = report.corpora[0].kept
     assert says(
         log, "data.train[0]", f"{kept} of 304 pairs kept, ", " of them repaired; rejected: "
     )

@@ -61,12 +61,13 @@ OTHER: dict[str, Any] = {
     "data.train[].tag": "<bt>",
     "data.train[].src_lang": "fr",
     "data.train[].tgt_lang": "fr",
-    "data.clean.max_targets": 2,
+    "data.clean.duplicates": None,
+    "data.clean.leaks": None,
     "data.clean.against": ["b.en"],
 }
 # Keys that need others beside them, or whose texts do not exist here.
 NOT_ALONE = {
-    *("path", "format", "name", "split", "delimiter", "quoting", "tags", "directions"),
+    *("path", "format", "name", "split", "delimiter", "quoting", "directions"),
     "errors",  # what it changes is counted when text is damaged
 }
 BASE = {

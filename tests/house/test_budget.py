@@ -12,17 +12,17 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 33_983,
-    "core": 22_181,
-    "tests": 33_092,
-    "pages": 130_679,
-    "api and single files": 1_136,
-    "data": 5_752,
+    "all of mt": 33_791,
+    "core": 22_150,
+    "tests": 33_093,
+    "pages": 130_712,
+    "api and single files": 1_144,
+    "data": 5_722,
     "training": 3_634,
     "translate": 3_047,
-    "cleaning": 2_579,
+    "cleaning": 2_483,
     "search": 2_286,
-    "config": 2_208,
+    "config": 2_199,
     "inspect": 2_119,
     "interop": 1_885,
     "cli": 1_677,
@@ -32,7 +32,7 @@ BUDGET = {
     "runtime": 1_080,
     "runs": 1_080,
     "model": 1_054,
-    "synthetic": 597,
+    "synthetic": 532,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 from model_files import changed_meta, copy_model
@@ -16,8 +17,8 @@ from mt.config.plan import plan_data
 from mt.data.reading.corpus import read_pairs
 from mt.errors import DataError
 from mt.synthetic import make_corpus
-from mt.synthetic.distill import DistillText, _read, _sources, student_config
-from mt.synthetic.make_corpus import most_similar, sentence_metric
+from mt.synthetic.distill import _read, _sources, student_config
+from mt.synthetic.make_corpus import most_similar
 from mt.translate import streaming
 
 TEXT = {"src": "train.src", "tgt": "train.tgt"}
@@ -74,9 +75,9 @@ def test_a_text_is_translated_the_way_it_is_trained(
 ) -> None:
     train = [TEXT | {"reverse": way} for way in ways]
     data = config_from_mapping({"data": {"root": str(tiny_corpus), "train": train}}, "test").data
-    root, sources = _sources(plan_data(data), DistillText())
+    root, sources = _sources(plan_data(data), None)
     pairs = zip(*(lines_of(tiny_corpus / f"train.{side}") for side in sides), strict=True)
-    assert [*_read(DistillText(), sources, root, True)] == ["\t".join(pair) for pair in pairs]
+    assert [*_read(sources, root, True)] == ["\t".join(pair) for pair in pairs]
 
 
 def test_a_large_training_text_is_worth_a_process_for_each_gpu(
@@ -99,31 +100,34 @@ def test_a_large_training_text_is_worth_a_process_for_each_gpu(
 def test_of_n_outputs_the_one_most_like_the_reference(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    texts = ("--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt")
-    best = ("--n-best", 4, "--metric", "chrf")
-    assert mt("distill", "-m", tiny_run, *texts, *best, *FAST, "-o", tmp_path / "d.tsv").code == 0
-    references = dict(zip(*(lines_of(path) for path in texts[1::2]), strict=True))
-    nbest = mt("translate", "-m", tiny_run, texts[1], "--n-best", 4, *FAST).lines
+    sides = [lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt")]
+    for side, lines in zip(("src", "tgt"), sides, strict=True):
+        write_lines(tmp_path / f"t.{side}", lines)
+    text = {"src": str(tmp_path / "t.src"), "tgt": str(tmp_path / "t.tgt")}
+    model = as_trained_with(tiny_run, tmp_path / "teacher", train=[text])
+    command = ("distill", "-m", model, "--n-best", 4, *FAST, "-o", tmp_path / "d.tsv")
+    assert mt(*command).code == 0
+    references = dict(zip(*sides, strict=True))
+    nbest = mt("translate", "-m", tiny_run, text["src"], "--n-best", 4, *FAST).lines
     candidates: dict[str, list[str]] = {}
     for line in nbest:
         number, text, _ = line.split(" ||| ")
         candidates.setdefault(list(references)[int(number)], []).append(text)
-    chrf = sentence_metric("chrf")
+    bleu = sacrebleu.BLEU(effective_order=True)
     chosen = rows_of(tmp_path / "d.yaml")
     assert len(chosen) > 30
     for source, output in chosen:
         scores = [
-            chrf.sentence_score(text, [references[source]]).score for text in candidates[source]
+            bleu.sentence_score(text, [references[source]]).score for text in candidates[source]
         ]
         assert output == candidates[source][scores.index(max(scores))]
     assert any(output != candidates[source][0] for source, output in chosen)
 
 
 def test_ties_and_lines_without_reference_take_the_most_probable_output() -> None:
-    assert most_similar(["a b", "a c", "a b c"], "a b c", "bleu") == "a b c"
-    assert most_similar(["x", "y"], "a b c", "bleu") == "x"
-    assert most_similar(["x", "a b c"], "", "bleu") == "x"
-    assert most_similar(["x", "a b c"], "a b c", None) == "x"
+    assert most_similar(["a b", "a c", "a b c"], "a b c") == "a b c"
+    assert most_similar(["x", "y"], "a b c") == "x"
+    assert most_similar(["x", "a b c"], "") == "x"
 
 
 def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,11 +139,7 @@ def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     for options, message in [
         (["--student", "6"], "--student: must be the layers of encoder and decoder, such as 6-2"),
         (["--student", "6-0"], "--student: must be the layers of encoder and decoder, such as"),
-        (["--metric", "chrf"], "--metric: chooses among several outputs; give --n-best 8, say"),
-        (["--n-best", "2", "--metric", "ter"], "--metric: must be chrf or bleu, found 'ter'"),
-        (["--n-best", "2", "--src", "text"], "--n-best 2: the best output is chosen by a refere"),
-        (["--ref", "text"], "--ref: translates nothing without --src; give both, or neither"),
-        (["--src", "text", "--ref", "text"], "--ref: chooses among several outputs; give --n-b"),
+        (["--n-best", "2", "--src", "text"], "--n-best 2: the best output is chosen by the refe"),
         (["--src", "missing"], "--src: there is no file "),
         (
             ["--src", "empty"],

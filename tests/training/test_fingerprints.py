@@ -29,7 +29,6 @@ OF_A_TEXT: dict[str, tuple[str, Any]] = {
     "split": ("store", "test"),
     "delimiter": ("store", ","),
     "quoting": ("store", "csv"),
-    "tags": ("store", "keep"),
     "errors": ("store", "skip"),
     "directions": ("nothing", ["de-en"]),
 }

@@ -1,13 +1,11 @@
 """Units of translation memories and bilingual files: TMX, and XLIFF 1.2 and 2.
 
 Units are cut out of the text and parsed, those of a block together. Where they are not XML, each is
-parsed by itself: a parser loses everything after one bare `<`, and nests all units after one that
-is not closed.
+parsed by itself, as a parser loses everything after one bare `<`.
 """
 
 from __future__ import annotations
 
-import html
 import io
 import re
 from collections import Counter
@@ -16,9 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from typing_extensions import assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mt.data.reading.compression import open_text
 from mt.data.reading.text import RowFiles
@@ -42,11 +38,6 @@ _LANGUAGE = re.compile(r"""(source-language|target-language|srcLang|trgLang)\s*=
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"  # or `lang`, in early versions of TMX
 # The content of these elements is code of the file that was translated.
 _CODE = {"bpt", "ept", "it", "ph", "ut"}
-# An ampersand that begins no entity of XML, a `<` that begins no tag, and characters not in XML.
-_FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-_STRAY = re.compile(
-    rf"&(?!(?:amp|lt|gt|quot|apos);)(?:#?\w+;)?|<(?![^\W\d]|[/!?])|{_FORBIDDEN.pattern}"
-)
 _BLOCK = 1 << 18  # characters
 # The first bytes of an XML file that say its encoding.
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
@@ -66,9 +57,8 @@ class UnitText(RowFiles):
     def rows_of(self, file: Path, _: FileRecords | None, damage: Damage) -> Iterator[Row]:
         """The units of a file as rows with the keys `source.src` and `source.tgt`.
 
-        `damage` gets the units that are not XML: they are mended where only single signs are wrong,
-        else left out. Raises `DataError` where a language is nowhere in the file, and for a file
-        that declares entities.
+        `damage` gets the units that are not XML and left out. Raises `DataError` where a language
+        is nowhere in the file, and for a file that declares entities.
         """
         source, where = self.source, self.where
         counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
@@ -78,7 +68,7 @@ class UnitText(RowFiles):
         for units in _units(file, where, damage):
             elements = _parsed(units, source.errors, where, damage)
             for unit, element in zip(units, elements, strict=True):
-                texts = {} if element is None else _texts(element, unit.languages, source.tags)
+                texts = {} if element is None else _texts(element, unit.languages)
                 languages = tuple(texts)
                 counts[languages] += 1
                 src, tgt = choose(languages)
@@ -236,13 +226,9 @@ def _parsed_alone(unit: _Unit, parser: Any, errors: str, where: str, damage: Dam
         damage.add("units that are not UTF-8, read with U+FFFD", place)
         xml = xml.encode(errors="surrogateescape").decode(errors="replace")
     element = etree.fromstring(xml.encode(), parser)
-    if not (faults := _faults(parser)):
-        return element
-    element = etree.fromstring(_STRAY.sub(_mended, xml).encode(), parser)
-    if _faults(parser):
+    if faults := _faults(parser):
         damage.add("units that are not XML, left out", f"{place} ({faults[0]})")
         return None
-    damage.add("units with signs that XML forbids, mended", place)
     return element
 
 
@@ -251,14 +237,7 @@ def _faults(parser: Any) -> list[str]:
     return [entry.message for entry in parser.error_log if entry.level_name == "FATAL"]
 
 
-def _mended(stray: re.Match[str]) -> str:
-    """A sign as XML allows it, in place of one that it forbids there."""
-    text = stray.group()
-    meant = html.unescape(text)
-    return "" if _FORBIDDEN.search(meant) else html.escape(meant, quote=False)
-
-
-def _texts(unit: Any, of_file: dict[str, str], tags: Literal["keep", "strip"]) -> dict[str, str]:
+def _texts(unit: Any, of_file: dict[str, str]) -> dict[str, str]:
     """The texts of a unit by language; the first of each."""
     texts: dict[str, str] = {}
     for child in unit:
@@ -271,26 +250,17 @@ def _texts(unit: Any, of_file: dict[str, str], tags: Literal["keep", "strip"]) -
             case _:
                 continue
         if segment is not None:
-            texts.setdefault(language, _text(segment, tags))
+            texts.setdefault(language, _text(segment))
     return texts
 
 
-def _text(element: Any, tags: Literal["keep", "strip"]) -> str:
-    """The text of an element; inline tags are left out with the code in them, or kept as XML."""
+def _text(element: Any) -> str:
+    """The text of an element; inline tags are left out with the code in them."""
     text: str = element.text or ""
     for child in element:
-        match tags:
-            case "keep":
-                from lxml.etree import tostring
-
-                text += tostring(child, encoding="unicode", with_tail=False)
-            case "strip":
-                # The tag of a processing instruction is a function.
-                is_code = not isinstance(child.tag, str) or _name(child.tag) in _CODE
-                text += "" if is_code else _text(child, tags)
-            case _:
-                assert_never(tags)
-        text += child.tail or ""
+        # The tag of a processing instruction is a function.
+        is_code = not isinstance(child.tag, str) or _name(child.tag) in _CODE
+        text += ("" if is_code else _text(child)) + (child.tail or "")
     return text
 
 
