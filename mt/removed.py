@@ -80,10 +80,8 @@ REMOVED = {
     "train.metric: comet": "0.4.0: mt evaluate --metrics comet compares checkpoints",
 }
 # fmt: on
-OFF = {
-    "optim.optimizer": "adamw",
-    "data.train.tags": "strip",
-}  # of the other keys: null, 0, [] or false
+# Of the other keys: null, 0, [] or false.
+OFF = {"optim.optimizer": "adamw", "data.train.tags": "strip"}
 
 
 def why_removed(key: str) -> str:

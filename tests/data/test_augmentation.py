@@ -95,8 +95,8 @@ def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
 def test_typos_and_noise_are_in_the_source_in_their_shares(
     tokenizer: Tokenizer, pairs: DirectedPairs
 ) -> None:
-    def added(**shares: float) -> list[set[str]]:
-        made, texts = epoch_of(pairs, tokenizer, config_of(**shares))
+    def added(typos: float = 0.0, noise: float = 0.0) -> list[set[str]]:
+        made, texts = epoch_of(pairs, tokenizer, config_of(typos=typos, noise=noise))
         assert rows(made)[1] == rows(pairs)[1]
         found = [
             {*new.split()} - {*old.split()} for (new, _), (old, _) in zip(texts, PAIRS, strict=True)

@@ -103,12 +103,12 @@ def test_of_n_outputs_the_one_most_like_the_reference(
     sides = [lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt")]
     for side, lines in zip(("src", "tgt"), sides, strict=True):
         write_lines(tmp_path / f"t.{side}", lines)
-    text = {"src": str(tmp_path / "t.src"), "tgt": str(tmp_path / "t.tgt")}
-    model = as_trained_with(tiny_run, tmp_path / "teacher", train=[text])
+    files = {"src": str(tmp_path / "t.src"), "tgt": str(tmp_path / "t.tgt")}
+    model = as_trained_with(tiny_run, tmp_path / "teacher", train=[files])
     command = ("distill", "-m", model, "--n-best", 4, *FAST, "-o", tmp_path / "d.tsv")
     assert mt(*command).code == 0
     references = dict(zip(*sides, strict=True))
-    nbest = mt("translate", "-m", tiny_run, text["src"], "--n-best", 4, *FAST).lines
+    nbest = mt("translate", "-m", tiny_run, files["src"], "--n-best", 4, *FAST).lines
     candidates: dict[str, list[str]] = {}
     for line in nbest:
         number, text, _ = line.split(" ||| ")
