@@ -35,9 +35,9 @@ from mt.search.engine_contract import Hypotheses, Job
 from mt.search.options import EngineOptions, SearchOptions
 from mt.search.search import Finished, collect
 from mt.translate import translate_file
-from mt.translate.formats import LineFormat
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.streaming import TextFiles
+from mt.translate.translate_file import LineFormat
 from mt.translate.translator import make_translator
 
 PENALTY = 1.0
@@ -108,7 +108,6 @@ def measure(args: argparse.Namespace, source: Path, count: int) -> Turn:
     start, cpu = time.perf_counter(), time.process_time()
     with (
         mock.patch.object(translate_file, "load_translator", return_value=make_translator(loaded)),
-        mock.patch.object(translate_file, "say"),
     ):
         options = EngineOptions(models=[source])
         translate_file.translate_file(files, LineFormat(), SearchOptions(), options)

@@ -43,7 +43,7 @@ COMMANDS = {
 DATA_COMMANDS = {
     "clean": "mt.cleaning.commands:clean",
     "stats": "mt.inspect.commands:stats",
-    "prepare": "mt.cli.data:prepare",
+    "prepare": "mt.cli.train:prepare",
 }
 
 app = command_group("mt", "", COMMANDS, Commands)

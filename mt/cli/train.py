@@ -1,4 +1,4 @@
-"""`mt train`: start a training run or resume one."""
+"""`mt train`: start a training run or resume one; `mt data prepare`: make ready for it."""
 
 from __future__ import annotations
 
@@ -47,3 +47,21 @@ def train(
     given += [word for setting in settings or [] for word in ("--set", setting)]
     given += ["--fresh"] * fresh + ["--dry-run"] * dry_run
     sys.exit(run_processes(given, processes))
+
+
+def prepare(
+    config: opt.ConfigName, settings: opt.Settings = None, run_dir: opt.RunDir = None
+) -> None:
+    """Train the tokenizer and encode text ahead of mt train.
+
+    mt train finds both in the same run directory. A command that was interrupted continues.
+
+    \b
+    mt data prepare --config wmt14.yaml
+    """
+    from mt import api
+
+    loaded, folder = api.load_for_training(config, run_dir, settings)
+    from mt.training.launch import prepare_data
+
+    print_result(prepare_data(loaded, folder, api.cleaner(loaded)))

@@ -67,9 +67,8 @@ def translate(
     mt translate --model runs/base --format xliff in.xlf -o out.xlf
     mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
     """
-    from mt.translate.formats import DOCUMENTS, LineFormat, format_of
     from mt.translate.streaming import TextFiles
-    from mt.translate.translate_file import translate_file
+    from mt.translate.translate_file import DOCUMENTS, LineFormat, format_of, translate_file
 
     files = TextFiles(
         source=source,

@@ -10,20 +10,18 @@ from itertools import groupby
 from mt.config.plan import Direction
 from mt.data.reading.language_codes import base_code
 from mt.documents.document import Document, DocumentText, Protect, merged
-from mt.documents.html_tokens import html_tokens
 from mt.documents.inline_tags import MarkupToken, TaggedText, has_words
+from mt.documents.markup import html_tokens, srt_tokens
 from mt.documents.protect import Protection
-from mt.documents.subtitles import srt_tokens
 from mt.documents.xliff import XliffReader
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import open_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
-from mt.translate.formats import DOCUMENTS, LineFormat
 from mt.translate.lines import LineNumbers
 from mt.translate.load import load_translator, opened
 from mt.translate.streaming import TextFiles, open_output, refuse_overwrite
-from mt.translate.translate_file import translate_file
+from mt.translate.translate_file import DOCUMENTS, LineFormat, translate_file
 
 # What an XML or HTML file says of its encoding.
 ENCODING = re.compile(

@@ -135,10 +135,7 @@ def word_links(
 
 
 def begin_no_word(pieces: list[str], tags: Set[str] = frozenset()) -> None:
-    """Let pieces go on with the word before them, as where a line has no space between two parts.
-
-    `tags`: pieces before them that are no part of the line.
-    """
+    """Let pieces, after `tags`, go on with the word before them, as without a space between."""
     for number, piece in enumerate(pieces):
         if piece not in tags:
             pieces[number] = piece.lstrip("▁")
@@ -152,19 +149,15 @@ def links_within(links: str, src: str, tgt: str) -> str:
     For lines that have lost their end since, such as a final stop that is a unit of its own.
     """
 
-    lines = [(len(line.split()), len(unicodedata.normalize("NFC", line))) for line in (src, tgt)]
-
-    def shortened(name: str, n_words: int, n_characters: int) -> str:
+    def shortened(name: str, line: str) -> str:
         start, _, end = name.partition(":")
-        if int(start) >= (n_characters if end else n_words):
+        most = len(unicodedata.normalize("NFC", line)) if end else len(line.split())
+        if int(start) >= most:
             return ""
-        return f"{start}:{min(int(end), n_characters)}" if end else name
+        return f"{start}:{min(int(end), most)}" if end else name
 
-    shortened_links = [
-        [shortened(name, *line) for name, line in zip(link.split("-"), lines, strict=True)]
-        for link in links.split()
-    ]
-    return " ".join("-".join(names) for names in shortened_links if all(names))
+    kept = [[*map(shortened, link.split("-"), (src, tgt))] for link in links.split()]
+    return " ".join("-".join(names) for names in kept if all(names))
 
 
 def joined_word_links(

@@ -171,15 +171,14 @@ def forbidden(tokens: Tensor, full: Tensor) -> Tensor:
 
 def compile_candidates() -> FusedCandidates:
     """Compile `fused_candidates` into one graph for batches of any number of sentences."""
-    compiled = torch.compile(fused_candidates, backend=BACKEND)
+    compiled: FusedCandidates = torch.compile(fused_candidates, backend=BACKEND)
 
     def candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int) -> Candidates:
         if len(logits) == 1:  # torch.compile makes a graph of its own for one row
             return fused_candidates(logits, log_probs, full, count)
         for part in (logits, log_probs, full):
             torch._dynamo.maybe_mark_dynamic(part, 0)
-        best: Candidates = compiled(logits, log_probs, full, count)
-        return best
+        return compiled(logits, log_probs, full, count)
 
     return candidates
 

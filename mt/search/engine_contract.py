@@ -66,10 +66,8 @@ class Hypotheses:
         tokens = np.full((len(flat), int(lengths.max(initial=0)) + 1), EOS, np.int32)
         ids = itertools.chain.from_iterable(hypothesis.tokens for hypothesis in flat)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.fromiter(ids, np.int32)
-        log_probs, scores = (
-            np.array([getattr(hypothesis, name) for hypothesis in flat])
-            for name in ("log_prob", "score")
-        )
+        log_probs = np.array([hypothesis.log_prob for hypothesis in flat])
+        scores = np.array([hypothesis.score for hypothesis in flat])
         counts = np.array([len(row) for row in rows], np.int64)
         return cls(counts, tokens, lengths, log_probs, scores, n_halved)
 

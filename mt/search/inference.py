@@ -12,19 +12,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mt.data.tokens.tokenizer import PAD
 from mt.model.attention import attention_bias
 from mt.model.cpu_ops import attend_to_cache
-from mt.model.transformer import MultiHeadAttention, Transformer
+from mt.model.transformer import Linear, MultiHeadAttention, Transformer
 from mt.runtime.devices import Device, small_products
-from mt.search.cpu_linear import pack
 from mt.search.engine_contract import LEAST_SIZE
 
 # Padded tokens that the encoder reads at a time on a CPU, so that its activations fit into the
@@ -138,13 +137,9 @@ class Decoding:
         # The N hypotheses are N queries to the same keys, so the keys are not repeated N times.
         self.source: list[KeyValue] = []  # per layer 2 x (B, H, S, K)
         for layer in model.decoder_layers:
-            keys, values = layer.cross_attention.key_value(memory)
-            self.source.append(
-                (
-                    self._padded(keys.to(wide), 0.0, dim=-2),
-                    self._padded(values.to(wide), 0.0, dim=-2),
-                )
-            )
+            both = (x.to(wide) for x in layer.cross_attention.key_value(memory))
+            keys, values = (self._padded(x, 0.0, dim=-2) for x in both)
+            self.source.append((keys, values))
         rows, heads = len(memory), model.config.n_heads
         columns = self._aligned(n_hypotheses * FIRST_STEPS)
         empty = memory.new_zeros(rows, heads, columns, memory.shape[-1] // heads, dtype=wide)
@@ -167,16 +162,11 @@ class Decoding:
         here = slice(self.n_steps, self.n_steps + 1)
         x = self.model.tgt_embedding(tokens, self.model.dtype, here)  # (B, N, D)
         with small_products():
-            for layer, cache, source in zip(
-                self.model.decoder_layers, self.cache, self.source, strict=True
-            ):
-                x = layer(
-                    x,
-                    self_attention=partial(
-                        self._attend_own, layer.self_attention, cache, new, bias
-                    ),
-                    cross_attention=partial(self._attend_source, layer.cross_attention, source),
-                )
+            layers = zip(self.model.decoder_layers, self.cache, self.source, strict=True)
+            for layer, cache, source in layers:
+                own = partial(self._attend_own, layer.self_attention, cache, new, bias)
+                other = partial(self._attend_source, layer.cross_attention, source)
+                x = layer(x, self_attention=own, cross_attention=other)
             logits = fp32_logits(self.model, self.model.decoder_norm(x))
         self.n_steps += 1
         self.n_columns = new.stop
@@ -219,19 +209,24 @@ class Decoding:
     def keep(self, rows: Tensor) -> None:
         """Drop all sentences but `rows` (B',)."""
         used = self._used(self.n_columns)
-
-        def kept(cache: Tensor) -> Tensor:
-            smaller = cache.new_empty(len(rows), *cache.shape[1:])
-            smaller[:, :, :used] = cache[rows, :, :used]
-            # Masked columns are read too, and 0 times NaN would be NaN.
-            smaller[:, :, used:] = 0
-            return smaller
-
-        self.cache = [(kept(keys), kept(values)) for keys, values in self.cache]
+        self._copy_cache(rows, used, self.cache[0][0].shape[2])
         self.source = [(keys[rows], values[rows]) for keys, values in self.source]
         self.src_bias = self.src_bias[rows]
         if self.ancestors is not None:
             self.ancestors = self.ancestors[rows]
+
+    def _copy_cache(self, rows: Tensor | slice, used: int, room: int) -> None:
+        """Move the first columns of these sentences into a cache with room for so many."""
+
+        def copied(cache: Tensor) -> Tensor:
+            kept = cache[rows, :, :used]
+            new = cache.new_empty(*kept.shape[:2], room, kept.shape[3])
+            new[:, :, :used] = kept
+            # Masked columns are read too, and 0 times NaN would be NaN.
+            new[:, :, used:] = 0
+            return new
+
+        self.cache = [(copied(keys), copied(values)) for keys, values in self.cache]
 
     def _used(self, n_columns: int) -> int:
         """Return how many columns attention reads if the first `n_columns` hold tokens."""
@@ -259,15 +254,8 @@ class Decoding:
 
     def _grow(self) -> None:
         """Double the room of every cache."""
-
-        def grown(cache: Tensor) -> Tensor:
-            room = cache.shape[2]
-            larger = cache.new_empty(*cache.shape[:2], 2 * room, cache.shape[3])
-            larger[:, :, :room] = cache
-            larger[:, :, room:] = 0
-            return larger
-
-        self.cache = [(grown(keys), grown(values)) for keys, values in self.cache]
+        room = self.cache[0][0].shape[2]
+        self._copy_cache(slice(None), room, 2 * room)
         if self.ancestors is not None:
             self.ancestors = torch.cat([self.ancestors, torch.zeros_like(self.ancestors)], dim=2)
 
@@ -317,3 +305,80 @@ class EnsembleDecoding:
     def keep(self, rows: Tensor) -> None:
         for member in self.members:
             member.keep(rows)
+
+
+# --- fast linear layers for a CPU ---------------------------------------------------------------
+
+# A decoding step multiplies a few rows by every matrix of the model, so packing a matrix into the
+# layout of the kernel costs as much as the product. Here they are packed once.
+
+# Number of rows that oneDNN optimises the layout for; 16 to 1,024 differ by 2 % in speed.
+TYPICAL_ROWS = 128
+
+
+class PrepackedLinear(nn.Module):
+    """x W^T + b, with W (N, K) in oneDNN's layout."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., K) -> (..., N)"""
+        return cast(
+            "Tensor", torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        )
+
+
+class SplitQueryKeyValue(nn.Module):
+    """Stand-in for `query_key_value` of cross-attention, which uses its two parts apart."""
+
+    def __init__(self, query: nn.Module, key_value: nn.Module) -> None:
+        super().__init__()
+        self.query = query
+        self.key_value = key_value
+
+    def part(self, x: Tensor, rows: slice) -> Tensor:
+        """Apply the layer of these rows, as `Linear.part` does: the queries' start at 0."""
+        return cast("Tensor", (self.key_value if rows.start else self.query)(x))
+
+
+def pack(model: Transformer) -> None:
+    """Replace every `Linear` of a model, in place, by a prepacked layer if torch can prepack it.
+
+    The model can then only decode, and only on a CPU. The output matrix becomes float32; see
+    `fp32_logits`.
+    """
+    if not can_pack(model.output.weight.dtype):
+        return
+    sizes = [model.config.d_model, 2 * model.config.d_model]
+    for layer in model.decoder_layers:
+        merged = layer.cross_attention.query_key_value
+        weights = merged.weight.detach().split(sizes)
+        biases = (None, None) if merged.bias is None else merged.bias.detach().split(sizes)
+        query, key_value = map(PrepackedLinear, weights, biases)
+        split = SplitQueryKeyValue(query, key_value)
+        layer.cross_attention.query_key_value = split  # type: ignore[assignment]
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, Linear):
+                wide = torch.float32 if child is model.output else child.weight.dtype
+                bias = None if child.bias is None else child.bias.detach().to(wide)
+                setattr(module, name, PrepackedLinear(child.weight.detach().to(wide), bias))
+
+
+@cache
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether torch prepacks matrices of this dtype on this machine, with correct products."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(*shape, generator=generator).to(dtype) for shape in ((5, 64), (48, 64), (48,))
+    )
+    try:
+        product = PrepackedLinear(weight, bias)(x)
+    except (AttributeError, RuntimeError):  # no such operator, or not for this dtype or CPU
+        return False
+    expected = F.linear(x.double(), weight.double(), bias.double())
+    error = (product.double() - expected).norm() / expected.norm()
+    return float(error) < 4 * torch.finfo(dtype).eps

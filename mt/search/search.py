@@ -218,29 +218,22 @@ def _search(
 
 def start(limits: Tensor) -> State:
     """Return the state before the first step: one live hypothesis, its bos."""
-    n_rows = len(limits)
-    device = limits.device
-    return State(
-        rows=torch.arange(n_rows, device=device),
-        limits=limits,
-        tokens=torch.full((n_rows, 1, 1), BOS, device=device),
-        parents=torch.zeros(n_rows, 1, dtype=torch.long, device=device),
-        log_probs=torch.zeros(n_rows, 1, device=device),
-        done=torch.zeros(n_rows, dtype=torch.bool, device=device),
-    )
+    rows = torch.arange(len(limits), device=limits.device)
+    zeros = torch.zeros_like(rows)[:, None]  # (B, 1)
+    bos = torch.full_like(rows, BOS)[:, None, None]  # (B, 1, 1)
+    return State(rows, limits, bos, zeros, zeros.float(), torch.zeros_like(rows, dtype=torch.bool))
 
 
 def start_beams(limits: Tensor, beam_size: int) -> BeamState:
     """Return the same for beam search: no hypothesis has finished."""
-    n_rows = len(limits)
-    device = limits.device
-    empty = torch.full((n_rows, beam_size), -torch.inf, device=device)
+    first = start(limits)
+    empty = torch.full((len(limits), beam_size), -torch.inf, device=limits.device)
     return BeamState(
-        **vars(start(limits)),
-        kept_tokens=torch.full((n_rows, beam_size, 1), BOS, device=device),
+        **vars(first),
+        kept_tokens=first.tokens.repeat(1, beam_size, 1),
         kept_log_probs=empty,
         kept_scores=empty,
-        n_finished=torch.zeros(n_rows, dtype=torch.long, device=device),
+        n_finished=torch.zeros_like(first.rows),
     )
 
 

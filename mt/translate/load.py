@@ -42,7 +42,6 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
 
 
 def opened(engine: EngineOptions) -> EngineOptions:
-    """The options with their models open."""
     return replace(engine, models=[open_model(model) for model in engine.models])
 
 

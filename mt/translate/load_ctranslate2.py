@@ -4,7 +4,7 @@ The model is converted once and kept in the user's cache, never in the model fol
 model on could put other weights there. A conversion is named by a hash of all that it depends on,
 and used only if it is undamaged, belongs to this user and is writable by nobody else. It appears as
 a whole, so that several processes, on several machines, may convert at the same time. Those used
-longest ago are removed, so that the cache does not grow over `MAX_BYTES`.
+longest ago are removed.
 
 Loads no torch where the model has been converted before.
 """
@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,10 +38,8 @@ COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8
 FORMAT = 2
 # The user's cache of converted models.
 CACHE = "ctranslate2"
-# Its size. A base model (60 million parameters) takes 0.25 GB.
-MAX_BYTES = 5 * 10**9
-# A conversion that is being written, and is this many seconds old, was interrupted.
-ABANDONED = 3600
+# Conversions in it. One of a base model (60 million parameters) takes 0.25 GB.
+KEPT = 10
 Loaded = TypeVar("Loaded")
 
 
@@ -133,7 +130,7 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
     """Return what `load` makes of the folder of the converted model, converted first if need be.
 
     Raises CheckpointError if CTranslate2 does not find the same probabilities with it, or cannot
-    load it, or where there is no room for it even in a temporary folder.
+    load it, or where there is no room for it.
     """
     key = _key(described)
     said: list[str] = []
@@ -147,7 +144,7 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
     def wait() -> None:
         say("waiting for another process, which converts the model for CTranslate2")
 
-    errors = ["no home directory; set XDG_CACHE_HOME"]
+    problem = "no home directory"
     with suppress(RuntimeError):
         place = user_cache(CACHE) / key[:32]
         try:
@@ -160,21 +157,13 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
                 os.utime(place)  # used now, so it is removed late
             if said:
                 say(f"{said[-1]}, kept in {place}")
-                _make_room(place)
+                _make_room(place.parent)
             return loaded
         except OSError as error:  # such as a full disk
-            errors = [f"{place.parent} ({error.strerror or error})"]
-    try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as private:
-            build(Path(private))
-            loaded = load(Path(private))
-            say(f"{said[-1]}, not kept: {errors[0]}")
-            return loaded
-    except OSError as error:
-        errors.append(f"{tempfile.gettempdir()} ({error.strerror or error})")
+            problem = f"{place.parent} ({error.strerror or error})"
     raise CheckpointError(
-        f"the model cannot be converted for CTranslate2: {'; '.join(errors)}; free some space "
-        "there, set XDG_CACHE_HOME to a folder of yours, or give --engine torch"
+        f"the model cannot be converted for CTranslate2: {problem}; free some space there, set "
+        "XDG_CACHE_HOME to a folder of yours, or give --engine torch"
     )
 
 
@@ -216,19 +205,12 @@ def is_mine(place: Path) -> bool:
     return is_own and not status.st_mode & 0o022
 
 
-def _make_room(newest: Path) -> None:
-    """Remove interrupted conversions, and those used longest ago until all fit `MAX_BYTES`."""
+def _make_room(cache: Path) -> None:
+    """Keep the conversions that were used last, also those that are being written."""
     used = {}
-    for path in newest.parent.iterdir():
+    for path in cache.iterdir():
         with suppress(OSError):  # another process removes it
-            used[path] = path.stat().st_mtime
-    total = 0
-    for path in sorted(used, key=used.__getitem__, reverse=True):
-        if path.name.startswith("."):  # being written, or a lock
-            unused = path.suffix == ".partial" and time.time() - used[path] > ABANDONED
-        else:
-            with suppress(OSError):
-                total += sum(file.stat().st_size for file in path.iterdir())
-            unused = total > MAX_BYTES and path != newest
-        if unused:
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir():
+                used[path] = path.stat().st_mtime
+    for path in sorted(used, key=used.__getitem__)[:-KEPT]:
+        shutil.rmtree(path, ignore_errors=True)

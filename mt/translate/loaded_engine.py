@@ -124,9 +124,8 @@ class LoadedEngine:
         searched, total = 0, int(lengths.sum())
         for number, (hypotheses, texts) in self._answers(jobs, loop_free):
             limits = self.engine.limits(*jobs[number]).repeat(hypotheses.counts)
-            truncated = hypotheses.lengths >= limits
-            arrays = (hypotheses.scores, hypotheses.log_probs, hypotheses.lengths, truncated)
-            columns = [array.tolist() for array in arrays]
+            found = (hypotheses.scores, hypotheses.log_probs, hypotheses.lengths)
+            columns = [array.tolist() for array in (*found, hypotheses.lengths >= limits)]
             is_aligned = self.engine.options.alignments
             ids = hypotheses.ids() if is_aligned else itertools.repeat([])
             outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))

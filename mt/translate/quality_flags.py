@@ -40,8 +40,7 @@ class FlagOutputs(Step):
     """Flags suspicious outputs."""
 
     def __init__(self, max_ratio: float) -> None:
-        """`max_ratio`: of lengths, beyond which an output is flagged."""
-        self.max_ratio = max_ratio
+        self.max_ratio = max_ratio  # of lengths, beyond which an output is flagged
 
     def after(self, lines: Sequence[Line]) -> None:
         """Look at the best output of each line.
@@ -95,13 +94,8 @@ class EscapeLoops(Step):
                 self.n_escaped += 1
 
     def notes(self) -> list[str]:
-        """How often there was a loop."""
-        if not self.n_looped:
-            return []
-        return [
-            f"{self.n_looped:,} repeating up to the limit and searched again, better for "
-            f"{self.n_escaped:,}"
-        ]
+        again = "repeating up to the limit and searched again, better for"
+        return [f"{self.n_looped:,} {again} {self.n_escaped:,}"] if self.n_looped else []
 
 
 def _loops(segment: Segment, line: Line) -> bool:
@@ -119,11 +113,14 @@ def flags(
     if not source or source.isspace():
         return ()
     words = output.split()
+    size, most = len(words), LEAST_COPIED
+    if is_unspaced(text := "".join(words)):
+        size, most = len(text), LEAST_COPIED_CHARACTERS
     shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
     raised = (  # in the order of FLAGS
         words[:1] == source.split(None, 1)[:1]  # rules most out
         and words == source.split()
-        and _is_worth_translating(words),
+        and size >= most,
         not words,
         loops(words) and loops(words, source.split()),
         bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
@@ -138,13 +135,6 @@ def is_blank(text: str) -> bool:
     Line separators and control characters are not: a line of them asks why it came out empty.
     """
     return all(char in "\t\r" or unicodedata.category(char) == "Zs" for char in text)
-
-
-def _is_worth_translating(words: Sequence[str]) -> bool:
-    text = "".join(words)
-    if is_unspaced(text):
-        return len(text) >= LEAST_COPIED_CHARACTERS
-    return len(words) >= LEAST_COPIED
 
 
 def loops(words: Sequence[str], source_words: Sequence[str] = ()) -> bool:

@@ -66,9 +66,7 @@ class ResumableOutput:
         is_new = not self._partial.exists()
         with _locked(self._partial) as file:
             try:
-                if is_new:  # a record that is there is of one that was renamed or removed
-                    self._remove_record()
-                size = self._load_record()
+                size = self._load_record(is_new)
                 keep_mode(file, path)
                 # --resume opens it again, even if what it will replace is read-only.
                 os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
@@ -87,69 +85,55 @@ class ResumableOutput:
                 self._keep_or_remove(error)
                 raise
 
-    def _remove_record(self) -> None:
-        """Remove a record that belongs to no partial output. DataError for a file of the user's."""
-        try:
-            is_own = "made_with" in dict(read_json(self._record_path))
-        except (ValueError, TypeError):
-            is_own = False
-        except FileNotFoundError:
-            return
-        if not is_own:
-            raise DataError(
-                f"{self._record_path}: mt did not write this file, and would replace it; "
-                "rename it, or give another --output"
-            )
-        self._record_path.unlink()
-
     def _keep_or_remove(self, error: BaseException) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
         assert self._partial is not None
-        if isinstance(error, _RefusedError):
-            return
-        if count := self._record.get("lines", 0):
+        is_refused = isinstance(error, _RefusedError)
+        if not is_refused and (count := self._record.get("lines", 0)):
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
             note = f"{lines} finished in {self._partial}; the same command with --resume"
             add_note(error, f"{note} continues after them")
-        elif self._record:
+        elif not is_refused and self._record:
             self._partial.unlink(missing_ok=True)
             self._record_path.unlink(missing_ok=True)
         elif not self._partial.stat().st_size:
             self._partial.unlink()
 
-    def _load_record(self) -> int:
-        """Return the bytes of the partial output that are finished."""
+    def _load_record(self, is_new: bool) -> int:
+        """Return the bytes of the partial output that are finished; none of a new one."""
         assert self._partial is not None
-        if not self._record_path.exists():
-            if self._partial.stat().st_size:
-                raise _RefusedError(
-                    f"{self._partial}: mt has no record that it wrote this file, and would replace "
-                    "it; rename or remove it, or give another --output"
-                )
-            self._write_record(0)  # by which a later start knows the file as one of mt
-            return 0
-        try:
-            record = read_json(self._record_path)
-            if record["format"] != FORMAT:
-                raise ValueError(f"format {record['format']} of another version of mt")
-            self.lines = int(record["lines"])
-            self._record = record | {"made_with": dict(record["made_with"])}
-            self._record["sha256"] = str(record["sha256"])
-            self.counts = dict(record.get("counts", {}))
-            size = int(record["bytes"])
-            if self._partial.stat().st_size < size:
-                raise ValueError(f"{self._partial.name} is shorter than it says")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        size = self._partial.stat().st_size
+        if size and not self._record_path.exists():
             raise _RefusedError(
-                f"{self._record_path}: records the progress of an interrupted job, and is damaged "
-                f"({error}); remove it and {self._partial} to start over"
-            ) from error
-        if self.lines and not self.resume:
-            raise _RefusedError(
-                f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "
-                f"continue it, or remove it and {self._record_path.name} to start over"
+                f"{self._partial}: mt has no record that it wrote this file, and would replace "
+                "it; rename or remove it, or give another --output"
             )
-        return size
+        if self._record_path.exists():
+            try:
+                record = read_json(self._record_path)
+                if record["format"] != FORMAT:
+                    raise ValueError(f"format {record['format']} of another version of mt")
+                record |= {"made_with": dict(record["made_with"]), "counts": dict(record["counts"])}
+                lines, finished = int(record["lines"]), int(record["bytes"])
+                if size < finished and not is_new:
+                    raise ValueError(f"{self._partial.name} is shorter than it says")
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise _RefusedError(
+                    f"{self._record_path}: should record the progress of an interrupted job, and "
+                    f"is damaged, or none ({error}); rename it, give another --output, or remove "
+                    f"it and {self._partial} to start over"
+                ) from error
+            if lines and not is_new and not self.resume:
+                raise _RefusedError(
+                    f"{self._partial}: is the unfinished output of an interrupted job; add "
+                    f"--resume to continue it, or remove it and {self._record_path.name} to start "
+                    "over"
+                )
+            if not is_new:  # else it is of one that was renamed or removed
+                self.lines, self._record, self.counts = lines, record, record["counts"]
+                return finished
+        self._write_record(0)  # by which a later start knows the file as one of mt
+        return 0
 
     def remaining(self, lines: Iterator[str], settings: Mapping[str, str]) -> Iterator[str]:
         """Return the lines that are left to do.
@@ -169,7 +153,7 @@ class ResumableOutput:
                 f"give the same again, {start_over}"
             )
         self._hash(itertools.islice(lines, self.lines))
-        if self._digest.hexdigest() != self._record["sha256"]:
+        if self._digest.hexdigest() != self._record.get("sha256"):
             raise _RefusedError(
                 f"--resume: the first {self.lines:,} lines are not those that {self._partial} "
                 f"was made from; give the same input, {start_over}"

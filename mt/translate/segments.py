@@ -94,7 +94,6 @@ class Segments(Step):
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty
 
     def notes(self) -> list[str]:
-        """How many lines were cut, and why."""
         notes = []
         if self.n_several:
             notes.append(f"{self.n_several:,} of several sentences, translated one by one")

@@ -45,13 +45,8 @@ class TextFiles:
     resume: bool = False
     overwrite: bool = False  # a corpus may be replaced
 
-    def __post_init__(self) -> None:
-        if self.errors not in ERRORS:
-            raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {self.errors!r}")
-
     @property
     def name(self) -> str:
-        """The source in messages."""
         return "stdin" if self.source == "-" else self.source
 
     @property

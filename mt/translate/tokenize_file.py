@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -118,7 +117,6 @@ def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool)
 
     lines = files.read()
     n_lines = n_tokens = 0
-    started = time.monotonic()
     with open_output(files.output) as file:
         for window in windows(lines, lambda: LINES, files.wait):
             texts, tokens = decoded(window) if decode else encoded(window)
@@ -126,8 +124,4 @@ def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool)
             file.flush()
             n_lines += len(texts)
             n_tokens += tokens
-    seconds = time.monotonic() - started
-    say(
-        f"{n_lines:,} lines, {n_tokens:,} tokens in {seconds:.1f} s: "
-        f"{n_lines / max(seconds, 1e-9):,.0f} lines/s"
-    )
+    say(f"{n_lines:,} lines, {n_tokens:,} tokens")

@@ -1,22 +1,47 @@
-"""The whole of `mt translate`: its options in, an output file and a summary out."""
+"""The whole of `mt translate`: its options in, an output file and a summary out; formats of lines.
+
+Text lines hold nothing else; TSV and CSV lines have columns, and JSON lines have fields, which are
+kept. Documents, whose texts are not their lines, are read by `mt.documents`.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import json
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from mt.data.reading import formats
+from mt.data.reading.columns import SURROGATES
+from mt.data.reading.compression import suffix_of
+from mt.data.reading.table_files import DELIMITERS
 from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar
-from mt.translate.formats import LineFormat
-from mt.translate.lines import Step
+from mt.translate.lines import Step, Translation
 from mt.translate.load import load_translator
 from mt.translate.resume import ResumableOutput
 from mt.translate.segments import prefix_mismatch
 from mt.translate.streaming import TextFiles, open_output, read_file, refuse_overwrite, write_lines
+
+DOCUMENTS = ("html", "srt", "xliff")
+# Ending of the name of a document -> format.
+SUFFIXES = {
+    ".srt": "srt",
+    **{ending: form for ending, form in formats.SUFFIXES.items() if form == "xliff"},
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+}
+# White space between the tokens of JSON.
+JSON_SPACE = " \t\n\r"
+# Characters of a broken line that a message shows.
+SHOWN = 40
 
 
 def translate_file(
@@ -78,3 +103,177 @@ def number_of_lines(source: str) -> int | None:
         with suppress(DataError):  # reported when it is translated
             return count_lines(Path(source), "")
     return None
+
+
+def format_of(name: str) -> str:
+    """The format that the name of an input tells; lines of text if none."""
+    return SUFFIXES.get(suffix_of(Path(name)), "text")
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """The format of input and output lines, as the options of `mt translate` describe it."""
+
+    name: str = "text"
+    column: int | None = None  # of a TSV or CSV line, from 1; None: the first
+    field: str | None = None  # of a JSON line; None: text
+    n_best: int = 1
+    scores: bool = False
+    quoting: str | None = None  # of TSV or CSV; None: only of CSV
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an option of another format."""
+        tables = tuple(DELIMITERS)
+        for option, names in (("column", tables), ("field", ("jsonl",)), ("quoting", tables)):
+            if getattr(self, option) is not None and self.name not in names:
+                raise ConfigError(
+                    f"--{option}: works only with --format {' or '.join(names)}, found "
+                    f"{self.name}; add --format {names[0]}, or leave out --{option}"
+                )
+        if self.name in DOCUMENTS and (self.scores or self.n_best > 1):
+            raise ConfigError(
+                f"--format {self.name}: a document has room for one translation of each text, "
+                "without a score; leave out --scores and --n-best"
+            )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Options that an output depends on, by name; the search has `n_best`."""
+        names = ("column", "field", "scores", "quoting")
+        return {"--format": self.name} | {f"--{name}": str(getattr(self, name)) for name in names}
+
+    def extract(self, line: str, where: str, errors: str = "strict") -> str:
+        """Return the text to translate in a line; a blank line is returned as is.
+
+        Raises DataError, which begins with `where`, if the line lacks the column or field, and for
+        half of a surrogate pair, which is no text; with errors "replace" that becomes U+FFFD.
+        """
+        if self.name == "text" or not line.strip():
+            return line
+        if self.name in DELIMITERS:
+            cells = self._cells(line, where)
+            column = self.column or 1
+            if len(cells) < column:
+                separated = {"tsv": "tabs", "csv": "commas"}[self.name]
+                raise DataError(
+                    f"{where}: --column {column} is asked for, but the line has "
+                    f"{len(cells)}; columns are separated by {separated} and counted from 1"
+                )
+            return cells[column - 1]
+        field = self.field or "text"
+        row = _json_object(line, where)
+        fields = ("translation", "alignment", *["score"] * self.scores)
+        added = ("flags", *(fields if self.n_best == 1 else ("translations",)))
+        if taken := [key for key in added if key in row]:
+            raise DataError(
+                f"{where}: already has the field {taken[0]!r}, which the translation "
+                "would overwrite; rename it"
+            )
+        text: Any = row
+        for part in [field] if field in row else field.split("."):
+            text = text.get(part) if isinstance(text, dict) else None
+        if not isinstance(text, str):
+            known = f"its fields are {', '.join(row) or 'none'}"
+            problem = f"found {text!r}" if text is not None or field in row else known
+            raise DataError(f"{where}: --field {field} must hold a text, {problem}")
+        if errors == "strict" and (half := SURROGATES.search(text)):
+            raise DataError(
+                f"{where}: character {half.start() + 1:,} of --field {field} is half of a "
+                "surrogate pair, not a character. Correct the line, or give --errors replace, "
+                "which turns it into U+FFFD"
+            )
+        return SURROGATES.sub("\ufffd", text)
+
+    def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:
+        """Yield the output for line `number` (from 1): one line, or one per n-best entry.
+
+        Text: the translation, or `n ||| text ||| score` with n from 0, as in other toolkits.
+        TSV, CSV: the input line with more columns. JSON: the object with more fields; an n-best
+        list is one of them. With text, the score precedes the translation and an alignment
+        follows it, separated by tabs.
+        """
+        if self.name == "jsonl":
+            yield self._json(line, translation) if line.strip() else line
+            return
+        for text, score, aligned in self._outputs(translation):
+            last = [] if aligned is None else [aligned]
+            if self.n_best > 1 and self.name == "text":
+                yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
+                continue
+            added = [*([f"{score:.4f}"] if self._has_scores else []), text, *last]
+            if self.name in DELIMITERS:
+                yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
+            else:
+                yield "\t".join(added)
+
+    @property
+    def _has_scores(self) -> bool:
+        return self.scores or self.n_best > 1
+
+    def _outputs(self, one: Translation) -> Iterator[tuple[str, float, str | None]]:
+        """Text, score and alignment of each output."""
+        rows = itertools.zip_longest(one.texts, one.scores, one.alignments)
+        return itertools.islice(rows, self.n_best)
+
+    @property
+    def _is_quoted(self) -> bool:
+        """Whether quotation marks around a cell are no part of it."""
+        return (self.quoting or self.name) == "csv"
+
+    def _cells(self, line: str, where: str) -> list[str]:
+        """Return the cells of a line; DataError where its quotation marks are not those of CSV."""
+        delimiter = DELIMITERS[self.name]
+        if not self._is_quoted:
+            return line.split(delimiter)
+        csv.field_size_limit(max(len(line) + 1, csv.field_size_limit()))
+        try:
+            return next(csv.reader([line], delimiter=delimiter, strict=True))
+        except csv.Error as error:
+            raise DataError(
+                f"{where}: its cells are not quoted as in CSV ({error}), found "
+                f"{line[:SHOWN]!r}. A cell must end in its line, and a mark inside it is "
+                "doubled; where marks are text, give --quoting none"
+            ) from None
+
+    def _cell(self, text: str) -> str:
+        """Return the text as a cell."""
+        if not self._is_quoted:
+            return text
+        quoted = io.StringIO()
+        csv.writer(quoted, delimiter=DELIMITERS[self.name], lineterminator="").writerow([text])
+        return quoted.getvalue() if text else ""
+
+    def _json(self, line: str, translation: Translation) -> str:
+        """Return the object with more fields; what it holds stays as it is, to the last digit."""
+        rows: list[dict[str, Any]] = []
+        for text, score, aligned in self._outputs(translation):
+            row: dict[str, Any] = {"translation": text}
+            if self._has_scores:
+                row["score"] = round(score, 4)
+            if aligned is not None:
+                row["alignment"] = aligned
+            rows.append(row)
+        fields: dict[str, Any] = {"translations": rows} if self.n_best > 1 else rows[0]
+        if translation.flags:
+            fields["flags"] = list(translation.flags)
+        more = json.dumps(fields, ensure_ascii=False)
+        return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}, character {error.pos + 1:,}: cannot be read as JSON: {error.msg}; "
+            f"every line must be one JSON object, found {line[:SHOWN]!r}; "
+            "jq -c . FILE makes such lines"
+        ) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
+        raise DataError(f"{where}: cannot be read as JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"{where}: must be a JSON object, found {line[:SHOWN]!r}; "
+            "jq -c '.[]' FILE makes lines of a list"
+        )
+    return row

@@ -2,10 +2,9 @@
 
 They are spawned: a process that has used a GPU cannot be forked.
 
-Why not `multiprocessing.Pool` or `concurrent.futures.ProcessPoolExecutor`: the first waits for ever
-for the result of a worker that was killed. The second reports that one died, but not which one or
-by what signal, and waits at exit for batches that nobody needs any more after Ctrl-C. Workers of
-both outlive a parent that was killed; here they see the end of their pipe and exit.
+`multiprocessing.Pool` waits for ever for the result of a worker that was killed;
+`ProcessPoolExecutor` does not say which one died, or why, and waits at exit for batches that nobody
+needs after Ctrl-C. Workers of both outlive a parent that was killed; here their pipe ends, too.
 """
 
 from __future__ import annotations
@@ -40,10 +39,6 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     jobs: deque[int] = field(default_factory=deque)  # indices of those it was sent, in order
-
-
-class _RemoteError(Exception):
-    """The traceback of a worker, shown as the cause of the error that it sent."""
 
 
 class Pool:
@@ -117,7 +112,7 @@ class Pool:
                 except (EOFError, OSError):
                     self._raise_worker_died(worker)
                 if error is not None:
-                    raise error[0] from _RemoteError(error[1])
+                    raise error[0] from RuntimeError(error[1])  # the traceback there
                 done = worker.jobs.popleft()
                 send_job(worker)
                 yield done, result
@@ -125,9 +120,8 @@ class Pool:
     def _raise_worker_died(self, worker: _Worker) -> NoReturn:
         worker.process.join(5)
         code = worker.process.exitcode or 0
-        how = f"exited with code {code}"
-        if code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
+        how = f"exited with code {code}" if code >= 0 else ""
+        how = how or f"was killed by {signal.Signals(-code).name}"
         hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
         raise MtError(
             f"worker {worker.number} of {len(self.workers)} (process {worker.process.pid}) "
@@ -154,7 +148,11 @@ def _serve(function: Function, connection: Connection, prints: bool) -> None:
         try:
             answers.put((function(*job), None))
         except Exception as error:  # raised again by the parent
-            answers.put((None, (_picklable(error), traceback.format_exc())))
+            try:
+                pickle.loads(pickle.dumps(error))
+            except Exception:
+                error = RuntimeError(repr(error))
+            answers.put((None, (error, traceback.format_exc())))
 
 
 def _repeat(pass_on: Callable[[], None]) -> NoReturn:
@@ -167,12 +165,3 @@ def _repeat(pass_on: Callable[[], None]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-
-
-def _picklable(error: Exception) -> Exception:
-    """Return the error if it can be pickled and unpickled, else its text as a RuntimeError."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(repr(error))
-    return error

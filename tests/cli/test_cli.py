@@ -195,12 +195,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert not (HEAVY - {"pydantic"}) & imported_by(*helps)
 
 
-def test_configs_and_metrics_load_only_what_is_used() -> None:
-    names = imported_by(module="mt.config.load")
-    assert not {"torch", "numpy", "datasets"} & names
-    assert not {"torch", "sacrebleu"} & imported_by(module="mt.evaluation.metrics")
-
-
 def test_commands_without_a_model_do_not_import_torch(tiny_config: Path, tiny_corpus: Path) -> None:
     checks = [["config", "check", "-c", tiny_config], ["config", "show", "-c", tiny_config]]
     text = tiny_corpus / "test.tgt"

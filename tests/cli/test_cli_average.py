@@ -11,13 +11,13 @@ import pytest
 import torch
 from conftest import Mt, equal_weights, refused
 from messages import says
-from model_files import changed_meta, flip
+from model_files import changed_meta
 from token_stores import tokenizer_of
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import WEIGHTS, checkpoints, step_name
+from mt.runs.model_folder import checkpoints, step_name
 
 
 def assert_mean(mean: Path, one: Path, two: Path) -> None:
@@ -81,14 +81,6 @@ def test_several_models_are_averaged_by_their_weights(mt: Mt, scored: Path, tmp_
     ):
         assert says(refused(mt("average", *arguments, "-o", tmp_path / "new")), *parts)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_damaged_checkpoint_is_not_averaged(mt: Mt, scored: Path, tmp_path: Path) -> None:
-    weights = checkpoints(scored)[2] / WEIGHTS
-    flip(weights)
-    said = refused(mt("average", scored, "--last", 2, "-o", tmp_path / "mean"))
-    assert says(said, weights.parent, WEIGHTS, "damaged")
-    assert not (tmp_path / "mean").exists()
 
 
 def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import Mt, refused
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
-from odd_lines import odd_lines
 
 
 @pytest.fixture(scope="module")
 def source(tiny_corpus: Path) -> Path:
     return tiny_corpus / "test.src"
-
-
-@pytest.mark.parametrize("options", [[], ["--as-written"]])
-def test_one_output_line_for_each_input_line(options: list[str], mt: Mt, tiny_run: Path) -> None:
-    from mt.data.tokens.tokenizer import Tokenizer
-
-    lines = odd_lines(300)
-    # Only white space counts as blank; the tokenizer also leaves nothing of ▁ and line separators.
-    blank = [not line.strip(" \t\r\u00a0\u1680\u2003\u202f\u3000") for line in lines]
-    empty = [not line.replace("▁", " ").strip() for line in lines]
-    assert 20 < sum(blank) < sum(empty) < 60
-    stdin = "".join(line + "\n" for line in lines).encode()
-    command = ["translate", "--model", tiny_run, "--beam-size", 1, "--split-sentences", "never"]
-    ended = mt(*command, *options, stdin=stdin)
-    assert ended.code == 0
-    assert ended.out.endswith(b"\n")
-    found = ended.lines
-    assert len(found) == 300
-    for line, is_empty in zip(found, empty, strict=True):
-        assert len(line.splitlines()) <= 1  # no character that any program takes for a line's end
-        assert line == " ".join(line.split())
-        if is_empty:
-            assert line == ""
-    assert f"mt: 300 lines ({sum(blank)} blank; " in ended.err
-    assert all(line.startswith("mt: ") for line in ended.err.splitlines())
-    if not options:
-        assert "translated as the training text would write them" in ended.err
-        return
-    sizes = [len(ids) for ids in Tokenizer.load(tiny_run).src.encode(lines)]
-    long = [number for number, size in enumerate(sizes, start=1) if size > 32]  # data.max_tokens
-    assert len(long) > 5
-    shown = ", ".join(map(str, long[:5]))
-    assert (
-        f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...; "
-        in ended.err
-    )
 
 
 def test_empty_input_and_a_last_line_without_newline(
@@ -160,3 +125,119 @@ def test_input_and_output_are_checked_before_the_model_is_loaded(mt: Mt) -> None
     ):
         ended = mt("translate", "-m", "no-model", *options.split(), stdin=b"eins\n")
         assert says(refused(ended), *parts)
+
+
+# --- constraints, prefixes, samples ---------------------------------------------------------------
+
+
+LINES = 40
+
+
+@pytest.fixture(scope="module")
+def text(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 40 lines of the tiny test set, one of them blanked."""
+    lines = lines_of(tiny_corpus / "test.src")
+    lines[7] = " "
+    path = tmp_path_factory.mktemp("options") / "text.src"
+    write_lines(path, lines)
+    return path
+
+
+@pytest.fixture
+def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
+    def translate(*options: object, lines: int = LINES) -> list[str]:
+        ended = mt("translate", "-m", tiny_run, text, *options)
+        assert ended.code == 0, ended.err
+        assert len(ended.lines) == lines
+        return ended.lines
+
+    return translate
+
+
+def test_no_ngram_repeats(translated: Callable[..., list[str]]) -> None:
+    free = [line.split() for line in translated("--beam-size", 1)]
+    assert any(len(words) != len(set(words)) for words in free)
+    for words in (line.split() for line in translated("--beam-size", 1, "--no-repeat-ngram", 1)):
+        assert len(words) == len(set(words))
+
+
+def test_outputs_begin_with_their_prefix(
+    translated: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    begins = ["two", "", "nine zero"] * (LINES // 3) + ["one"] * (LINES % 3)
+    file = tmp_path / "prefix.en"
+    file.write_text("\n".join(begins) + "\n", encoding="utf-8")
+    for size in (1, 3):
+        found = translated("--beam-size", size, "--precision", "fp32", "--prefix", file)
+        assert all(
+            line.startswith(begin) for line, begin in zip(found, begins, strict=True) if line
+        )
+        assert found[7] == ""  # blank stays blank
+        free = translated("--beam-size", size, "--precision", "fp32")
+        assert [line for line, begin in zip(found, begins, strict=True) if not begin] == free[1::3][
+            : LINES // 3
+        ]
+    sampled = translated("--sample", "--prefix", file)
+    assert all(line.startswith(begin) for line, begin in zip(sampled, begins, strict=True) if line)
+
+
+def test_samples_repeat_with_the_seed_in_any_batch(translated: Callable[..., list[str]]) -> None:
+    options = ["--sample", "--precision", "fp32"]
+    found = translated(*options)
+    assert translated(*options, "--batch-tokens", 60) == found
+    assert translated(*options, "--seed", 1) == found
+    assert translated(*options, "--seed", 2) != found
+    assert translated(*options, "--temperature", 0.5) != found
+    assert translated(*options, "--top-k", 1) == translated("--beam-size", 1, "--precision", "fp32")
+    assert translated(*options, "--top-p", 1e-9) == translated(
+        "--beam-size", 1, "--precision", "fp32"
+    )
+
+
+def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None:
+    single = translated("--sample", "--precision", "fp32")
+    lines = translated("--sample", "--precision", "fp32", "--n-best", 3, lines=3 * (LINES - 1) + 1)
+    listed: dict[int, list[str]] = {}
+    for line in lines:
+        number, output, _ = line.split(" ||| ")
+        listed.setdefault(int(number), []).append(output)
+    assert [len(outputs) for outputs in listed.values()] == [
+        1 if number == 7 else 3 for number in range(LINES)
+    ]
+    assert [outputs[0] for outputs in listed.values()] == single
+    assert sum(len(set(outputs)) == 3 for outputs in listed.values()) > LINES / 2
+
+
+def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
+    for options, parts in [
+        ("--no-repeat-ngram -2", "--no-repeat-ngram|at least 0|-2|0 switches it off"),
+        ("--sample --temperature 0", "--temperature|0.001|1000|found 0|--top-k 1"),
+        ("--sample --temperature inf", "--temperature|0.001|1000|found inf"),
+        ("--workers 1000000", "--workers|at most|1,000,000|fastest"),
+        ("--sample --top-k -1", "--top-k|at least 0|-1|0 allows all"),
+        ("--sample --top-p 0", "--top-p|above 0|found 0|1 allows all"),
+        ("--sample --top-p 1.5", "--top-p|at most 1|found 1.5|1 allows all"),
+        ("--top-k 5 --seed 3", "--top-k, --seed|only with --sample|add --sample"),
+        ("--sample --beam-size 2", "--sample|without a beam|leave out"),
+        ("--column 2", "--column|--format tsv|found text|leave out"),
+        ("--format tsv --field x", "--field|--format jsonl|found tsv|leave out"),
+    ]:
+        said = refused(mt("translate", "-m", tiny_run, text, *shlex.split(options)))
+        assert says(said, *parts.split("|"))
+
+
+def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    file, output = tmp_path / "prefix", tmp_path / "out"
+    must = "--prefix: must have one line for each line to translate, but line"
+    for content, message in (
+        ("a\n" * (LINES - 2), f"{must} {LINES - 1} of the text has no prefix"),
+        ("a\n" * (LINES + 2), f"{must} {LINES + 1} of the prefixes has no text"),
+        ("\n\n" + "word " * 999 + "\n" * LINES, "--prefix line 3: has "),
+    ):
+        file.write_text(content, encoding="utf-8")
+        said = refused(mt("translate", "-m", tiny_run, text, "-o", output, "--prefix", file))
+        assert said.startswith(message)
+        assert not output.exists()
+    assert refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none")).startswith(
+        f"--prefix: there is no file {tmp_path / 'none'}"
+    )

@@ -23,9 +23,9 @@ from mt.documents.translate_document import read_document
 from mt.errors import DataError
 from mt.runs.model_folder import ModelFolder
 from mt.search.options import EngineOptions, SearchOptions
-from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
 from mt.translate.streaming import TextFiles
+from mt.translate.translate_file import LineFormat
 from mt.translate.translator import Translator
 
 SRT = (
@@ -123,9 +123,6 @@ def test_subtitles() -> None:
     found = Translation(("Drei zwei, eins.",), (0.0,), 1, ("2-0 1-1 0-2",))
     moved = document.render([found])[0]
     assert moved.endswith("\n{\\an8}Drei {\\i1}zwei{\\i0}, eins.\n")
-    # Two line breaks in the place of one space lose no letter.
-    text = "1\n00:01,0 --> 00:02,0\nEins zwei\n</i>\n<b>\ndrei vier</b>\n"
-    assert "vier" in translated("srt", text, "Xxx {} Yyy".format)
 
 
 def test_html() -> None:
@@ -247,15 +244,6 @@ def test_two_tags_of_xliff_may_be_a_pair(first: str, last: str) -> None:
     assert f">a {last}b {first}c d</target>" in translated("xliff", alone)
 
 
-@pytest.mark.parametrize(
-    ("target", "attributes"),
-    [("<target>42</target>", ""), ('<target state="final">§</target>', ' approved="yes"')],
-)
-def test_a_target_without_letters_stays(target: str, attributes: str) -> None:
-    content = unit(f"<source>zweiundvierzig</source>{target}", attributes)
-    assert translated("xliff", content) == content
-
-
 def test_xliff_whose_source_a_tool_has_cut() -> None:
     """As `.sdlxliff` is: each segment is a text, and has its place in the target."""
     one, two, number = (
@@ -283,10 +271,6 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
     assert translated("xliff", unit(within)).endswith(
         f"<target{state}>{one.replace('Eins', two)}</target></trans-unit></body></file></xliff>"
     )
-    alike = re.sub(' mid="."', "", cut)
-    assert len(read_document("xliff", unit(alike), "x").texts) == 2
-    empty = '<target>&#160;<mrk mtype="seg" mid="0"/></target>'
-    assert translated("xliff", unit(cut + empty)) == unit(cut + whole)
     fixed = cut.replace('mid="1"', 'mid="1" translate="no"')
     assert texts_of(read_document("xliff", unit(fixed), "x")) == [(1, "Eins.")]
     nothing = unit('<source>3</source><seg-source><mrk mtype="seg" mid="2">3</mrk></seg-source>')

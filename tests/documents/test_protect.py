@@ -22,9 +22,9 @@ from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import ModelFolder
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import translate_file
-from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
 from mt.translate.streaming import TextFiles
+from mt.translate.translate_file import LineFormat
 from mt.translate.translator import Translator
 
 

@@ -1,7 +1,8 @@
-"""The engine at its limits: batches beyond the memory, very wide beams, absurd penalties."""
+"""The engine at its limits: batches beyond the memory, very wide beams; and ensembles."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,25 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import Mt
+from conftest import Mt, refused
 from messages import says
+from model_files import changed_meta, copy_model
+from token_stores import tokenizer_of
 from torch import Tensor
 
+from mt.config.schema import TokenizerConfig
 from mt.data.tokens import plan
 from mt.data.tokens.plan import batch_ends, bucket, micro_batches
-from mt.errors import ConfigError, DeviceFailedError
+from mt.data.tokens.tokenizer import EOS
+from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 from mt.search import engine as module
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import memory_error
-from mt.search.inference import Ensemble, Inference
+from mt.search.inference import Ensemble, EnsembleDecoding, Inference
 from mt.search.options import Sampling, SearchOptions
-from mt.search.search import Stepper
+from mt.search.search import Stepper, greedy_search
 from mt.translate import loaded_engine
 from mt.translate.loaded_engine import LoadedEngine, batch_cuts
 from mt.translate.translator import Translator, make_translator
@@ -55,26 +60,6 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
     )
     several = str(memory_error(2, 5, "CPU"))
     assert says(several, "2 sentences with 5 hypotheses", "--beam-size", "--batch-tokens")
-
-
-def test_other_errors_of_memory_and_none(loaded: LoadedModel) -> None:
-    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
-    for error, expected in [
-        (MemoryError(), ConfigError),
-        (torch.OutOfMemoryError("CUDA out of memory"), ConfigError),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `c"), ConfigError),
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), ConfigError),
-        (RuntimeError("CUDA error: an illegal memory access was encounter"), DeviceFailedError),
-        (RuntimeError("CUDA error: invalid configuration argument"), DeviceFailedError),
-        (ZeroDivisionError(), ZeroDivisionError),
-    ]:
-        with (
-            mock.patch.object(engine.model, "start", side_effect=error),
-            pytest.raises(expected) as caught,
-        ):
-            engine.search([[9]])
-        if expected is ConfigError:
-            assert str(caught.value).startswith("decoding: a batch of 1 sentence with 2 hypotheses")
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
@@ -123,13 +108,6 @@ def test_the_batches_of_a_gpu_fill_half_of_its_memory(
         assert one.batch_tokens == expected
 
 
-@pytest.mark.parametrize("command", ["translate", "score --src a --tgt b"])
-def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path, command: str) -> None:
-    ended = mt(*command.split(), "-m", tiny_run, "--length-penalty", 200)
-    assert ended.code == 2
-    assert "--length-penalty: must be" in ended.err
-
-
 def test_no_batch_has_more_rows_than_the_grid_of_a_cuda_kernel() -> None:
     """Of translation, scoring, validation and training: 70,000 sentences of one token."""
     ones = np.ones(70_000, np.int64)
@@ -164,3 +142,67 @@ def test_no_search_has_more_rows_than_that(
     one = translator(loaded, engine, batch_tokens=10**6)
     assert len(list(one.translate(["eins"] * 40))) == 40
     assert 8 <= max(rows) <= 9
+
+
+# --- ensembles ------------------------------------------------------------------------------------
+
+
+A, B, C = 4, 5, 6
+
+
+class Member:
+    """Gives the same probabilities of A, B, C and eos at every step."""
+
+    def __init__(self, *probabilities: float) -> None:
+        logits = torch.full((7,), -math.inf)
+        logits[[A, B, C, EOS]] = torch.tensor(probabilities).log() + 3.0  # up to a constant
+        self.logits, self.kept = logits, list[list[int]]()
+
+    def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        return self.logits.expand(*tokens.shape, -1).clone()
+
+    def keep(self, rows: Tensor) -> None:
+        self.kept.append(rows.tolist())
+
+
+def test_probabilities_are_averaged_and_every_member_drops_finished_sentences() -> None:
+    """A: 0.6 and 0.02, B: 0.3 and 0.28. Arithmetic means .31 > .29, geometric .11 < .29."""
+    pair: Any = [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
+    both = EnsembleDecoding(pair)
+    for (found,) in greedy_search(both, torch.tensor([1, 1])):
+        assert found.tokens == (A,)
+        assert math.exp(found.log_prob) == pytest.approx(0.31 * 0.2, rel=1e-3)
+    both.keep(torch.tensor([0, 2]))
+    assert [member.kept[-1] for member in pair] == [[0, 2], [0, 2]]
+
+
+def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
+    text = ["translate", tiny_corpus / "test.src", "--precision=fp32", "--scores", "-m", tiny_run]
+    text += ["--engine", "torch"]
+    alone = [line.split("\t") for line in mt(*text).lines]
+    twice = [line.split("\t") for line in mt(*text, "-m", tiny_run).lines]
+    assert [output for _, output in alone] == [output for _, output in twice]
+    assert [float(score) for score, _ in twice] == pytest.approx(
+        [float(score) for score, _ in alone], abs=2e-4
+    )
+
+
+def test_models_that_cannot_be_combined_are_refused(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    other = copy_model(tiny_run, tmp_path / "other")
+    lines = (tiny_corpus / "train.tgt").read_text(encoding="utf-8").upper().splitlines()
+    tokenizer = tokenizer_of(TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True))
+    tokenizer.save(other)
+    with changed_meta(other) as meta:
+        meta["tokenizer"] = tokenizer.fingerprint
+    source = tiny_corpus / "test.src"
+    said = refused(mt("translate", source, "-m", tiny_run, "-m", other))
+    assert says(said, f"--model {other}", "another vocabulary", tiny_run, "the same tokenizer")
+    back = copy_model(tiny_run, tmp_path / "back")
+    with changed_meta(back) as meta:
+        meta["config"]["data"].update(src_lang="en", tgt_lang="de")
+    said = refused(mt("translate", source, "-m", tiny_run, "-m", back))
+    assert says(said, f"--model {back}", "en to de", tiny_run, "de to en", "one direction")
+    said = refused(mt("translate", source, "-m", tiny_run, "-m", tiny_run, "--alignments"))
+    assert says(said, "--alignments", "a single model", "only one")

@@ -224,9 +224,3 @@ def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) ->
     says(ended.err.splitlines()[-1], "engine: torch", "CTranslate2", "--no-repeat-ngram")
     ended = mt(*arguments, "auto", "--device", "cpu")
     assert re.search(r"mt: engine: CTranslate2 [\d.]+ on CPU in fp32, \d+ thread", ended.err)
-
-
-def test_what_was_made_with_the_other_engine_is_not_continued(both: Load) -> None:
-    for engine in ("torch", "ctranslate2"):
-        with both(engine) as translator:
-            assert translator.settings["--engine"] == engine

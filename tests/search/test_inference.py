@@ -11,13 +11,12 @@ from torch import Tensor
 
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.model.transformer import Transformer
-from mt.model.weight_copies import copy_weights
+from mt.model.transformer import Linear, Transformer
 from mt.runtime import devices
 from mt.runtime.devices import Device
 from mt.search import inference
 from mt.search.engine_contract import Hypothesis
-from mt.search.inference import Inference
+from mt.search.inference import Inference, PrepackedLinear, SplitQueryKeyValue, can_pack
 from mt.search.scoring import ForcedDecoder
 from mt.search.search import Stepper, beam_search, greedy_search
 
@@ -236,22 +235,6 @@ def test_a_whole_search_finds_the_same_hypotheses(shape: dict[str, Any], beam_si
     assert left > 0
 
 
-def test_what_is_decoded_together_does_not_matter() -> None:
-    model, (src, src_mask) = build("fp64"), sentences()
-    words = torch.randint(EOS + 1, VOCAB, (6, 5, 2), generator=torch.Generator().manual_seed(5))
-    parents = torch.tensor([[1, 0]] * 5)
-
-    def logits(rows: slice, width: int) -> Tensor:
-        stepper = Inference(model, cpu("fp64")).start(src[rows, :width], src_mask[rows, :width], 2)
-        first = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
-        return torch.stack([first, *(stepper.step(w[rows], parents[rows]) for w in words[1:])])
-
-    together = logits(slice(None), src.shape[1])
-    for row in range(5):
-        alone = logits(slice(row, row + 1), int(src_mask[row].sum()))
-        assert difference(alone, together[:, row : row + 1]) < 1e-10
-
-
 def test_as_many_steps_as_the_model_has_positions() -> None:
     model, (src, src_mask) = build(output_bias=True, eos_bias=-50.0, max_positions=20), sentences()
     ready = Inference(model, cpu())
@@ -284,14 +267,6 @@ def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_the_copies_with_which_a_model_learns_are_not_copied() -> None:
-    """Decoding does not use them."""
-    copy_weights(model := build(), torch.bfloat16)
-    ready = Inference(model, cpu("bf16")).model
-    for each, has_copies in ((model, True), (ready, False)):
-        assert (each.encoder_layers[0].around_attention.norm.copies is not None) == has_copies
-
-
 @pytest.mark.parametrize("compute", [None, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_model_in_training_decodes_in_the_precision_of_the_device(
@@ -319,3 +294,67 @@ def test_bf16_embeds_as_training_does() -> None:
         (fast.tgt_embedding, model.tgt_embedding),
     ):
         assert torch.equal(ours(src, torch.bfloat16), theirs(src, torch.bfloat16))
+
+
+# --- prepacked linear layers ----------------------------------------------------------------------
+
+
+needs_packing = pytest.mark.skipif(
+    not can_pack(torch.float32), reason="this torch cannot prepack matrices"
+)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@needs_packing
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_a_prepacked_matrix_gives_the_same_product(dtype: torch.dtype, with_bias: bool) -> None:
+    if not can_pack(dtype):
+        pytest.skip(f"no {dtype} here")
+    weight = drawn(50, 64, seed=1).to(dtype)
+    bias = drawn(50, seed=2).to(dtype) if with_bias else None
+    product = PrepackedLinear(weight, bias)
+    for shape in ((1, 64), (7, 1, 64), (3, 11, 64), (200, 64)):
+        x = drawn(*shape).to(dtype)
+        found = product(x)
+        assert found.dtype == dtype
+        # Sums of 64 products in float32, whose rounding errors grow as a random walk in whatever
+        # order (Higham and Mary, 2019), rounded to the dtype.
+        values = x.double(), weight.double(), torch.zeros(50) if bias is None else bias
+        exact, size = (
+            torch.nn.functional.linear(*(f(v.double()) for v in values))
+            for f in (torch.clone, torch.abs)
+        )
+        bound = (8 * torch.finfo(torch.float32).eps + torch.finfo(dtype).eps) * size
+        assert bool(((found.double() - exact).abs() <= bound).all())
+
+
+def small() -> Transformer:
+    torch.manual_seed(1)
+    config = ModelConfig(
+        d_model=32, n_heads=2, d_ff=64, n_encoder_layers=2, n_decoder_layers=2, max_positions=20
+    )
+    return Transformer(config, 40, 40, joint=True).eval()
+
+
+@needs_packing
+def test_every_linear_layer_of_a_model_is_replaced() -> None:
+    model = small()
+    ready = Inference(model, Device(torch.device("cpu"), "fp32"))
+    assert not any(isinstance(module, Linear) for module in ready.model.modules())
+    n_products = sum(isinstance(module, PrepackedLinear) for module in ready.model.modules())
+    # Four in an encoder layer; six in a decoder layer, one of them split in two; the output.
+    assert n_products == 2 * 4 + 2 * 7 + 1
+    assert sum(isinstance(module, SplitQueryKeyValue) for module in ready.model.modules()) == 2
+    assert any(isinstance(module, Linear) for module in model.modules())  # the original is intact
+    src = torch.randint(4, 40, (6, 9), generator=torch.Generator().manual_seed(2))
+    mask = torch.ones_like(src, dtype=torch.bool)
+    first = torch.full((6, 1), BOS), torch.zeros(6, 1, dtype=torch.long)
+    found = ready.start(src, mask, 1).step(*first)
+    with torch.no_grad():
+        expected = model.output(model(src, first[0], mask))
+    assert found.dtype == torch.float32
+    assert 0 <= float((found - expected).abs().max()) < 1e-5

@@ -1,4 +1,4 @@
-"""Scores of given translations: against the plain model, against the search, and `mt score`."""
+"""Scores and word alignments of given translations: against the plain model, and by hand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ from torch import Tensor
 
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
+from mt.model import cpu_ops, transformer
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
-from mt.search.alignment import cross_attention
+from mt.search.alignment import (
+    begin_no_word,
+    character_units,
+    cross_attention,
+    joined_word_links,
+    links_within,
+    word_links,
+    word_numbers,
+)
 from mt.search.inference import Inference
 from mt.search.scoring import ForcedDecoder
 
@@ -169,3 +178,168 @@ def test_unequal_files_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> No
         assert not (tmp_path / "out").exists()
     said = refused(mt("score", *options, "--src", "-", "--tgt", "-"))
     assert says(said, "--src, --tgt", "only one", "stdin", "a file")
+
+
+# --- word alignment -------------------------------------------------------------------------------
+
+
+# --- cross-attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_weights_are_those_of_the_forward_pass(
+    norm: str,
+    loaded: LoadedModel,
+    pairs: list[tuple[list[int], list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are what the model multiplies its values with; rows sum to 1, padding has exactly 0."""
+    config = loaded.config.model.model_copy(
+        update={"norm": norm, "n_decoder_layers": 3, "n_encoder_layers": 2}
+    )
+    torch.manual_seed(0)
+    model = Transformer(config, 320, 320, joint=True).eval()
+    batch = collate([(np.array(src), np.array(tgt)) for src, tgt in pairs[:6]])
+    maps = torch.stack(list(cross_attention(model, batch)), dim=1)  # (B, L, H, T, S)
+
+    seen: list[Tensor] = []
+    attend = cpu_ops.attend
+
+    def spy(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, causal: bool
+    ) -> Tensor:
+        assert causal == (bias is None)
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+        seen.append((scores if bias is None else scores + bias).softmax(-1))
+        return attend(q, k, v, bias, dropout, causal)
+
+    monkeypatch.setattr(transformer, "attend", spy)
+    with torch.inference_mode():
+        model(batch.src, batch.tgt_in, batch.src_mask)
+    crossed = seen[2:][1::2]  # after the encoder's 2: own, cross, own, cross, ...
+    torch.testing.assert_close(maps, torch.stack(crossed, dim=1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
+    hidden = ~batch.src_mask[:, None, None, None, :].expand_as(maps)
+    assert hidden.any()
+    assert not maps[hidden].any()
+
+
+# --- from pieces to words -----------------------------------------------------------------------
+
+
+def test_words_begin_at_spaces() -> None:
+    assert word_numbers(["▁Hau", "s", "▁ist", "▁", "1", "9", "."]) == [0, 0, 1, 2, 2, 2, 2]
+    assert word_numbers(["▁", "▁a", "▁b"]) == [0, 0, 1]  # two spaces are one
+    assert word_numbers(["s", "▁a"]) == [0, 1]
+    assert word_numbers(["▁a", "▁"]) == [0, 0]  # one at the end is none
+    assert word_numbers(["▁"]) == [0]
+    assert word_numbers([]) == []
+
+
+def test_a_word_is_linked_to_the_word_it_attends_to_most() -> None:
+    """By hand: `a b` from `X YZ W`, Y and Z being pieces of one word."""
+    attention = torch.tensor(
+        [
+            # ▁X  ▁Y   Z   ▁W  eos
+            [0.4, 0.3, 0.3, 0.0, 0.0],  # ▁a: Y and Z together beat X
+            [0.5, 0.0, 0.0, 0.2, 0.3],  # ▁b
+            [0.0, 0.0, 0.0, 0.6, 0.4],  # c, of the same word as ▁b: 0.8 for W against 0.5 for X
+            [0.9, 0.1, 0.0, 0.0, 0.0],  # eos
+        ]
+    )
+    pieces = ["▁X", "▁Y", "Z", "▁W"], ["▁a", "▁b", "c"]
+    assert word_links(attention, *pieces, "X YZ W", "a bc") == "1-0 2-1"
+    assert word_links(attention, ["▁X"], [], "X", "") == ""
+
+
+def test_without_spaces_pieces_are_named_by_their_characters() -> None:
+    """By hand: 私は 学生 🐈 in four pieces and four bytes, to `I am a ...`; and back."""
+    bytes_of_cat = ["<0xF0>", "<0x9F>", "<0x90>", "<0x88>"]
+    japanese = ["▁", "私は", "▁学生", *bytes_of_cat]
+    attention = torch.zeros(3, 8)
+    attention[0, :2] = torch.tensor([0.2, 0.3])
+    attention[0, 2] = 0.4  # less than ▁ and 私は, which are one unit
+    attention[1, 2] = 1.0
+    attention[2, 3:7] = 0.2  # the character that four bytes spell
+    attention[2, 1] = 0.5
+    english = ["▁I", "▁student", "▁cat"], "I student cat"
+    line = "私は\u3000学生🐈"  # a wide space
+    assert word_links(attention, japanese, english[0], line, english[1]) == "0:2-0 3:5-1 5:6-2"
+    back = attention.T.contiguous()
+    found = word_links(back, english[0], japanese, english[1], line)
+    assert found == "0-0:2 1-3:5 2-5:6"
+    spaced = ["私は", "▁", *bytes_of_cat, "▁"]  # a space belongs to what follows, as with words
+    assert character_units(spaced) == ([0, 1, 1, 1, 1, 1, 1], ["私は", "🐈"])
+    assert character_units(["▁"]) == ([0], [""])
+    thai = "ฉันรักแมว"
+    unknown = ["▁ฉ", "ัน", "<unk>", "แมว"]  # a vowel sign; and what ends where the next begins
+    attention = torch.eye(4)[1:]
+    assert word_links(attention, unknown, ["▁I", "▁love", "▁cats"], thai, "I love cats") == (
+        "0:3-0 3:6-1 6:9-2"
+    )
+
+
+def test_links_of_parts_are_numbered_through() -> None:
+    """The second part begins inside a source word, but its output begins a new word."""
+    first = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]])
+    second = torch.tensor([[0.1, 0.6, 0.3], [0.0, 0.0, 1.0]])
+    parts = [(first, ["▁A", "▁B"], ["▁a", "▁b"]), (second, ["b", "▁C"], ["c"])]
+    assert joined_word_links(parts, "A Bb C", "a b c") == "0-0 1-1 2-2"
+    parts = [(first, ["▁私は", "▁猫"], ["▁a", "▁b"]), (second, ["▁。", "犬"], ["c"])]
+    assert joined_word_links(parts, "私は猫。犬", "a b c") == "0:2-0 2:3-1 4:5-2"
+
+
+def test_a_part_without_a_space_before_it_begins_no_word() -> None:
+    """As in `A!B C`; a tag that each part begins with is not in the line."""
+    second = ["", "▁", "▁B", "▁C"]
+    begin_no_word(second)
+    assert second == ["", "", "B", "▁C"]
+    tagged = ["<bt>", "▁B", "▁C"]
+    begin_no_word(tagged, {"<bt>"})
+    assert tagged == ["<bt>", "B", "▁C"]
+    parts = [(torch.eye(2), ["▁A", "!"], ["▁a", "!"]), (torch.eye(4)[2:], second, ["▁b", "▁c"])]
+    assert joined_word_links(parts, "A!B C", "a! b c") == "0-0 0-1 1-2"
+
+
+def test_links_beyond_what_a_line_has_left_are_dropped() -> None:
+    """A final stop of its own is taken off again, of the source and of the translation."""
+    assert links_within("0-0 2-1 1-2 3-3", "a b c", "d e f") == "0-0 2-1 1-2"
+    composed_later = "か\u3099" * 4
+    assert links_within("0:1-0:1 4:5-1:2 2:3-2:3", composed_later, "犬。") == "0:1-0:1"
+    assert links_within("0:1-0:1 1:2-1:4", "犬だ", "犬です") == "0:1-0:1 1:2-1:3"
+
+
+def test_a_trained_model_aligns_digit_to_digit(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """It translates word for word: where it is right, nearly all links lie on the diagonal."""
+    source = tiny_corpus / "test.src"
+    ended = mt("translate", "-m", tiny_run, source, "--precision", "fp32", "--alignments")
+    references = lines_of(tiny_corpus / "test.tgt")
+    sources = lines_of(source)
+    good = total = 0
+    for line, words, reference in zip(ended.lines, sources, references, strict=True):
+        text, aligned = line.split("\t")
+        found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
+        assert [target for _, target in found] == list(range(len(text.split())))
+        assert all(0 <= number < len(words.split()) for number, _ in found)
+        if text == reference:
+            total += len(found)
+            good += sum(number == target for number, target in found)
+    assert total > 20
+    assert good / total > 0.8
+
+
+def test_a_line_in_pieces_is_aligned_as_one(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """Every output word has a link, and the source words advance from piece to piece."""
+    words = [word for _ in range(60) for word in ("eins", "zwei", "drei,")]
+    write_lines(tmp_path / "in", [" ".join(words), "", "eins"])
+    ended = mt("translate", "-m", tiny_run, tmp_path / "in", "--precision", "fp32", "--alignments")
+    assert "translated in pieces: line 1)" in ended.err
+    text, aligned = ended.lines[0].split("\t")
+    found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
+    assert [target for _, target in found] == list(range(len(text.split())))
+    places = [number for number, _ in found]
+    assert min(places) < 10
+    assert len(words) - 10 < max(places) < len(words)
+    assert ended.lines[1] == "\t"

@@ -67,17 +67,6 @@ def test_a_line_with_a_prefix_stays(tiny_run: Path, mt: Mt, tmp_path: Path) -> N
     assert says(done.err, "1 translated as the training text")
 
 
-def test_evaluation_translates_as_translate_does(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:
-    for name, text in (("src", PLAIN.upper()), ("ref", "ONE TWO THREE")):
-        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
-    texts = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--metrics", "chrf", "--json"]
-    scores = [
-        json.loads(mt("evaluate", "-m", tiny_run, *texts, *more).out)[str(tiny_run)][0]["value"]
-        for more in ([], ["--as-written"])
-    ]
-    assert scores[0] > scores[1]
-
-
 def test_a_damaged_file_is_named_and_that_of_other_languages_left_out(
     copied_run: Path, mt: Mt
 ) -> None:

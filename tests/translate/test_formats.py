@@ -11,8 +11,8 @@ from conftest import Mt, refused
 from messages import raises_saying, says
 
 from mt.errors import DataError
-from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
+from mt.translate.translate_file import LineFormat
 
 TWO = Translation(("one", "two"), (-0.5, -1.25))
 BLANK = Translation(("",), (0.0,), 0)

@@ -1,30 +1,34 @@
-"""Converted models in the user's cache: made once, as a whole, and trusted only from this user."""
+"""Converted models in the user's cache, made once and trusted only from this user; shortlists."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import Mt, mt_command, refused, write_lines
+from conftest import Mt, lines_of, refused, write_lines
 from faults import raising
 from messages import says
 from model_files import copy_model, drop, empty, flip, truncate
 
 from mt import artefacts
 from mt.artefacts import RECORD, is_made, user_cache
+from mt.data.tokens.directions import DirectedPairs
+from mt.data.tokens.store import open_built
+from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of
 from mt.runs.model_folder import ModelFolder, checkpoints, open_model
 from mt.search import ctranslate2_model
-from mt.translate import load, load_ctranslate2
+from mt.translate import load, load_ctranslate2, shortlist
 from mt.translate.load_ctranslate2 import CACHE, is_mine, load_converted
+from mt.translate.shortlist import ALWAYS, CANDIDATES, store_of, translation_table
 
 Convert = Callable[[ModelFolder, Path], None]
 DISK_FULL = OSError(28, "No space left on device")
@@ -155,37 +159,24 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
 
 
 def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
-    described: ModelFolder,
-    calls: list[Path],
-    converts: Callable[[Convert], None],
-    said: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is converted in a temporary folder then, for this process, and each start says why."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    def refused_for(reason: str) -> None:
+        with pytest.raises(CheckpointError) as error:
+            load_converted(described, content)
+        assert says(str(error.value), reason, "XDG_CACHE_HOME", "--engine torch")
+
     with monkeypatch.context() as patch:
         patch.setattr(artefacts, "exclusive", raising(OSError(30, "Read-only file system")))
-        assert load_converted(described, content) == b"weights"
+        refused_for("Read-only file system")
     with monkeypatch.context() as patch:
         patch.setattr(artefacts, "sync_files", raising(DISK_FULL))
-        assert load_converted(described, content) == b"weights"
+        refused_for("No space left on device")
+    assert cached() == []
     with monkeypatch.context() as patch:
         patch.delenv("XDG_CACHE_HOME")
         patch.setattr(Path, "home", raising(RuntimeError("no home")))
-        assert load_converted(described, content) == b"weights"
-    reasons = ("Read-only file system", "No space left on device", "no home directory")
-    for message, reason in zip(said, reasons, strict=True):
-        assert says(message, "not kept", reason)
-    assert cached() == list(temporary.iterdir()) == []
-    converts(raising(DISK_FULL))
-    with pytest.raises(CheckpointError) as error:
-        load_converted(described, content)
-    assert says(
-        str(error.value), user_cache(CACHE), "No space", temporary, "No space", "XDG_CACHE_HOME"
-    )
+        refused_for("no home directory")
 
 
 @pytest.mark.parametrize("given", ["", "caches", "~/caches"])
@@ -198,21 +189,7 @@ def test_a_cache_has_one_place_whatever_the_current_folder(
     assert user_cache(CACHE) == tmp_path / ".cache" / "mt" / "ctranslate2"
 
 
-@pytest.mark.slow
-def test_two_processes_convert_at_the_same_time(described: ModelFolder) -> None:
-    pytest.importorskip("ctranslate2")
-    command, environment = mt_command("translate", "-m", described.folder)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]  # type: ignore[call-overload]
-    ended = [process.communicate(b"drei acht\n", timeout=120) for process in both]
-    (place,) = cached()
-    assert is_made(place, None, sha256_of)
-    assert [process.returncode for process in both] == [0, 0]
-    assert ended[0][0] == ended[1][0] != b""
-    assert f"kept in {place}" in ended[0][1].decode() + ended[1][1].decode()
-
-
-def test_the_cache_keeps_what_was_used_last_and_is_limited(
+def test_the_cache_keeps_what_was_used_last(
     described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = [
@@ -224,8 +201,7 @@ def test_the_cache_keeps_what_was_used_last_and_is_limited(
     for age, place in enumerate(cached()):
         os.utime(place, (age, age))
     load_converted(models[0], content)  # used now
-    size = sum(file.stat().st_size for file in cached()[0].iterdir())
-    monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 2 * size)
+    monkeypatch.setattr(load_ctranslate2, "KEPT", 3)
     interrupted, current = (user_cache(CACHE) / f".{name}.partial" for name in ("old", "new"))
     for folder in (interrupted, current):
         folder.mkdir()
@@ -236,10 +212,6 @@ def test_the_cache_keeps_what_was_used_last_and_is_limited(
     for model in (models[0], models[3]):
         load_converted(model, content)
     assert len(calls) == 4
-    monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 0)  # a model larger than the cache
-    load_converted(models[1], content)
-    load_converted(models[1], content)
-    assert (len(calls), len(cached())) == (5, 2)
 
 
 def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
@@ -266,3 +238,97 @@ def test_an_unknown_language_is_refused_before_the_model_is_converted(
     files["evaluate"] = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
     said = refused(mt(command, "--model", tiny_run, *files[command], "--to", "fr"))
     assert says(said, "--to: must be a language that this model translates into", "found fr")
+
+
+# --- shortlists -----------------------------------------------------------------------------------
+
+
+pytest.importorskip("ctranslate2")
+
+
+def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in loops over words, as in the paper."""
+    monkeypatch.setattr(shortlist, "MOST_LINKS", 2_000)
+    pairs = DirectedPairs.of(open_built(tiny_run / "store" / "train"))
+    size = Tokenizer.load(tiny_run).tgt.size
+    source, target, probability = translation_table(pairs, size)
+    links = int(((pairs.src_lengths + 1) * pairs.tgt_lengths).sum())
+    chosen = pairs.pairs(np.arange(0, len(pairs), 1 + links // 2_000))
+    assert len(chosen) > 10
+    table: dict[tuple[int, int], float] = defaultdict(lambda: 1 / size)
+    for _ in range(shortlist.ITERATIONS):
+        expected: dict[tuple[int, int], float] = defaultdict(float)
+        total: dict[int, float] = defaultdict(float)
+        for src, tgt in chosen:
+            words = [*src.tolist(), EOS]
+            for word in tgt.tolist():
+                norm = sum(table[other, word] for other in words)
+                for other in words:
+                    expected[other, word] += table[other, word] / norm
+                    total[other] += table[other, word] / norm
+        table.update({key: value / total[key[0]] for key, value in expected.items()})
+    found = np.array([table[key] for key in zip(source.tolist(), target.tolist(), strict=True)])
+    np.testing.assert_allclose(probability, found, rtol=1e-9)
+
+
+def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out, "--shortlist")
+    assert ended.code == 0
+    assert f"{out / 'vmap.txt'}: candidates of " in ended.err
+    lines = lines_of(out / "vmap.txt")
+    rows = [(line.split("\t")[0], line.split("\t")[1].split(" ")) for line in lines]
+    assert rows[0][0] == ""
+    assert len(rows[0][1]) <= ALWAYS
+    assert all(len(candidates) <= CANDIDATES + 1 for _, candidates in rows[1:])
+    table = {source: set(candidates) for source, candidates in rows}
+    tokenizer = Tokenizer.load(tiny_run)
+    texts = [(tiny_corpus / f"test.{side}").read_text(encoding="utf-8") for side in ("src", "tgt")]
+    hits = [
+        piece in set().union(*(table.get(one, set()) for one in tokenizer.src.pieces(source)))
+        for source, target in zip(*(text.splitlines() for text in texts), strict=True)
+        for piece in tokenizer.tgt.pieces(target)
+    ]
+    assert sum(hits) > 0.9 * len(hits)
+    arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--engine", "ctranslate2"]
+    plain = mt(*arguments).lines
+    short = mt(*arguments, "--shortlist", out / "vmap.txt").lines
+    assert len(plain) == len(short)
+    assert sum(one == other for one, other in zip(plain, short, strict=True)) >= 30
+    word = next(one[1:] for one in rows[0][1] if one[:1] == "▁" and one[1:].isalpha())
+    (tmp_path / "few").write_text(f"\t▁{word}\n", encoding="utf-8")
+    few = mt(*arguments, "--shortlist", tmp_path / "few").lines
+    assert {word for line in few for word in line.split()} == {word}
+
+
+def test_a_file_that_is_no_shortlist_of_the_model(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--device", "cpu"]
+    path = tmp_path / "vmap.txt"
+    piece = Tokenizer.load(tiny_run).tgt.pieces_of([10])[0]
+    for content, parts in (
+        (None, ["cannot be read", "No such file"]),
+        (b"\t\xff\n", ["must be UTF-8"]),
+        (f"\t{piece}\neins zwei\n".encode(), ["line 2", "a source piece, a tab", "no tab"]),
+        (f"\t{piece} ▁foreign\n".encode(), ["line 1", "of this model", "'▁foreign'"]),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        for engine in ("auto", "ctranslate2"):
+            message = refused(mt(*arguments, "--engine", engine, "--shortlist", path))
+            assert says(message, "--shortlist", path, *parts, "mt export")
+    path.write_text(f"\t{piece}\n", encoding="utf-8")
+    message = refused(mt(*arguments, "--shortlist", path, "--no-repeat-ngram", 2))
+    assert says(message, "--shortlist", "only CTranslate2", "no --no-repeat-ngram", "leave it out")
+
+
+def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    model, out = tmp_path / "model", tmp_path / "out"
+    assert mt("average", tiny_run, "--last", 1, "-o", model).code == 0
+    message = refused(mt("export", "ctranslate2", "-m", model, "-o", out, "--shortlist"))
+    assert says(message, "--shortlist", "token store of the run", "but there is no", "leave out")
+    assert not out.exists()
+    # An average is looked for in the run that it lies in, not in the folder above that.
+    within = tiny_run / "averaged"
+    assert store_of(within) == tiny_run / "store" / "train"

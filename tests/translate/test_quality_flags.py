@@ -1,12 +1,23 @@
-"""Quality flags, each by an example and a counterexample."""
+"""Quality flags; outputs that repeat themselves are searched again, and the better is kept."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import lines_of
+from messages import says
+from odd_lines import odd_lines
 
-from mt.translate.quality_flags import flags, longest_repeat
+from mt.search.options import EngineName, EngineOptions, Sampling, SearchOptions
+from mt.translate.lines import Line, SegmentOutput, Translation
+from mt.translate.load import load_engine, load_translator
+from mt.translate.loaded_engine import LoadedEngine
+from mt.translate.quality_flags import EscapeLoops, flags, longest_repeat, loops
+from mt.translate.translator import make_translator
 
 
 def found(source: str, output: str, **more: Any) -> tuple[str, ...]:
@@ -63,3 +74,81 @@ def test_longest_repeat() -> None:
     assert longest_repeat(["a", "a", "a", "b", "b"], 1) == 3
     assert longest_repeat([], 1) == 0
     assert longest_repeat(["a"], 2) == 0
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+def runs_away(line: str, one: Translation) -> bool:
+    return "truncated" in one.flags and loops(one.texts[0].split(), line.split())
+
+
+def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> None:
+    plain = lines_of(tiny_corpus / "test.src")[:20]
+    lines = [*plain, *(line.upper()[:28] for line in plain), *odd_lines(250)]
+    escaped = []
+    engines: list[EngineName] = ["torch", "ctranslate2"]
+    for engine in engines:
+        options = EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=1)
+        with load_engine(SearchOptions(beam_size=1, as_written=True), options) as loaded:
+            staying = make_translator(loaded)
+            staying.steps = staying.steps[:-1]
+            before = list(staying.translate(lines))
+            translator = make_translator(loaded)
+            after = list(translator.translate(lines))
+            summary = translator.summary()
+            other_order = [one.texts for one in translator.translate(lines[::-1])]
+            single = [n for n in range(len(lines)) if before[n].segments == 1]
+            looping = [n for n in single if runs_away(lines[n], before[n])]
+            alone = next(translator.translate([lines[looping[0]]]))
+        assert len(looping) >= 3
+        assert says(summary, " repeating up to the limit", "searched again", "better for")
+        for n in single:
+            # The second search may find nothing better.
+            if n not in looping or runs_away(lines[n], after[n]):
+                assert after[n] == before[n]
+        left = [n for n in looping if runs_away(lines[n], after[n])]
+        assert len(left) <= len(looping) / 2
+        escaped.append({n: after[n].texts for n in looping if n not in left})
+        assert alone.texts == after[looping[0]].texts
+        in_order = zip(after, other_order[::-1], strict=True)
+        assert sum(one.texts != texts for one, texts in in_order) <= 1
+    torch, ctranslate2 = escaped
+    common = torch.keys() & ctranslate2.keys()
+    assert len(common) >= 2
+    assert sum(torch[n] != ctranslate2[n] for n in common) <= len(common) // 20
+
+
+@pytest.mark.parametrize(
+    ("search", "escapes"), [({}, True), ({"n_best": 2}, False), ({"sample": Sampling()}, False)]
+)
+def test_what_is_drawn_and_several_outputs_are_not_searched_again(
+    search: dict[str, Any], escapes: bool, tiny_run: Path
+) -> None:
+    options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
+    with load_translator(SearchOptions(**search), options) as translator:
+        assert any(isinstance(step, EscapeLoops) for step in translator.steps) == escapes
+
+
+@pytest.mark.parametrize("known", [-50.0, math.nan])
+def test_no_log_probability_decides(
+    known: float, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `with_scores` a greedy search of CTranslate2 gives NaN, and must give the same text.
+
+    Here the second search repeats itself too, and its log-probability is higher than -50.
+    """
+
+    def search(
+        _: object, lines: list[Line], __: object, loop_free: bool = False
+    ) -> Iterator[float]:
+        text, log_prob = ("b " * 9, -1.0) if loop_free else ("a " * 9, known)
+        for line in lines:
+            line.segments[0].outputs = [SegmentOutput(text, log_prob, log_prob, 9, True, [])]
+        yield 1.0
+
+    monkeypatch.setattr(LoadedEngine, "search", search)
+    options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
+    translator = load_translator(SearchOptions(beam_size=1, as_written=True), options)
+    assert [one.texts for one in translator.translate(["x"])] == [("a " * 9,)]
+    assert says(translator.summary(), "1 repeating up to the limit", "better for 0")

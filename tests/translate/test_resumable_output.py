@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from conftest import Mt, mt_command, refused
@@ -94,19 +93,6 @@ def test_it_can_be_interrupted_again_and_again(tmp_path: Path) -> None:
     assert record["lines"] == 9
     assert work(tmp_path / "out", resume=True) == LINES[9:]
     assert (tmp_path / "out").read_text() == WANTED
-
-
-def test_it_can_be_interrupted_while_it_reads_its_input_again(tmp_path: Path) -> None:
-    def interrupted() -> Iterator[str]:
-        yield LINES[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        work(tmp_path / "out", stop_after=3)
-    with pytest.raises(KeyboardInterrupt) as error:
-        work(tmp_path / "out", resume=True, text=interrupted())
-    (said,) = vars(error.value)["__notes__"]
-    assert says(said, "3 lines are finished", "--resume")
 
 
 def test_nothing_is_left_where_nothing_was_finished(
@@ -291,12 +277,3 @@ def test_only_a_file_can_be_resumed(mt: Mt, tiny_run: Path, text: Path) -> None:
     assert refused(mt("translate", "-m", tiny_run, text, "--resume")) == (
         "--resume: continues an output file; name it with -o"
     )
-
-
-def test_an_interrupt_before_the_first_line_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "keep_mode", mock.Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        work(tmp_path / "out")
-    assert files(tmp_path) == []

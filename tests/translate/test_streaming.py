@@ -9,12 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +21,10 @@ from conftest import Mt, mt_command, open_pipes, refused
 from corpora import write
 from messages import raises_saying, says
 
-from mt.errors import ConfigError, DataError
+from mt.errors import DataError
 from mt.files import whole_file
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
-from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.terminal import Progress
@@ -35,7 +32,6 @@ from mt.translate.lines import LineNumbers, Tally
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
-    TextFiles,
     open_output,
     read_ahead,
     read_input,
@@ -127,49 +123,6 @@ def test_items_come_in_order_and_errors_in_their_turn() -> None:
     assert list(read_ahead(iter([]))) == []
 
 
-def test_lines_are_taken_at_most_a_window_ahead(
-    engine: TorchEngine, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next window is encoded while one is translated; an abandoned thread ends by itself."""
-    monkeypatch.setattr(engine_module, "WINDOW", 3)
-    taken: list[str] = []
-
-    def lines() -> Iterator[str]:
-        for line in ["eins", "zwei", "drei", "vier", "fünf"] * 3:
-            taken.append(line)
-            yield line
-
-    before = threading.active_count()
-    found = reading_ahead(engine, loaded).translate(lines())
-    next(found)
-    for _ in range(1000):
-        if threading.active_count() == before:
-            break
-        time.sleep(0.01)
-    assert len(taken) == 6
-    assert threading.active_count() == before
-
-
-def test_a_window_is_translated_before_the_next_lines_have_come(
-    engine: TorchEngine, loaded: LoadedModel
-) -> None:
-    """So that a program that waits for the answer may send the next line after it."""
-    answered = threading.Event()
-
-    def windows() -> Iterator[list[str]]:
-        yield ["eins"]
-        assert answered.wait(30)
-        yield ["zwei"]
-        raise DataError("line 3 is wrong")
-
-    found = reading_ahead(engine, loaded).translate_windows(windows())
-    assert len(next(found)) == 1
-    answered.set()
-    assert len(next(found)) == 1
-    with pytest.raises(DataError, match="line 3 is wrong"):
-        next(found)
-
-
 # --- where lines come from and go to -----------------------------------------------------------
 
 
@@ -205,25 +158,9 @@ def test_bytes_that_are_no_utf_8(
     assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
 
 
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [(b"\x1f\x8b\x08\0\0\0", "compressed (.gz)"), ("eins\n".encode("utf-16"), "UTF-16")],
-)
-def test_what_is_no_utf8_at_all_is_not_replaced(
-    content: bytes, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    with pytest.raises(DataError) as caught:
-        list(read_input("-", "replace"))
-    assert says(str(caught.value), "stdin", found)
-    assert "--errors" not in str(caught.value)
-
-
 def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"--errors: .*strict or replace.*'ignore'"):
-        TextFiles(errors="ignore")
     with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
         read_input(str(tmp_path / "missing.de"))
     assert "--errors" not in str(missing.value)  # would be no remedy
@@ -235,23 +172,14 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(DataError, match="stdin: is closed; name an input file"):
         read_input("-")
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(DataError, match=r"stdout: is closed.* -o"), open_output("-"):
+        raise AssertionError("nothing must be translated")
 
 
 def test_a_name_that_is_too_long_is_one_message(mt: Mt, tiny_run: Path) -> None:
     for name in ("x" * 5000, "x" * 5000 + ".html"):
         assert says(refused(mt("translate", "-m", tiny_run, name)), name, "cannot be read")
-
-
-def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Broken(io.BytesIO):
-        def __next__(self) -> bytes:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Broken()))
-    with pytest.raises(DataError, match=r"stdin: .*Input/output error; name an input file"):
-        list(read_input("-"))
 
 
 @pytest.mark.parametrize(
@@ -299,18 +227,6 @@ def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
     with open_output(os.devnull) as file:
         write_lines(file, ["x"])
     assert not Path(os.devnull).is_file()  # still a device
-    with (tmp_path / "log").open("wb") as log:  # a file that the shell has opened, as by `3> log`
-        log.write(b"before\n")
-        log.flush()
-        with open_output(f"/dev/fd/{log.fileno()}") as file:
-            write_lines(file, ["x"])
-    assert (tmp_path / "log").read_bytes() == b"before\nx\n"
-    if Path("/dev/shm").is_dir():  # a folder of files
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            kept = write(Path(folder) / "out", "before\n")
-            with open_output(str(kept)) as file:
-                write_lines(file, ["x"])
-            assert kept.read_bytes() == b"x\n"
     os.mkfifo(tmp_path / "pipe")
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
@@ -319,30 +235,6 @@ def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
         write_lines(file, ["x"])
     reader.join()
     assert received == [b"x\n"]
-
-
-def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Disk(io.RawIOBase):
-        full = True
-
-        def writable(self) -> bool:
-            return True
-
-        def write(self, data: Any) -> int:
-            if self.full:
-                raise OSError(28, "No space left on device")
-            return len(data)
-
-    disk = Disk()
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BufferedWriter(disk)))
-    for lines in (["x"], ["x"] * 10_000):  # when it is flushed, and when it is written
-        with pytest.raises(DataError) as caught, open_output("-") as file:
-            write_lines(file, lines)
-        assert says(str(caught.value), "stdout", "No space left on device", "-o")
-    disk.full = False  # what is left in the buffer is written when it is closed
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(DataError, match=r"stdout: is closed.* -o"), open_output("-"):
-        raise AssertionError("nothing must be translated")
 
 
 def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
@@ -376,12 +268,10 @@ def test_nothing_is_written_into_the_folder_of_the_model(
     best = tiny_run / "checkpoints" / "best"
     commands: list[list[object]] = [
         ["translate", "-m", tiny_run, text, "-o", tiny_run / "tokenizer.model"],
-        ["translate", "-m", best, text, "-o", best / "model.safetensors"],
         ["translate", "-m", best, text, "-o", tmp_path / "link"],
         ["score", "-m", tiny_run, "--src", text, "--tgt", text, "-o", tiny_run / "new.txt"],
         ["tokenizer", "encode", "-m", tiny_run, text, "-o", tiny_run / "config.yaml"],
-        ["backtranslate", "-m", tiny_run, text, "-o", tiny_run / "new.tsv"],
-        ["distill", "-m", tiny_run, "-o", best / "new.tsv"],
+        ["backtranslate", "-m", tiny_run, text, "-o", best / "new.tsv"],
     ]
     for command in commands:
         message = refused(mt(*command))
@@ -446,13 +336,6 @@ def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
         "translated: 1,122 of 5,000 lines, 2.0 lines/s",
         "translated: 1,976 of 5,000 lines, 8.0 lines/s",
     ]
-
-
-def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(None, 0, on_terminal=True) as shown:
-        shown.update(7)
-        assert shown.bar is not None
-        assert shown.bar.n == 7
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from conftest import Mt, mt_command, open_pipes, refused
+from conftest import Mt, refused
 from messages import says
 from model_files import content_of
 from odd_lines import odd_lines
@@ -105,13 +105,6 @@ def test_lines_come_back(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     assert back.out.decode().split("\n")[:-1] == [normalize_line(line) for line in lines]
 
 
-def test_tokens_are_those_of_the_model(mt: Mt, model: Path) -> None:
-    tokenizer = Tokenizer(model.read_bytes())
-    line = "eins zwei 🦄 xyz"
-    encode = ("tokenizer", "encode", "--model", model)
-    assert mt(*encode, stdin=line.encode()).lines == [" ".join(tokenizer.src.pieces(line))]
-
-
 def test_what_is_unknown_comes_back(mt: Mt, tmp_path: Path) -> None:
     path = learn(mt, tmp_path, "--vocab-size", 90, "--set", "tokenizer.byte_fallback=false")
     pieces = mt("tokenizer", "encode", "-m", path, stdin="Hund☃Haus\n".encode()).out
@@ -130,17 +123,6 @@ def test_with_two_vocabularies_the_side_must_be_given(
     source, target = (mt(*encode, "--side", side, stdin=b"eins\n").lines for side in ("src", "tgt"))
     assert source != target
     assert ["".join(line.split()) for line in (*source, *target)] == ["▁eins", "▁eins"]
-
-
-def test_a_line_in_an_open_pipe_is_encoded(model: Path) -> None:
-    with open_pipes(*mt_command("tokenizer", "encode", "--model", model)) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"zwei\n")
-        process.stdin.flush()
-        assert process.stdout.readline().decode() == "▁zwei\n"
-        process.stdin.close()
-        assert process.wait(60) == 0
 
 
 def test_bad_input_gets_one_message(

@@ -23,13 +23,12 @@ from mt.runtime.devices import Device
 from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.search.options import EngineOptions, Sampling, SearchOptions
-from mt.translate.formats import LineFormat
+from mt.search.options import SearchOptions
 from mt.translate.lines import Line, MergeEqual, Translation
-from mt.translate.load import load_translator
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.segments import split_source
 from mt.translate.streaming import open_output, write_lines
+from mt.translate.translate_file import LineFormat
 from mt.translate.translator import Translator, make_translator
 
 CPU = Device(torch.device("cpu"), "fp32")
@@ -277,17 +276,6 @@ def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
     assert "\nempty: 5 (the translation is blank): line 2, 4, 5, 7, 8" in one.summary()
 
 
-def test_progress_is_reported_after_every_batch(loaded: LoadedModel, sources: list[str]) -> None:
-    reported: list[int] = []
-    one = translator(loaded, batch_tokens=400, on_progress=reported.append)
-    shapes = started(one)
-    texts(one.translate(sources))
-    assert len(reported) == len(shapes) > 3
-    assert reported == sorted(reported)
-    assert 0 < reported[0] < 20
-    assert reported[-1] == 64
-
-
 # --- lines that are too long -------------------------------------------------------------------
 
 
@@ -333,11 +321,3 @@ def test_equal_outputs_of_a_line_are_merged_and_the_next_moves_up() -> None:
     other.translation = aligned
     step.after([other])
     assert other.translation == Translation(("a",), (-1.0,), 1, ("0-0",))
-
-
-def test_samples_are_not_merged(tiny_run: Path) -> None:
-    options = EngineOptions(models=[tiny_run], workers=1)
-    for sample, merges in ((None, True), (Sampling(), False)):
-        search = SearchOptions(n_best=2, sample=sample)
-        with load_translator(search, options) as translator:
-            assert any(isinstance(step, MergeEqual) for step in translator.steps) == merges

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Mt, lines_of, open_pipes, write_lines
+from conftest import open_pipes
 from faults import raising
 from jobs import fail, square
 from messages import raises_saying
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.errors import ConfigError, DataError, MtError
-from mt.search import candidates, engine
-from mt.search.engine import TorchEngine
+from mt.search import engine
 from mt.search.options import DEFAULT_SEARCH, EngineOptions, SearchOptions
 from mt.translate import load_torch
 from mt.translate.load import load_translator
@@ -84,30 +82,6 @@ def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
         f"worker 1 of 1 (process {number}) {said}. "
         "Run again with fewer --workers or a smaller --batch-tokens"
     )
-
-
-@pytest.mark.parametrize("options", [[], ["--sample", "--n-best", 2]])
-def test_the_output_does_not_depend_on_the_threads(
-    mt: Mt,
-    tiny_run: Path,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    options: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    lines = lines_of(tiny_corpus / "train.src")[:300]
-    write_lines(text := tmp_path / "text", lines)
-    arguments = ["translate", "-m", tiny_run, text, "--precision", "fp32", *options]
-    alone = mt(*arguments, "--workers", 1)
-    together = mt(*arguments, "--workers", 3, "--batch-tokens", 200)
-    assert (alone.code, together.code) == (0, 0)
-    assert len(alone.lines) == 300 * (2 if "--sample" in options else 1)
-    # A score is a sum of floats: in a batch of another size its last digit may be another one.
-    texts = [[line.split(" ||| ")[:2] for line in ended.lines] for ended in (alone, together)]
-    assert texts[0] == texts[1]
-    assert asked == [1, 3] * bool(options)  # CTranslate2 has threads of its own
 
 
 def test_no_worker_outlives_a_process_that_is_killed() -> None:
@@ -181,32 +155,6 @@ def test_a_process_for_each_gpu(
         pool.workers[1].process.kill()
         with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
             list(together.translate(lines))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("beam_size", [3, 1])
-def test_a_large_text_is_translated_by_compiled_code(
-    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch, beam_size: int
-) -> None:
-    """The same translations; not with constraints, and only where the device can compile."""
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
-    graphs = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(candidates, "BACKEND", graphs)
-
-    def outputs(compiled: bool, **search: Any) -> list[tuple[str, ...]]:
-        options = SearchOptions(beam_size=beam_size, **search)
-        with load_translator(options, on_cpu(tiny_run, batch_tokens=200), large=True) as one:
-            assert isinstance(one.loaded.engine, TorchEngine)
-            assert (one.loaded.engine.fused is not None) == compiled
-            return [each.texts for each in one.translate(lines)]
-
-    expected = outputs(compiled=False)
-    monkeypatch.setattr(load_torch, "can_compile", lambda _: True)
-    torch._dynamo.reset()
-    assert outputs(compiled=True) == expected
-    assert graphs.frame_count == 1  # for the trial and for all steps
-    torch._dynamo.reset()
-    outputs(compiled=False, no_repeat_ngram=2)
 
 
 def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
