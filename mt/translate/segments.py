@@ -94,12 +94,9 @@ class Segments(Step):
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty
 
     def notes(self) -> list[str]:
-        notes = []
-        if self.n_several:
-            notes.append(f"{self.n_several:,} of several sentences, translated one by one")
-        if count := self.split.count:
-            notes.append(f"{count:,} too long for the model, translated in pieces: {self.split}")
-        return notes
+        several = f"{self.n_several:,} of several sentences, translated one by one"
+        long = f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
+        return [several] * bool(self.n_several) + [long] * bool(self.split.count)
 
 
 class LanguageToken(Step):

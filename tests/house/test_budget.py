@@ -12,14 +12,14 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 33_646,
-    "core": 22_024,
+    "all of mt": 33_643,
+    "core": 22_021,
     "tests": 32_451,
     "pages": 130_720,
     "api and single files": 1_142,
     "data": 5_722,
     "training": 3_634,
-    "translate": 2_966,
+    "translate": 2_963,
     "cleaning": 2_483,
     "search": 2_243,
     "config": 2_199,
