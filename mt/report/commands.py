@@ -19,7 +19,7 @@ def report(
 ) -> None:  # fmt: skip
     """Make one HTML page about a run, also one in progress.
 
-    It shows curves, scores with confidence intervals, sentences with their attention, and settings.
+    It shows curves, scores with confidence intervals, sentences and settings.
     Of several runs, curves lie over each other and scores are compared with the first run's.
 
     \b

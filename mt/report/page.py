@@ -17,7 +17,7 @@ from mt.inspect.pictures import N_SERIES
 from mt.report.curves import draw_curves
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
 from mt.report.scores import compare, score_run
-from mt.report.sentences import choose_sentences, most_changed
+from mt.report.sentences import choose_sentences
 from mt.terminal import printable
 
 TEMPLATE = "page.html.jinja"
@@ -78,7 +78,6 @@ def _chapter(run: RunSummary, n_sentences: int) -> dict[str, Any]:
         "most": run.manifest.get("max_steps") or (run.config and run.config.train.max_steps),
         "headline": [*tests[:2], *(score for score in scores if score.name == VALIDATION)],
         "scores": scores,
-        "history": most_changed(run),
         "sentences": sentences,
         "differences": differing_keys([Config(), run.config]) if run.config else {},
         "speed": speed,

@@ -1,4 +1,4 @@
-"""Read a run directory: config, manifest, metrics, samples and outputs, whatever is there.
+"""Read a run directory: config, manifest, metrics and outputs, whatever is there.
 
 A run may be in progress, interrupted or damaged. What is missing or cannot
 be read becomes a remark on the page, never an error.
@@ -7,9 +7,8 @@ be read becomes a remark on the page, never an error.
 from __future__ import annotations
 
 import math
-import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.metrics import METRICS, OTHER_VALID, metrics_lines, number, rank, scored_step
 from mt.runs.model_folder import META
 from mt.runs.outputs import (
-    SAMPLE,
-    SAMPLES,
     Sentence,
     read_test_sentences,
     read_valid_sentences,
@@ -98,7 +95,6 @@ class RunSummary:
     config: Config | None
     manifest: dict[str, Any]
     metrics: Metrics
-    samples: dict[int, list[Sentence]]  # by update
     tests: list[RecordedScore]
     valid: RecordedScore | None  # the best validation
     remarks: list[str]
@@ -131,8 +127,7 @@ def read_run(folder: Path, label: str) -> RunSummary:
     remarks += [score.remark for score in (*tests, valid) if score and score.remark]
     if not all(test.sentences for test in tests or ([valid] if valid else [])):
         remarks.append(NOT_KEPT)
-    samples = read_samples(folder)
-    return RunSummary(folder, label, config, manifest, metrics, samples, tests, valid, remarks)
+    return RunSummary(folder, label, config, manifest, metrics, tests, valid, remarks)
 
 
 def scored_texts(data: DataPlan) -> dict[str, Corpus]:
@@ -251,27 +246,3 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
         criterion = Criterion(config.train.metric if config else "bleu")
         step = max(lines, key=lambda step: rank(criterion.scored(lines[step])))
     return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))
-
-
-# --- samples ---------------------------------------------------------------------------------
-
-
-def read_samples(run_dir: Path) -> dict[int, list[Sentence]]:
-    """The sentences of each validation, by its update, in order; files without any are left out."""
-    samples = {}
-    for path in (run_dir / SAMPLES).glob("step-*.txt"):
-        step = re.fullmatch(r"step-(\d+)\.txt", path.name)
-        try:
-            text = path.read_bytes().decode("utf-8", "replace")
-        except OSError:
-            continue
-        if step and (sentences := list(_sample_sentences(text))):
-            samples[int(step[1])] = sentences
-    return dict(sorted(samples.items()))
-
-
-def _sample_sentences(text: str) -> Iterator[Sentence]:
-    # A text of white space may itself hold an empty line, so blocks begin at their first word.
-    pattern = f"^{SAMPLE.rstrip()}$".format("(.*)", "(.*)", "(.*)")
-    for match in re.finditer(pattern, text, re.MULTILINE):
-        yield Sentence(match[1], match[2], match[3])

@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 33_643,
+    "all of mt": 33_506,
     "core": 22_021,
-    "tests": 32_451,
-    "pages": 130_720,
+    "tests": 32_412,
+    "pages": 130_613,
     "api and single files": 1_142,
     "data": 5_722,
     "training": 3_634,
@@ -28,10 +28,10 @@ BUDGET = {
     "cli": 1_666,
     "documents": 1_456,
     "evaluation": 1_304,
-    "report": 1_081,
     "runtime": 1_080,
     "runs": 1_080,
     "model": 1_054,
+    "report": 944,
     "synthetic": 532,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it

@@ -98,17 +98,10 @@ def test_the_page_says_what_was_trained(page: Page) -> None:
     assert "No update was skipped." in page.text
 
 
-def test_sentences_with_attention(page: Page, html: str) -> None:
+def test_sentences(page: Page) -> None:
     assert "Worst" in page.texts
     assert "Best" in page.texts
-    weights = [float(weight) for weight in re.findall(r'<td style="--w:([\d.]+)"', html)]
-    assert weights
-    assert all(0 <= weight <= 1 for weight in weights)
-    maps = re.findall(r'<table class="map">.*?</table>', html, re.DOTALL)
-    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", maps[0], re.DOTALL)
-    for row in rows:
-        assert sum(map(float, re.findall(r"--w:([\d.]+)", row))) == pytest.approx(1, abs=0.02)
-    assert "One sentence over the training" in page.text
+    assert "model score" in page.text
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
@@ -128,7 +121,6 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "nan" not in page.text.split()
     stage = "data.stages[1] began after update 20, at a dotted line; an epoch has 60 + < sentences"
     assert stage in page.text
-    assert "Attention is not shown" in page.text
     assert len(html) < 400_000
 
 

@@ -15,7 +15,7 @@ from mt.report import scores
 from mt.report.page import differing_keys, duration, large_number
 from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run
 from mt.report.scores import compare, score_run, tokenizer_of
-from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
+from mt.report.sentences import choose_sentences, excerpt, marked
 
 
 def run_of(folder: Path, **content: Any) -> RunSummary:
@@ -112,17 +112,6 @@ def test_words_that_differ_are_marked_and_long_texts_cut() -> None:
     cut = excerpt(" ".join(["w"] * 3000))
     assert cut.parts == [(" ".join(["w"] * 80), False)]
     assert cut.cut == "cut: 3,000 words, 5,999 characters in all"
-
-
-def test_the_sentence_that_changed_most_is_shown_once_per_version(tmp_path: Path) -> None:
-    samples = {
-        step: [("still", "s", "same"), ("moving", "m", f"version {min(step, 30)}")]
-        for step in (10, 20, 30, 40)
-    }
-    found = most_changed(run_of(tmp_path / "run", samples=samples))
-    assert found is not None
-    assert found["source"].parts == [("moving", False)]
-    assert [step for step, _ in found["steps"]] == [10, 20, 30]
 
 
 def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:

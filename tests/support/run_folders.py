@@ -30,12 +30,10 @@ def write_run(
     config: Mapping[str, Any] | None = None,
     manifest: Mapping[str, Any] | None = None,
     outputs: Sequence[Mapping[str, Any]] = (),
-    samples: Mapping[int, Sequence[tuple[str, str, str]]] | None = None,
     end: str = "",
 ) -> Path:
     """Write a run directory; `outputs` are those of a test set, `end` ends metrics.jsonl."""
     (folder / "outputs").mkdir(parents=True)
-    (folder / "samples").mkdir()
     lines = [{"kind": "train"} | dict(line) for line in train]
     lines += [{"kind": "valid"} | dict(line) for line in valid]
     if outputs:
@@ -45,12 +43,6 @@ def write_run(
         (folder / name).write_text(text, encoding="utf-8")
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")
-    for step, blocks in (samples or {}).items():
-        text = "\n".join(
-            f"source     {src}\nreference  {ref}\noutput     {out}\n" for src, ref, out in blocks
-        )
-        path = folder / "samples" / f"step-{step:08d}.txt"
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(config or {})), encoding="utf-8")
     (folder / "manifest.json").write_text(json.dumps(dict(manifest or {})), encoding="utf-8")
     log = (
@@ -90,7 +82,6 @@ def hostile_run(folder: Path) -> Path:
         config={"data": {"src_lang": SCRIPT, "train": [{"src": SCRIPT, "tgt": "gone.en"}]}},
         manifest={"command": ["mt", SCRIPT], "device": SCRIPT, "packages": {SCRIPT: SCRIPT}},
         outputs=outputs,
-        samples={10: [(text, text, text) for text in HOSTILE], 20: [(HOSTILE[0], "b", "c")]},
         end='{"kind": "stage", "step": 20, "stage": 1, "drawn": [60, "<"]}\n'
         '{"kind": "stage", "step": 20, "drawn": 7}\n{"kind": "train", "step": 40, "nl',
     )
