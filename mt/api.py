@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.tokens import tokenizer
     from mt.evaluation.metrics import Score
-    from mt.training.ending import Outcome
+    from mt.training.outcome import Outcome
     from mt.training.prepare import CleanText
     from mt.translate.lines import Translation
     from mt.translate.score_lines import Scorer

@@ -296,7 +296,7 @@ def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[
 def scripted_validations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """`scripted_validations(5.0, (9.0, 2.5))`: BLEU, and nll if not 1, of those to come."""
     from mt.evaluation.metrics import Score
-    from mt.training.selection import ValidationResult
+    from mt.training.outcome import ValidationResult
     from mt.training.validation import Validation
 
     def script(*results: float | tuple[float, float]) -> None:

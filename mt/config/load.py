@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,26 +258,11 @@ def apply_setting(setting: str, tree: dict[str, Any]) -> str:
     steps = [int(i) if i else word for word, i in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
     if not equals or not steps or path_of(steps) != path:
         raise ValueError("must be section.key=value, such as optim.peak_lr=1e-3")
-    steps = list(_with_entries(tree, steps))
-    path = path_of(steps)
     value = yaml_text.parse(text)
     if len(steps) == 1 and path != "recipe" and (value is None or isinstance(value, dict)):
         raise ValueError(f"must name one key, found a whole section; write {path}.KEY=value")
     _put(tree, steps, value, "")
     return path
-
-
-def _with_entries(tree: Any, steps: Steps) -> Iterator[str | int]:
-    """Yield the steps, with that to its only entry where a list has one: `data.valid.src`."""
-    for step in steps:
-        if isinstance(tree, list) and len(tree) == 1 and isinstance(step, str):
-            yield 0
-            tree = tree[0]
-        yield step
-        try:
-            tree = tree[step]
-        except (KeyError, IndexError, TypeError):
-            tree = None
 
 
 def _put(tree: Any, steps: Steps, value: object, here: str) -> None:

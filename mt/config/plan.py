@@ -206,9 +206,6 @@ class DataPlan:
             return fitting[0]
         return Direction(source, to) if source and to else None
 
-    def file_of(self, flow: Flow) -> str:
-        return self.corpora[flow.corpus].file
-
 
 def plan_data(data: DataConfig) -> DataPlan:
     """Make the plan of a valid section `data`."""
@@ -267,15 +264,19 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
     flows: list[Flow] = []
     for number, entry in enumerate(data.train):
         texts = texts_of(data, entry, f"data.train[{number}]")
-        for text in texts:
+        for n, text in enumerate(texts):
             direction = text.direction.turned if entry.reverse else text.direction
             # Of de-en and en-de of one entry the second is the first one turned.
-            twin = next(
-                (other for other in texts if other.direction == text.direction.turned), text
-            )
-            corpus = twin if texts.index(twin) < texts.index(text) else text
+            twins = (other for other in texts[:n] if other.direction == text.direction.turned)
+            corpus = next(twins, text)
             is_turned = entry.reverse or corpus is not text
-            place = next(_places_of_twins(corpora, flows, corpus, is_turned), len(corpora))
+            same = (
+                place
+                for place, stored in enumerate(corpora)
+                if stored.is_same_text(corpus)
+                and [flow.is_turned for flow in flows if flow.corpus == place] == [not is_turned]
+            )
+            place = next(same, len(corpora))
             corpora += [corpus] * (place == len(corpora))
             token = direction.tgt if data.language_tokens else None
             about = (text.name, place, is_turned, direction, entry.tag, token)
@@ -283,48 +284,26 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
     return corpora, flows
 
 
-def _places_of_twins(
-    corpora: Sequence[Corpus], flows: Sequence[Flow], corpus: Corpus, is_turned: bool
-) -> Iterator[int]:
-    """The places of corpora that are this text and have one flow, the other way round."""
-    for place, stored in enumerate(corpora):
-        ways = [flow.is_turned for flow in flows if flow.corpus == place]
-        if stored.is_same_text(corpus) and ways == [not is_turned]:
-            yield place
-
-
-def _reverses(flows: Sequence[Flow]) -> Iterator[tuple[int, Flow]]:
-    """(place, the other way round) of each flow whose corpus has no other one."""
-    corpora = [flow.corpus for flow in flows]
-    for place, flow in enumerate(flows):
-        if corpora.count(flow.corpus) == 1:
-            direction = flow.direction.turned
-            yield (
-                place,
-                replace(
-                    flow,
-                    name=f"{flow.name}, reversed",
-                    is_turned=not flow.is_turned,
-                    direction=direction,
-                    token=flow.token and direction.tgt,
-                ),
-            )
+def _reversed(flow: Flow) -> Flow:
+    direction = flow.direction.turned
+    name, token = f"{flow.name}, reversed", flow.token and direction.tgt
+    turned = not flow.is_turned
+    return replace(flow, name=name, is_turned=turned, direction=direction, token=token)
 
 
 def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
     """The stages, or one without a change; with reverses where a stage has both directions."""
     stages = data.stages or [TrainingStage()]
-    reverses = list(_reverses(flows)) if any(stage.both_directions for stage in stages) else []
+    corpora = [flow.corpus for flow in flows]
+    alone = [place for place, corpus in enumerate(corpora) if corpora.count(corpus) == 1]
+    has_reverses = any(stage.both_directions for stage in stages)
     for stage in stages:
+        weights = stage.weights or [flow.weight for flow in flows]
+        changed = [replace(each, weight=w) for each, w in zip(flows, weights, strict=True)]
+        for place in alone if has_reverses else ():
+            weight = changed[place].weight * stage.both_directions
+            changed.append(replace(_reversed(flows[place]), weight=weight))
         augment = data.augment if stage.augment is None else stage.augment
-        changed = list(flows)
-        if stage.weights is not None:
-            weighed = zip(flows, stage.weights, strict=True)
-            changed = [replace(flow, weight=weight) for flow, weight in weighed]
-        changed += [
-            replace(flow, weight=changed[place].weight * stage.both_directions)
-            for place, flow in reverses
-        ]
         yield Stage(tuple(changed), augment, stage.until)
 
 

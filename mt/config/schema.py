@@ -21,14 +21,11 @@ from mt.config.data_schema import (
     integral,
     key,
 )
-from mt.config.data_schema import Augment as Augment
 from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
 from mt.config.data_schema import Section as _Strict
 from mt.config.data_schema import Source as Source
 from mt.config.data_schema import TextEntry as TextEntry
-from mt.config.data_schema import TrainingStage as TrainingStage
-from mt.config.data_schema import Until as Until
 
 RECIPE = "shipped config, such as small.yaml, that sets the keys a file leaves out"
 _CHOSEN = "mt.config.settled chooses a number"

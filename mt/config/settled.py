@@ -9,43 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import MAX_POSITIONS, Config
 
-# The keys that can be `auto`, in the order of `Sizes`.
+# The keys that can be `auto`.
 KEYS = ("tokenizer.vocab_size", "model.dropout", "train.max_epochs")
-
-
-class Sizes(NamedTuple):
-    """The values that stand for `auto`."""
-
-    vocab_size: int
-    dropout: float
-    max_epochs: float | None
-
-
-# Below so many pairs. The fewer there are, the fewer pieces are seen often enough to be learned,
-# and the more dropout is needed (Sennrich and Zhang, 2019, "Revisiting low-resource neural machine
-# translation"; Araabi and Monz, 2020, "Optimizing Transformer for low-resource neural machine
-# translation"). They were compared with others for 16,000, 29,000 and 161,323 pairs
+# Their values below so many pairs. The fewer there are, the fewer pieces are seen often enough to
+# be learned, and the more dropout is needed (Sennrich and Zhang, 2019, "Revisiting low-resource
+# neural machine translation"; Araabi and Monz, 2020, "Optimizing Transformer for low-resource
+# neural machine translation"). They were compared with others for 16,000, 29,000 and 161,323 pairs
 # (configs/experiments.md); the last two are estimates.
-SIZES = {
-    10_000: Sizes(4_000, 0.3, 60.0),
-    20_000: Sizes(4_000, 0.3, 38.0),
-    40_000: Sizes(8_000, 0.3, 36.0),
-    100_000: Sizes(8_000, 0.2, 19.0),
-    200_000: Sizes(8_000, 0.1, 10.0),
-    500_000: Sizes(16_000, 0.1, 10.0),
-    math.inf: Sizes(32_000, 0.1, 5.0),
+SIZES: dict[float, tuple[int, float, float]] = {
+    10_000: (4_000, 0.3, 60.0),
+    20_000: (4_000, 0.3, 38.0),
+    40_000: (8_000, 0.3, 36.0),
+    100_000: (8_000, 0.2, 19.0),
+    200_000: (8_000, 0.1, 10.0),
+    500_000: (16_000, 0.1, 10.0),
+    math.inf: (32_000, 0.1, 5.0),
 }
 # Pairs assumed by commands that read no data.
 TYPICAL_PAIRS = 100_000
 
 
-def sizes_for(n_pairs: int) -> Sizes:
+def sizes_for(n_pairs: int) -> tuple[int, float, float]:
     return next(sizes for most, sizes in SIZES.items() if n_pairs < most)
 
 
@@ -59,9 +49,9 @@ def told(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: auto is {number}" for key, number in numbers.items())
 
 
-def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
-    """The config with `sizes` where it says `auto`, and the text that tells them."""
-    settled = Settled.at_start(config, sizes, "", None)
+def replace_auto(config: Config, n_pairs: int) -> tuple[Config, str]:
+    """The config with numbers where it says `auto`, and the text that tells them."""
+    settled = Settled.at_start(config, n_pairs, None)
     return settled.apply(config), told({key: settled.values[key] for key in settled.reasons})
 
 
@@ -102,36 +92,25 @@ class Settled:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, config: Config, sizes: Sizes, reason: str, base: Config | None) -> Settled:
-        """Before anything is measured: with `sizes` for `auto`, and what `base` decides.
+    def at_start(cls, config: Config, n_pairs: int, base: Config | None) -> Settled:
+        """Before anything is measured: what stands for `auto`, and what `base` decides.
 
         `base`: the config of the model to start from, which decides a vocabulary that is kept.
         """
         asked = {key: config.value(key) for key in KEYS}
-        auto = {key: size for key, size in zip(KEYS, sizes, strict=True) if asked[key] == "auto"}
+        sizes = zip(KEYS, sizes_for(n_pairs), strict=True)
+        auto = {key: size for key, size in sizes if asked[key] == "auto"}
         shape: dict[str, Any] = {}
         if base is not None:
             shape = {key: base.value(key) for key in keys_left_to(config, base)}
             if "tokenizer.vocab_size" in auto and not config.train.new_vocabulary:
                 shape["tokenizer.vocab_size"] = base.tokenizer.size
-        reasons = dict.fromkeys(auto, reason)
+        reasons = dict.fromkeys(auto, f"for {n_pairs:,} pairs")
         reasons |= dict.fromkeys(shape, f"as in {config.train.init_from}")
         return cls(asked | auto | shape, reasons=reasons)
 
-    @classmethod
-    def read(cls, values: Any) -> Settled:
-        """Read the output of `as_json`. Raises TypeError or ValueError for anything else."""
-        return cls(**values)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def because(self, reason: str, **numbers: Any) -> Settled:
         return replace(self, **numbers, reasons={**self.reasons, **dict.fromkeys(numbers, reason)})
-
-    @property
-    def at_its_start(self) -> Settled:
-        return replace(self, tokens_per_batch=None, epochs=None, updates=None)
 
     def apply(self, config: Config) -> Config:
         """The config with the numbers where it says `auto`, and the shape where it names none."""

@@ -68,13 +68,13 @@ def model(
     """
     import json
 
-    from mt.config.settled import TYPICAL_PAIRS, replace_auto, sizes_for
+    from mt.config.settled import TYPICAL_PAIRS, replace_auto
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import open_model
 
     if given.trained is None:
-        values, told = replace_auto(given.read_config(), sizes_for(TYPICAL_PAIRS))
+        values, told = replace_auto(given.read_config(), TYPICAL_PAIRS)
         if told:
             say(f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours")
         is_given = values.tokenizer.model is not None

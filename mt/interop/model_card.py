@@ -18,10 +18,10 @@ from mt.data.reading.corpus_record import TrainedCorpus
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
-from mt.runs.manifest import read_manifest
-from mt.runs.metrics import metrics_lines, scored_step
 from mt.runs.model_folder import run_dir_of
 from mt.runs.origin import Start, corpora_of, history_of, model_name
+from mt.runs.records import metrics_lines, scored_step
+from mt.runs.run_dir import read_manifest
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}

@@ -5,7 +5,7 @@ D d_model, H heads, K = D / H head width, F d_ff, V vocabulary, P positions. Eve
 where attention is allowed.
 
 Parameters keep the dtype that they were built in (float32 in training). The forward pass runs in
-`Transformer.compute_dtype`, to which each layer casts its weights (`weight_copies`). Unlike with
+`Transformer.compute_dtype`, to which each layer casts its weights (`gpu_ops`). Unlike with
 autocast, the residual stream has low precision too.
 """
 
@@ -21,10 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from mt.model.attention import attention_bias
-from mt.model.cpu_ops import attend, dropout, relu_dropout
-from mt.model.packed import attend_packed
-from mt.model.weight_copies import CastWeights
+from mt.model.attention import attend, attention_bias, dropout, relu_dropout
+from mt.model.gpu_ops import CastWeights, attend_packed
 
 if TYPE_CHECKING:
     from mt.config.schema import ModelConfig

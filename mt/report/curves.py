@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mt.evaluation.metrics import METRICS
 from mt.inspect.pictures import LINE_STYLES, MUTED, inline_svg, new_figure, series_colour
 from mt.report.run_summary import RunSummary
-from mt.runs.metrics import number
+from mt.runs.records import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

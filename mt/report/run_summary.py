@@ -17,17 +17,20 @@ from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, Corpus, DataPlan, with_held_out_files
 from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
-from mt.runs.manifest import MANIFEST, read_manifest
-from mt.runs.metrics import METRICS, OTHER_VALID, metrics_lines, number, rank, scored_step
-from mt.runs.model_folder import META
-from mt.runs.outputs import (
+from mt.runs.model_folder import META, rank
+from mt.runs.records import (
+    METRICS,
+    OTHER_VALID,
     Sentence,
+    metrics_lines,
+    number,
     read_test_sentences,
     read_valid_sentences,
+    scored_step,
     valid_output_steps,
 )
-from mt.runs.run_dir import CONFIG, LOG
-from mt.training.selection import Criterion
+from mt.runs.run_dir import CONFIG, LOG, MANIFEST, read_manifest
+from mt.training.outcome import Criterion
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.

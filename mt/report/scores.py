@@ -16,7 +16,7 @@ from mt.evaluation.metrics import Score
 from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 from mt.report.run_summary import RecordedScore, RunSummary, scored_texts
-from mt.runs.outputs import Sentence
+from mt.runs.records import Sentence
 from mt.training.validation import valid_language
 
 METRICS = ("bleu", "chrf")

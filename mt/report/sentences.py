@@ -10,7 +10,7 @@ from mt.data.reading.words import is_unspaced
 from mt.data.reading.words import words as words_of
 from mt.evaluation.metrics import Chrf
 from mt.report.run_summary import RunSummary
-from mt.runs.outputs import Sentence
+from mt.runs.records import Sentence
 from mt.translate.quality_flags import FLAGS, is_blank
 
 # Sentences that are scored one by one to find the best and the worst.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from mt import __version__
 from mt.config.load import config_of_model
@@ -26,7 +26,6 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of
-from mt.runs.metrics import Scored, rank
 
 FORMAT = 2
 # Files of a model folder.
@@ -35,7 +34,7 @@ STATE = "state.pt"
 META = "meta.json"
 # The key of `meta.json` for the share of training lines that hold several sentences.
 SEVERAL_SENTENCES = "several_sentences"
-SCORED = "scored"  # the validation of a checkpoint, see `mt.runs.metrics.Scored`
+SCORED = "scored"  # the validation of a checkpoint, see `Scored`
 SCORED_ON = "scored_on"  # a fingerprint of the validation set, its metric and its tokenizer
 # Where a run directory keeps its model folders, and the links to two of them.
 CHECKPOINTS = "checkpoints"
@@ -44,6 +43,10 @@ BEST = "best"
 # What some write before the name of a model on the Hugging Face hub.
 HUB = "hf:"
 REMEDY = "use another checkpoint, or copy this one again"
+
+
+# Of a validation: the score, higher being better, its nll, and whether the score decides yet.
+Scored: TypeAlias = tuple[float, float, bool]
 
 
 class DamagedError(CheckpointError):
@@ -146,6 +149,16 @@ def _require(meta: Any, **kinds: type) -> None:
         raise ValueError(f"{', '.join(missing)} missing")
 
 
+def rank(scored: Scored) -> tuple[bool, float, float]:
+    """A key to sort validations by, of which the greatest is the best.
+
+    The higher score is better, of equal scores the lower nll. As long as the score does not decide,
+    the lower nll is better, and any validation whose score decides is better than those.
+    """
+    score, nll, decides = scored
+    return (True, score, -nll) if decides else (False, -nll, score)
+
+
 def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
     """Sort checkpoints with a score, the best first; `metas` has those of a run, oldest first.
 
@@ -224,7 +237,7 @@ def open_model(model: Path | ModelFolder, option: str = "--model") -> ModelFolde
     meta = read_meta(folder, [])
     config = config_of_model(meta["config"], str(folder / META))
     try:
-        config = Settled.read(meta.get("settled", {})).apply(config)
+        config = Settled(**meta.get("settled", {})).apply(config)
     except (TypeError, ValueError, LookupError) as error:
         raise CheckpointError(f"{folder / META}: settled: damaged ({error}); {REMEDY}") from None
     if run_dir := run_dir_of(folder):  # the sets that it has held out of its text are there

@@ -1,18 +1,27 @@
-"""The run directory: claimed, checked, set aside; and its stand-in for a dry run."""
+"""The run directory: claimed, checked, set aside; its stand-in for a dry run; its manifest.
+
+`manifest.json` has what was run, on which data, software and hardware.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
+import socket
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mt import __version__
+from mt.artefacts import exclusive
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
 from mt.config.schema import (
@@ -28,8 +37,8 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import read_json, write_whole
-from mt.runs.manifest import MANIFEST, read_manifest
 from mt.runs.model_folder import CHECKPOINTS, checkpoints, read_meta
+from mt.runtime.machine import processor_name
 
 if TYPE_CHECKING:
     from mt.runtime.distributed import World
@@ -44,10 +53,10 @@ STORE = "store"  # token ids, in a folder for each of train and valid
 CLEANED = f"{STORE}/cleaned"  # text
 
 
-def claim(run_dir: Path) -> Any:
+def claim(run_dir: Path) -> ExitStack:
     """Create the run directory, check that it is writable, and lock it for this process.
 
-    The lock is held until the returned file is closed or the process ends. Raises DataError if the
+    The lock is held until what is returned is closed or the process ends. Raises DataError if the
     directory is not writable or another process trains in it.
     """
     try:
@@ -73,20 +82,15 @@ def _not_writable(run_dir: Path, error: OSError) -> DataError:
     )
 
 
-def _lock(run_dir: Path) -> Any:
-    lock = (run_dir / LOCK).open("a")
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
+def _lock(run_dir: Path) -> ExitStack:
+    def refuse() -> None:
         raise DataError(
             f"run directory {run_dir}: another process is training in it; wait for it, or give "
             "another --run-dir"
-        ) from error
-    except OSError:  # some network file systems have no locks
-        pass
+        )
+
+    lock = ExitStack()
+    lock.enter_context(exclusive(run_dir / LOCK, refuse))
     return lock
 
 
@@ -220,24 +224,16 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
 
 def _differing_keys(before: Config, now: Config) -> dict[str, str]:
     """`section.key` -> a line about it, for every key whose value differs."""
-    old: Mapping[str, Mapping[str, Any]] = before.model_dump(mode="json")
-    new: Mapping[str, Mapping[str, Any]] = now.model_dump(mode="json")
-    shown = [config.model_dump(mode="json", exclude_defaults=True) for config in (before, now)]
-
-    def values_of(section: str, key: str) -> str:
-        given = (tree.get(section, {}) for tree in shown)
-        was, now = (
-            tree.get(key, whole[section][key])
-            for tree, whole in zip(given, (old, new), strict=True)
-        )
-        return f"{section}.{key}: was {was}, now {now}"
-
-    return {
-        f"{section}.{key}": values_of(section, key)
-        for section, values in old.items()
-        for key, value in values.items()
-        if new[section][key] != value
-    }
+    old, new = (config.model_dump(mode="json") for config in (before, now))
+    short = [config.model_dump(mode="json", exclude_defaults=True) for config in (before, now)]
+    lines = {}
+    for section, values in old.items():
+        for key, value in values.items():
+            if (other := new[section][key]) != value:
+                was, is_now = (tree.get(section, {}) for tree in short)
+                shown = f"was {was.get(key, value)}, now {is_now.get(key, other)}"
+                lines[f"{section}.{key}"] = f"{section}.{key}: {shown}"
+    return lines
 
 
 def write_config(run_dir: Path, config: Config) -> None:
@@ -247,7 +243,7 @@ def write_config(run_dir: Path, config: Config) -> None:
 
 def write_settled(run_dir: Path, settled: Settled) -> None:
     with explain_write_errors(run_dir):
-        write_whole(run_dir / SETTLED, json.dumps(settled.as_json(), indent=1))
+        write_whole(run_dir / SETTLED, json.dumps(asdict(settled), indent=1))
 
 
 def read_settled(run_dir: Path) -> Settled | None:
@@ -259,10 +255,12 @@ def read_settled(run_dir: Path) -> Settled | None:
         return None
     settled: Settled | None
     try:
-        settled = Settled.read(read_json(run_dir / SETTLED))
+        settled = Settled(**read_json(run_dir / SETTLED))
     except (OSError, ValueError, TypeError):
         settled = _settled_by_checkpoints(run_dir)
-    return settled if checkpoints(run_dir) or settled is None else settled.at_its_start
+    if settled is None or checkpoints(run_dir):
+        return settled
+    return replace(settled, tokens_per_batch=None, epochs=None, updates=None)
 
 
 def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
@@ -274,7 +272,7 @@ def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
         with suppress(CheckpointError, TypeError):  # a damaged one is reported on resuming
             meta = read_meta(folder, [])
             if "settled" in meta:
-                return Settled.read(meta["settled"])
+                return Settled(**meta["settled"])
             measured: dict[str, Any] = {
                 "tokens_per_batch": meta.get("measured_tokens_per_batch"),
                 "epochs": meta.get("epochs_in_time"),
@@ -335,3 +333,68 @@ def _copy_or_link(source: str, target: str) -> None:
         shutil.copy(source, target)
     else:
         os.symlink(source, target)
+
+
+MANIFEST = "manifest.json"
+PACKAGES = (
+    "torch", "sentencepiece", "datasets", "sacrebleu", "safetensors", "numpy", "pydantic",
+)  # fmt: skip
+
+
+def write_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
+    """Write the manifest: command, job, versions, machine, and `details` of data and model."""
+    versions = {"mt": __version__}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    manifest = {
+        "command": sys.argv,
+        "jobs": _jobs(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "cores": os.cpu_count(),
+        "packages": versions,
+        **details,
+    }
+    write_whole(run_dir / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+
+
+def update_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
+    with suppress(OSError, ValueError):
+        manifest = {**read_manifest(run_dir), **details}
+        write_whole(run_dir / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_manifest(run_dir: Path) -> dict[str, Any]:
+    """Read the manifest. Raises OSError or ValueError if it is missing or damaged."""
+    manifest = read_json(run_dir / MANIFEST)
+    if not isinstance(manifest, dict):
+        raise ValueError("it is no JSON object")
+    return manifest
+
+
+def is_of_this_job(run_dir: Path) -> bool:
+    """Whether an earlier start of this job, by torchrun or out of a queue, made the run."""
+    try:
+        manifest = read_manifest(run_dir)
+    except (OSError, ValueError):
+        return False
+    return not set(manifest.get("jobs", [])).isdisjoint(_jobs(before=True))
+
+
+def _jobs(before: bool = False) -> list[str]:
+    """Names of the torchrun and Slurm jobs that this process belongs to.
+
+    `before`: only those that may have started this training before. torchrun's agent is the parent
+    of its processes, and starts them again only on a restart. All commands of a Slurm allocation
+    share its id, so a Slurm job counts only once requeued.
+    """
+    jobs = []
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        jobs.append(f"torchrun {socket.gethostname()} {os.getppid()}")
+    slurm = os.environ.get("SLURM_JOB_ID")
+    if slurm and (not before or os.environ.get("SLURM_RESTART_COUNT", "0") != "0"):
+        jobs.append(f"slurm {slurm}")
+    return jobs

@@ -192,10 +192,7 @@ def world_from_environment() -> World:
 
     Raises ConfigError if they contradict each other.
     """
-    rank = _env_int("RANK", 0)
-    world_size = _env_int("WORLD_SIZE", 1)
-    local_rank = _env_int("LOCAL_RANK", 0)
-    if world_size == 1:
+    if (world_size := _env_int("WORLD_SIZE", 1)) == 1:
         return World()
     required = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     if missing := [name for name in required if name not in os.environ]:
@@ -203,20 +200,16 @@ def world_from_environment() -> World:
             f"WORLD_SIZE is {world_size}, so {', '.join(missing)} must be set too; torchrun sets "
             "them all"
         )
-    if not 0 < (port := _env_int("MASTER_PORT", 0)) < 1 << 16:
-        raise ConfigError(f"MASTER_PORT: must be 1 to 65535, found {port}; torchrun sets it")
-    if rank >= world_size:
-        raise ConfigError(
-            f"RANK: must be below WORLD_SIZE, which is {world_size}, found {rank}; torchrun sets "
-            "both"
-        )
+    _env_int("MASTER_PORT", most=(1 << 16) - 1)
+    rank, local_rank = _env_int("RANK", most=world_size - 1), _env_int("LOCAL_RANK")
     return World(rank, world_size, local_rank, max(1, _env_int("LOCAL_WORLD_SIZE", 1)))
 
 
-def _env_int(name: str, default: int) -> int:
+def _env_int(name: str, default: int = 0, most: int = 1 << 30) -> int:
     text = os.environ.get(name, str(default))
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{name}: must be a whole number, found {text!r}; torchrun sets it")
+    if not text.isascii() or not text.isdigit() or int(text) > most:
+        kind = f"a whole number up to {most}" if most < 1 << 30 else "a whole number"
+        raise ConfigError(f"{name}: must be {kind}, found {text!r}; torchrun sets it")
     return int(text)
 
 

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mt.data.tokens.tokenizer import PAD
-from mt.model.attention import attention_bias
-from mt.model.cpu_ops import attend_to_cache
+from mt.model.attention import attend_to_cache, attention_bias
 from mt.model.transformer import Linear, MultiHeadAttention, Transformer
 from mt.runtime.devices import Device, small_products
 from mt.search.engine_contract import LEAST_SIZE
@@ -130,7 +129,7 @@ class Decoding:
         self.n_steps = 0
         self.n_columns = 0
         self.min_columns, self.column_multiple = COLUMNS[memory.device.type]
-        # On a CPU attention computes in float32 or wider; see `cpu_ops`.
+        # On a CPU attention computes in float32 or wider; see `attention`.
         wide = memory.dtype if memory.is_cuda else torch.promote_types(memory.dtype, torch.float32)
         src_bias = attention_bias(src_mask, wide)[:, None, None, :]  # (B, 1, 1, S)
         self.src_bias = self._padded(src_bias, -math.inf, dim=-1)

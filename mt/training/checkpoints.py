@@ -6,15 +6,14 @@ How a checkpoint is written and read is in `mt.model.checkpoint`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.artefacts import beside, restore
 from mt.errors import CheckpointError
-from mt.model.checkpoint import all_finite, load_state, load_weights, save_model_folder, weights_of
-from mt.runs.metrics import Scored, rank
+from mt.model.checkpoint import all_finite, load_weights, save_model_folder, weights_of
 from mt.runs.model_folder import (
     BEST,
     CHECKPOINTS,
@@ -24,12 +23,14 @@ from mt.runs.model_folder import (
     STATE,
     WEIGHTS,
     DamagedError,
+    Scored,
     checkpoints,
+    rank,
     read_meta,
     step_name,
     step_of,
 )
-from mt.runs.outputs import OUTPUTS, SAMPLES
+from mt.runs.records import OUTPUTS, SAMPLES
 
 if TYPE_CHECKING:
     from mt.config.plan import StageEnd
@@ -100,10 +101,6 @@ class TrainState:
         self.bad_validations = 0 if self.best_name == name else self.bad_validations + 1
         return self.best_name == name
 
-    def forget_scores(self) -> None:
-        self.scores = {}
-        self.bad_validations = 0
-
 
 def save_checkpoint(
     run_dir: Path, config: Config, updater: Updater, state: TrainState, meta: Mapping[str, Any]
@@ -164,31 +161,17 @@ def keep_best(run_dir: Path, step: int) -> str:
     return name
 
 
-def load_checkpoint(folder: Path, updater: Updater) -> TrainState:
-    """Load weights and optimiser state of a checkpoint into `updater`; returns the rest of it."""
-    state = load_state(folder)
-    updater.load_state(folder, state)
-    known = {each.name for each in fields(TrainState)}  # mt 0.3 had more
-    return TrainState(**{key: value for key, value in state["train"].items() if key in known})
-
-
-def intact_checkpoints(
-    run_dir: Path, say: Callable[[str], None]
-) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the undamaged checkpoints of a run with their meta, newest first; report the others."""
+def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest undamaged checkpoint with finite weights, and its meta; reports the others."""
     for folder in reversed(checkpoints(run_dir)):
         try:
-            yield folder, read_meta(folder, [WEIGHTS, STATE])
+            meta = read_meta(folder, [WEIGHTS, STATE])
+            if all_finite(load_weights(folder).values()):
+                return folder, meta
+            fault = f"{folder}: has non-finite weights"
         except DamagedError as error:
-            say(f"{error}. Skipped; trying the checkpoint before it")
-
-
-def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """Find the newest undamaged checkpoint of a run whose weights are all finite, with its meta."""
-    for folder, meta in intact_checkpoints(run_dir, say):
-        if all_finite(load_weights(folder).values()):
-            return folder, meta
-        say(f"{folder}: has non-finite weights. Skipped; trying the checkpoint before it")
+            fault = str(error)
+        say(f"{fault}. Skipped; trying the checkpoint before it")
     return None
 
 
@@ -206,11 +189,6 @@ def checkpoint_to_resume(
             "weights; give --fresh to set it aside and start over"
         )
     return newest
-
-
-def best_checkpoint(run_dir: Path) -> Path | None:
-    links = (run_dir / CHECKPOINTS / name for name in (BEST, LAST))
-    return next((link for link in links if link.exists()), None)
 
 
 def set_link(run_dir: Path, name: str, folder: Path) -> None:

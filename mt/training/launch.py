@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from mt.artefacts import exclusive
 from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
-from mt.config.settled import KEYS, Settled, has_auto, told
+from mt.config.settled import Settled, has_auto
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records, open_or_build
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer
 from mt.files import read_json, write_whole
-from mt.runs.manifest import MANIFEST, is_of_this_job, write_manifest
-from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints
 from mt.runs.origin import HISTORY, continued, files_of
+from mt.runs.records import metrics_lines
 from mt.runs.run_dir import (
     CLEANED,
     CONFIG,
     LOCK,
+    MANIFEST,
     SETTLED,
     STORE,
     check_can_be_renamed,
@@ -36,9 +36,11 @@ from mt.runs.run_dir import (
     claim,
     dry_run_dir,
     explain_write_errors,
+    is_of_this_job,
     read_settled,
     set_aside,
     write_config,
+    write_manifest,
     write_settled,
 )
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
@@ -46,15 +48,14 @@ from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_failures
 from mt.terminal import say
 from mt.training.checkpoints import tidy
-from mt.training.ending import Outcome
 from mt.training.finetune import load_base
+from mt.training.outcome import Outcome, standstill_note
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import (
     CleanText,
     CorpusRead,
     Prepared,
     hold_out,
-    learns_vocabulary,
     not_cleaned,
     prepare,
     prepare_tokenizer,
@@ -62,16 +63,12 @@ from mt.training.prepare import (
     training_texts,
 )
 from mt.training.runlog import RunLog, format_duration
-from mt.training.selection import standstill_note
 from mt.training.trainer import Trainer
 from mt.training.validation import score_tests, store_of_set
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.model.checkpoint import LoadedModel
-
-# Seconds of training on a CPU above which a start is warned about: three days.
-LONG_ON_CPU = 3 * 86_400
 
 
 def train(
@@ -223,30 +220,17 @@ def _claim(
         say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
     try:
-        read = settle(config, run_dir, read, base, log)
+        settled = settle_start(config, run_dir, read.n_pairs, base, log.say)
         for line in check_same_run(run_dir, config):
             log.say(f"config changed since this run was started: {line}")
         with explain_write_errors(run_dir):
             tidy(run_dir)
             write_config(run_dir, config)
-            write_settled(run_dir, read.settled)
+            write_settled(run_dir, settled)
     except BaseException:
         lock.close()
         raise
-    return lock, config, read
-
-
-def settle(
-    config: Config, run_dir: Path, read: CorpusRead, base: LoadedModel | None, log: RunLog
-) -> CorpusRead:
-    """Settle what the config leaves open, and say what stands for `auto`."""
-    is_known = read_settled(run_dir) is not None
-    settled = settle_start(config, run_dir, read.n_pairs, base)
-    auto = {key: settled.values[key] for key in KEYS if config.value(key) == "auto"}
-    origin = "since this run was started" if is_known else f"for {read.n_pairs:,} pairs"
-    if auto:
-        log.say(f"{told(auto)}, {origin}")
-    return replace(read, settled=settled)
+    return lock, config, replace(read, settled=settled)
 
 
 def _check_corpora(
@@ -262,7 +246,8 @@ def _check_corpora(
         for path, record in known_records(run_dir / name).items()
     }
     sample = None
-    learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
+    is_kept = config.tokenizer.model or (base is not None and not config.train.new_vocabulary)
+    learns = not is_kept and (fresh or not Tokenizer.exists_in(run_dir))
     # The vocabulary is that of the text that is trained on.
     if learns and config.data.clean is None and not held_out_sets(config.data):
         sample = PairSample(config.tokenizer.sample_lines)
@@ -291,11 +276,11 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
         run_dir.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process in the run directory {run_dir}"
         with exclusive(run_dir / LOCK, lambda: log.say(waiting)):
-            read = settle(config, run_dir, read, base, log)
+            settled = settle_start(config, run_dir, read.n_pairs, base, log.say)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
-            write_settled(run_dir, read.settled)
-            config = hold_out(read.settled.apply(config), log, World())
+            write_settled(run_dir, settled)
+            config = hold_out(settled.apply(config), log, World())
             cleaned = clean(plan_data(config.data), log, World())
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
     folder = run_dir / STORE / "train"
@@ -308,7 +293,7 @@ def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
     for name in (CONFIG, SETTLED):
         if not path.with_name(name).exists():
             raise DataError(f"run directory {path.parent}: holds no {name}.")
-    settled = Settled.read(read_json(path.with_name(SETTLED)))
+    settled = Settled(**read_json(path.with_name(SETTLED)))
     return None, load_config(str(path)).config, CorpusRead(settled=settled)
 
 
@@ -317,21 +302,10 @@ def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     seconds = trainer.seconds_per_update = preflight.seconds_per_update
     left = max(0, trainer.config.train.max_steps - trainer.state.step)
     total = left * seconds
+    days = total / 86_400
+    duration = f"{days:,.0f} days" if days > 2 else format_duration(total)
     if left:
-        log.say(f"time: about {seconds:.2f} s an update, {duration(total)} for {left:,} updates")
-    if not trainer.device.is_cuda and total > LONG_ON_CPU:
-        log.say(
-            f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
-            "recipe: small.yaml or medium.yaml with your data, train.max_minutes, or lower the "
-            "size of the model or batch.tokens_per_update. Training starts anyway; Ctrl-C ends it "
-            "after an update, with a checkpoint"
-        )
-
-
-def duration(seconds: float) -> str:
-    """`1:02:03`, or days where there are many hours: `75 days`."""
-    days = seconds / 86_400
-    return f"{days:,.0f} days" if days > 2 else format_duration(seconds)
+        log.say(f"time: about {seconds:.2f} s an update, {duration} for {left:,} updates")
 
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:

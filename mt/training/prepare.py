@@ -22,7 +22,7 @@ from mt.config.plan import (
     with_held_out_files,
 )
 from mt.config.schema import keys_affecting
-from mt.config.settled import Settled, sizes_for
+from mt.config.settled import KEYS, Settled, told
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.language_codes import base_code
 from mt.data.reading.sentences import split_sentences
@@ -145,7 +145,7 @@ def prepare(
     MtError for what the user can mend.
     """
     world = world or World()
-    read = read or CorpusRead(settled=settle_start(asked, log.run_dir, 0, base))
+    read = read or CorpusRead(settled=settle_start(asked, log.run_dir, 0, base, log.say))
     config = hold_out(read.settled.apply(asked), log, world)
     data = plan_data(config.data)
     text = clean(data, log, world)
@@ -170,12 +170,21 @@ def prepare(
     return Prepared(*numbers, tokenizer, store, updater, plans, scoring, validations, seconds)
 
 
-def settle_start(config: Config, run_dir: Path, n_pairs: int, base: LoadedModel | None) -> Settled:
+def settle_start(
+    config: Config,
+    run_dir: Path,
+    n_pairs: int,
+    base: LoadedModel | None,
+    say: Callable[[str], None],
+) -> Settled:
     """The numbers of a run before anything is measured; those of one that is there."""
-    if settled := read_settled(run_dir):
-        return settled
-    of_base = None if base is None else base.config
-    return Settled.at_start(config, sizes_for(n_pairs), f"for {n_pairs:,} pairs", of_base)
+    origin = "since this run was started"
+    if (settled := read_settled(run_dir)) is None:
+        origin = f"for {n_pairs:,} pairs"
+        settled = Settled.at_start(config, n_pairs, None if base is None else base.config)
+    if auto := {key: settled.values[key] for key in KEYS if config.value(key) == "auto"}:
+        say(f"{told(auto)}, {origin}")
+    return settled
 
 
 def make_plans(
@@ -202,11 +211,6 @@ def make_plans(
         weights = sampling_weights(data, stage, pairs.kept)
         plans.append(Plan(pairs, weights, batch, config.run.seed, resample, updater.packed))
     return plans, settled
-
-
-def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
-    is_kept = base is not None and not config.train.new_vocabulary
-    return config.tokenizer.model is None and not is_kept
 
 
 def prepare_tokenizer(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -15,8 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mt.errors import MtError
-from mt.runs.metrics import append_metrics, drop_metrics_after
-from mt.runs.outputs import drop_outputs_after
+from mt.runs.records import METRICS, drop_after
 from mt.runs.run_dir import LOG, explain_write_errors
 from mt.terminal import Progress, can_show_bar, printable, prints_messages, say
 
@@ -109,21 +109,6 @@ class RunLog:
         self._bar.set_postfix(self._figures, refresh=False)
         self._bar.update(step - self._bar.n)
 
-    def report(
-        self, step: int, epoch: int, figures: Mapping[str, float], rate: float, seconds_left: float
-    ) -> None:
-        """Say the figures of a `Meter`, learning rate and time left, and show some at the bar."""
-        speed = f"{figures['tokens_per_second']:,.0f}"
-        nll = f"{figures['nll']:.3f}"
-        left = format_duration(seconds_left)
-        self.progress(step, left=left, nll=nll, **{"tok/s": speed})
-        skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
-        self.say(
-            f"step {step:,} | epoch {epoch} | nll {nll} | lr {rate:.2e} "
-            f"| {speed} tok/s | grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
-            f"| waiting {figures['waiting']:.1%} | {left} left{skipped}"
-        )
-
     def watch(self, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
         """Yield `items`, `total` of them, and show how many were read: a bar, or lines."""
         if not self._is_main:
@@ -147,12 +132,13 @@ class RunLog:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in figures.items()
         }
-        append_metrics(self.run_dir, kind, step, known)
+        line = json.dumps({"kind": kind, "step": step, **known}, ensure_ascii=False)
+        with (self.run_dir / METRICS).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
     def drop_after(self, step: int) -> None:
         if self._is_main:
-            drop_metrics_after(self.run_dir, step)
-            drop_outputs_after(self.run_dir, step)
+            drop_after(self.run_dir, step)
 
 
 def format_duration(seconds: float) -> str:

@@ -158,7 +158,9 @@ def typical_update(updater: Updater, plan: Plan, epoch: int) -> float:
     """Seconds that a mean update of `epoch` takes the slowest rank; all of them take part."""
     timed = explain_failures(updater.device)(seconds_of_update)
     seconds = updater.world.all_or_raise(lambda: timed(updater, plan, epoch))
-    return max(updater.world.all_gather(seconds + seconds_of_exchange(updater)))
+    seconds += seconds_of(updater, updater.world.sum_gradients, updater.model.parameters())
+    updater.optimizer.zero_grad(set_to_none=True)
+    return max(updater.world.all_gather(seconds))
 
 
 def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
@@ -191,13 +193,6 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
     step = seconds_of(updater, updater.skip_step)
     median = float(np.median(per_token)) if per_token else 0.0  # this rank may have no sentence
     return median * tokens_per_update + step
-
-
-def seconds_of_exchange(updater: Updater) -> float:
-    """Seconds in which the ranks sum their gradients after each update; all of them take part."""
-    seconds = seconds_of(updater, updater.world.sum_gradients, updater.model.parameters())
-    updater.optimizer.zero_grad(set_to_none=True)
-    return seconds
 
 
 def seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
@@ -275,7 +270,7 @@ def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:
     # On a CPU the processes of a machine share its memory.
     n_sharing = 1 if updater.device.is_cuda else updater.world.local_size
     room = available_memory_mb(device) / n_sharing * (1 - MARGIN)
-    room -= updater.optimizer_bytes / 1e6
+    room -= 8 * updater.n_parameters / 1e6  # two moments of each weight, in float32
     vocab_size = updater.model.output.out_features
 
     def try_out(rows: int, length: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from mt.data.tokens.loader import Prefetcher
@@ -20,25 +21,22 @@ from mt.errors import (
     TooLittleMemoryError,
     TrainingDivergedError,
 )
-from mt.model.checkpoint import LoadedModel
-from mt.runs.manifest import update_manifest
-from mt.runs.metrics import OTHER_VALID
-from mt.runs.model_folder import step_name
+from mt.model.checkpoint import LoadedModel, load_state
+from mt.runs.model_folder import BEST, CHECKPOINTS, LAST, step_name
 from mt.runs.origin import HISTORY, continued, history_of, model_name
-from mt.runs.outputs import drop_other_outputs
+from mt.runs.records import OTHER_VALID, drop_other_outputs
+from mt.runs.run_dir import update_manifest
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.checkpoints import (
     TrainState,
-    best_checkpoint,
     checkpoint_to_resume,
     complete_saving,
     keep_best,
     latest_good,
-    load_checkpoint,
     save_checkpoint,
 )
-from mt.training.ending import Outcome, Signals, StopRequestedError, finished, stopped_by
 from mt.training.finetune import load_initial_weights
+from mt.training.outcome import Outcome, Signals, StopRequestedError, finished
 from mt.training.prepare import Prepared, several_sentences, start_on
 from mt.training.runlog import Meter, format_duration
 from mt.training.update import learning_rate
@@ -82,7 +80,7 @@ class Trainer:
         # What goes into the meta.json of each checkpoint.
         self.meta: dict[str, Any] = {
             "config": prepared.asked.as_asked(),
-            "settled": prepared.settled.as_json(),
+            "settled": asdict(prepared.settled),
             "tokenizer": prepared.tokenizer.fingerprint,
             **several_sentences(prepared),
         }
@@ -126,7 +124,11 @@ class Trainer:
                 "the run's tokenizer back, or give --fresh to set the run aside and start over"
             )
         plan = self.state.plan
-        self.state = load_checkpoint(folder, self.updater)
+        saved = load_state(folder)
+        self.updater.load_state(folder, saved)
+        known = {each.name for each in fields(TrainState)}  # mt 0.3 had more
+        values = saved["train"].items()
+        self.state = TrainState(**{key: value for key, value in values if key in known})
         self.saved_step = step = self.state.step
         self.earlier = history_of(folder, meta)
         self.start.began_from = f"update {step:,}"
@@ -157,7 +159,7 @@ class Trainer:
                 "data.valid, train.metric or the tokenizer of BLEU has changed: the scores so far, "
                 f"and with them the best model, do not count; it stays as checkpoints/{kept}"
             )
-            state.forget_scores()
+            state.scores, state.bad_validations = {}, 0
         state.valid_fingerprint = self.validation.fingerprint
 
     # --- the loop ---------------------------------------------------------------------------
@@ -179,9 +181,13 @@ class Trainer:
                 else:
                     self.log.say("nothing is saved, because there are non-finite weights")
             self.world.all_or_raise(self._require_memory)
-        best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
+        folder = self.run_dir / CHECKPOINTS
+        links = (folder / name for name in (BEST, LAST))
+        best = self.world.on_main(lambda: next((link for link in links if link.exists()), None))
         if stopped:
-            return stopped_by(stopped, self.state, best)
+            done = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"
+            again = "run the same command again to resume"
+            return Outcome(f"{done}; {again}", 128 + stopped, best)
         criterion = self.validation.criterion if self.validation else None
         return finished(self.config, self.state, criterion, best, self._is_out_of_patience())
 
@@ -321,7 +327,15 @@ class Trainer:
             memory_mb=peak_memory_mb(self.device.device),
             resident_mb=resident_memory_mb(),
         )
-        self.log.report(state.step, state.epoch, figures, rate, self._seconds_left())
+        speed, nll = f"{figures['tokens_per_second']:,.0f}", f"{figures['nll']:.3f}"
+        left = format_duration(self._seconds_left())
+        self.log.progress(state.step, left=left, nll=nll, **{"tok/s": speed})
+        skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
+        self.log.say(
+            f"step {state.step:,} | epoch {state.epoch} | nll {nll} | lr {rate:.2e} | {speed} tok/s"
+            f" | grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
+            f"| waiting {figures['waiting']:.1%} | {left} left{skipped}"
+        )
         meter.reset()
 
     def _seconds_left(self) -> float:

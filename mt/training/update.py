@@ -15,8 +15,7 @@ from typing_extensions import assert_never
 
 from mt.errors import CheckpointError, ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
-from mt.model.packed import can_pack
-from mt.model.weight_copies import copy_weights
+from mt.model.gpu_ops import can_pack, copy_weights
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
 from mt.runtime.memory import (
@@ -109,13 +108,6 @@ class Updater:
             raise ConfigError(f"{message}; auto trains it uncompiled then")
         return f"the model cannot be compiled, so it runs slower ({reason})"
 
-    def _say_of_this_rank(self, text: str) -> None:
-        """Say what concerns this rank alone: on stderr only if it is not rank 0, which logs."""
-        if self.world.is_main:
-            self.say(text)
-        else:
-            say(f"rank {self.world.rank}: {text}")
-
     def _compiled_or_plain(self, compute: Callable[[], T]) -> T:
         """Return `compute()`; with the plain model if compiling fails for another shape."""
         try:
@@ -128,35 +120,24 @@ class Updater:
             reason = first_line(error)
         # Outside of `except`: the error holds on to the tensors of the failed pass.
         self.optimizer.zero_grad(set_to_none=True)
-        self._say_of_this_rank(self._stop_compiling(reason))
+        text = self._stop_compiling(reason)
+        self.say(text) if self.world.is_main else say(f"rank {self.world.rank}: {text}")
         return compute()
 
     def _compile_error(self, store: Store) -> str:
-        """Why the compiled model fails on a batch, empty if it does not.
-
-        Raises TooLittleMemoryError if not even two sentences fit.
-        """
+        """Why the compiled model fails on a batch, empty if it does not."""
         given = self.config.batch.tokens_per_batch
         tokens = min(PROBE_TOKENS, given) if isinstance(given, int) else PROBE_TOKENS
-        while True:
-            batch = probe_batch(store, self.model.output.out_features, tokens)
-            try:
-                if self.forward is self.model:
-                    self.forward = compile_for_all_shapes(self.model)
-                    self.loss_gradient = compile_loss()
-                self._dry_run(batch)
-            except TooLittleMemoryError:
-                self.optimizer.zero_grad(set_to_none=True)
-                if len(batch.src) <= 2:  # it is padded still
-                    raise
-                tokens //= 2
-            except MtError:
-                raise
-            except Exception as error:
-                self.optimizer.zero_grad(set_to_none=True)
-                return first_line(error)
-            else:
-                return ""
+        try:
+            self.forward = compile_for_all_shapes(self.model)
+            self.loss_gradient = compile_loss()
+            self._dry_run(probe_batch(store, self.model.output.out_features, tokens))
+        except MtError:  # such as too little memory
+            raise
+        except Exception as error:
+            self.optimizer.zero_grad(set_to_none=True)
+            return first_line(error)
+        return ""
 
     @property
     def eval_model(self) -> Transformer:
@@ -165,11 +146,6 @@ class Updater:
     @property
     def n_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """Bytes that the optimiser will keep: two moments of each weight, in float32."""
-        return 8 * sum(p.numel() for group in self.optimizer.param_groups for p in group["params"])
 
     def train_step(self, update: Update, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Do one optimiser step, number `step` from 0, on all micro-batches of an update.
@@ -194,6 +170,7 @@ class Updater:
         nothing = torch.zeros((), device=self.device.device)
         return nothing, nothing, self._optimize(step)
 
+    @torch.no_grad()
     def _optimize(self, step: int) -> Tensor:
         """Do step `step` unless the gradient is not finite; its norm before clipping."""
         config = self.config
@@ -213,7 +190,10 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         if not self.device.is_cuda and step % UPDATES_BETWEEN_RELEASES == 0:
             release_freed_memory()
-        self._update_ema(step)
+        if self.ema is not None and config.train.ema is not None:
+            decay = min(config.train.ema, (1 + step) / (10 + step))  # it grows at first
+            averaged = list[Tensor](self.ema.parameters())
+            torch._foreach_lerp_(averaged, list(self.model.parameters()), 1 - decay)
         return norm
 
     def accumulate_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
@@ -298,14 +278,6 @@ class Updater:
         """Whether all weights are finite, those of the average too; waits for the device."""
         averaged = self.ema.parameters() if self.ema is not None else ()
         return all_finite([*self.model.parameters(), *averaged])
-
-    @torch.no_grad()
-    def _update_ema(self, step: int) -> None:
-        """Move the averaged weights; the decay grows to `train.ema` over the first updates."""
-        if self.ema is None or self.config.train.ema is None:
-            return
-        decay = min(self.config.train.ema, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.ema.parameters()), list(self.model.parameters()), 1 - decay)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint holds besides the weights of `eval_model`."""

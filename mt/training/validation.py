@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,16 +27,20 @@ from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer, fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.model.checkpoint import load_model
-from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import step_of
-from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
+from mt.runs.records import (
+    Sentence,
+    metrics_lines,
+    write_samples,
+    write_test_outputs,
+    write_valid_outputs,
+)
 from mt.runs.run_dir import STORE
 from mt.runtime.memory import peak_memory_mb, raise_unless_out_of_memory
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.training.ending import StopRequestedError
 from mt.training.loss import batch_loss
-from mt.training.selection import Criterion, ValidationResult
+from mt.training.outcome import Criterion, StopRequestedError, ValidationResult
 from mt.translate.lines import Translation
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.translator import make_translator
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
     from mt.runtime.distributed import World
-    from mt.training.ending import Signals
+    from mt.training.outcome import Signals
     from mt.training.runlog import RunLog
 
 T = TypeVar("T")
@@ -217,7 +221,10 @@ class Validation:
         translations = interleaved([translations for _, translations in shards])
         outputs = [translation.texts[0] for translation in translations]
         scores, by_direction = world.on_main(partial(self._scores, outputs))
-        self._report_notes(scores.values())
+        for score in scores.values():
+            if score.note and score.note not in self._notes:
+                self._notes.add(score.note)
+                self.log.say(f"{self.label} | {score.name} {score.value:.2f}: {score.note}")
         return ValidationResult(nll, scores, outputs, translations, by_direction)
 
     def _scores(self, outputs: list[str]) -> tuple[dict[str, Score], dict[str, float]]:
@@ -234,12 +241,6 @@ class Validation:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         return self.scoring.metrics(self.src, self.ref, self.language)
-
-    def _report_notes(self, scores: Iterable[Score]) -> None:
-        for score in scores:
-            if score.note and score.note not in self._notes:
-                self._notes.add(score.note)
-                self.log.say(f"{self.label} | {score.name} {score.value:.2f}: {score.note}")
 
     @property
     def criterion(self) -> Criterion:
@@ -283,21 +284,14 @@ class Validation:
 
 
 def names_of(tests: Sequence[Corpus]) -> list[str]:
-    """A name for each text of `data.test`: its file or all its fields; with directions."""
+    """A name for each text of `data.test`: its file, with directions and its key where needed."""
     several = len({test.direction for test in tests}) > 1
-    paths = [
+    files = [
         (test.name if HELD_OUT in test.file else test.file) + f" {test.direction}" * several
         for test in tests
     ]
-    sources = [test.source for test in tests]
-    fields = [
-        (source.path, source.name, source.path and source.split, source.src, source.tgt)
-        for source in sources
-    ]
-    return [
-        path if paths.count(path) == 1 else " ".join(filter(None, parts))
-        for path, parts in zip(paths, fields, strict=True)
-    ]
+    named = zip(files, tests, strict=True)
+    return [file if files.count(file) == 1 else f"{file} ({test.name})" for file, test in named]
 
 
 def score_tests(

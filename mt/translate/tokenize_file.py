@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.plan import plan_data
-from mt.config.settled import replace_auto, sizes_for
+from mt.config.settled import replace_auto
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
@@ -71,7 +71,7 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     if not files:
         augment_sample(sample, data)
         n_pairs = sample.seen
-    settled, told = replace_auto(config, sizes_for(n_pairs))
+    settled, told = replace_auto(config, n_pairs)
     if settled.tokenizer != cfg:
         say(f"{told}, for {n_pairs:,} pairs")
     unit = "lines" if files else "pairs"

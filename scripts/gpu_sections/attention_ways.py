@@ -1,6 +1,6 @@
 """Ways to compute attention without padding: what training does today, and what might replace it.
 
-Each takes the place of `mt.model.packed.attend_packed`. Nobody has timed them on a GPU yet, so
+Each takes the place of `mt.model.gpu_ops.attend_packed`. Nobody has timed them on a GPU yet, so
 they live here.
 """
 
@@ -21,7 +21,7 @@ from gpu_sections.report import NotJudgedError
 from gpu_sections.setting import Setting
 from mt.data.tokens.batches import Packed
 from mt.model import transformer
-from mt.model.packed import attend_packed
+from mt.model.gpu_ops import attend_packed
 
 Way = Callable[[Tensor, Tensor, Tensor, Packed, Packed, bool], Tensor]
 KEYS = 32  # of a tile, whatever its queries

@@ -16,7 +16,7 @@ from gpu_sections.report import Report
 from gpu_sections.setting import Setting
 from mt.data.tokens.batches import Packed, gather_batch
 from mt.data.tokens.plan import Plan
-from mt.model.packed import load_varlen_attn
+from mt.model.gpu_ops import load_varlen_attn
 
 CHECKED = 300  # pairs whose attention is compared with float64
 

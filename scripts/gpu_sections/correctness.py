@@ -23,8 +23,7 @@ from mt.data.tokens.batches import Batch, collate, gather_batch
 from mt.data.tokens.loader import Update
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError
-from mt.model.attention import attention_bias, attention_weights
-from mt.model.cpu_ops import attend
+from mt.model.attention import attend, attention_bias, attention_weights
 from mt.runtime.devices import DTYPES, can_compile
 from mt.runtime.distributed import World
 from mt.runtime.machine import free_port

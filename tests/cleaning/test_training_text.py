@@ -18,10 +18,9 @@ from mt.config.plan import plan_data
 from mt.config.schema import Clean, Config
 from mt.errors import DataError
 from mt.files import sha256_of
-from mt.runs.manifest import read_manifest
-from mt.runs.run_dir import STORE
+from mt.runs.run_dir import STORE, read_manifest
 from mt.training import launch
-from mt.training.ending import Outcome
+from mt.training.outcome import Outcome
 
 CHANGES: dict[str, Any] = {"train": {"max_steps": 1, "valid_every": 1}}
 

@@ -16,7 +16,7 @@ from model_files import changed_meta, copy_model
 def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
     ended = mt("config", "check", "-c", tiny_config)
     assert (ended.code, ended.err, ended.lines) == (0, "", [f"{tiny_config}: good"])
-    missing = ["--set", "data.valid.src=no.src", "--set", "data.train[0].tgt=no.tgt"]
+    missing = ["--set", "data.valid[0].src=no.src", "--set", "data.train[0].tgt=no.tgt"]
     (tmp_path / "empty.yaml").write_text("model: {d_model: 64}\n", encoding="utf-8")
     for arguments, parts in (
         ([tiny_config, *missing], ("data.train[0].tgt: ", "\nmt: data.valid[0].src: ")),

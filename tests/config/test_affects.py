@@ -65,10 +65,16 @@ OTHER: dict[str, Any] = {
     "data.clean.leaks": None,
     "data.clean.against": ["b.en"],
 }
-# Keys that need others beside them, or whose texts do not exist here.
-NOT_ALONE = {
-    *("path", "format", "name", "split", "delimiter", "quoting", "directions"),
-    "errors",  # what it changes is counted when text is damaged
+# What a change of these keys does to a text of a file with columns.
+OF_A_FILE: dict[str, tuple[str, Any]] = {
+    "path": ("nothing", "same.jsonl"),
+    "format": ("text", "jsonl"),
+    "name": ("text", "de-en"),
+    "split": ("text", "test"),
+    "delimiter": ("text", ","),
+    "quoting": ("text", "csv"),
+    "errors": ("text", "skip"),
+    "directions": ("nothing", ["de-en"]),
 }
 BASE = {
     "data": {
@@ -215,6 +221,21 @@ def test_learned_positions_are_weights(run: Path, tokenizer: Tokenizer) -> None:
     assert "another model, tokenizer" in effect(base, changed, run, tokenizer)
 
 
+@pytest.mark.parametrize("key", OF_A_FILE)
+def test_a_key_of_a_file(key: str, run: Path, tokenizer: Tokenizer) -> None:
+    """Where the key says how a file is read, the text may be another one."""
+    for name in ("a.jsonl", "same.jsonl"):
+        write_lines(run.parent / name, ['{"de": "ja", "en": "yes"}'])
+    what, value = OF_A_FILE[key]
+    entry = {"path": "a.jsonl", "src": "de", "tgt": "en"}
+    sides = {"src": None, "tgt": None} if key == "directions" else {}
+    base, after = (
+        base_of(run, {"data": {"train": [text, {"src": "b.de", "tgt": "b.en"}]}})
+        for text in (entry, entry | sides | {key: value})
+    )
+    assert effect(base, after, run, tokenizer) == what
+
+
 INSIDE: list[tuple[str, type[BaseModel], dict[str, Any]]] = [
     ("data.train[]", TextEntry, {}),
     ("data.clean", Clean, {"data": {"clean": {"mojibake": False, "max_other_language": None}}}),
@@ -232,7 +253,7 @@ UNTIL = {"updates": 9, "share": 0.3}
         (place, key)
         for place, (_, model, _) in enumerate(INSIDE)
         for key in model.model_fields
-        if key not in NOT_ALONE and (place, key) not in [(1, "mojibake"), (1, "max_other_language")]
+        if key not in OF_A_FILE and (place, key) not in [(1, "mojibake"), (1, "max_other_language")]
     ],
 )
 def test_a_key_inside(place: int, key: str, run: Path, tokenizer: Tokenizer) -> None:

@@ -16,9 +16,10 @@ from messages import says
 from subwords import digest, made_lines, pairs_of, rows
 from token_stores import tokenizer_of
 
+from mt.config.data_schema import Augment
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
-from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
+from mt.config.schema import BatchConfig, Config, TokenizerConfig
 from mt.data.tokens import augmentation
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate

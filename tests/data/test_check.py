@@ -164,7 +164,7 @@ def test_the_same_text_on_most_lines_is_a_warning(tmp_path: Path) -> None:
 def test_warnings_reach_the_user_of_check_and_of_train(
     mt: Mt, tiny_config: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    setting = ["--set", "data.valid.tgt=valid.src", "--set", "train.max_steps=1"]
+    setting = ["--set", "data.valid[0].tgt=valid.src", "--set", "train.max_steps=1"]
     warning = "warning: data.valid[0]: src and tgt are the same (valid.src)"
     ended = mt("config", "check", "--config", tiny_config, *setting)
     assert ended.code == 0

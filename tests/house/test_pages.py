@@ -15,8 +15,8 @@ import typer
 from conftest import DIGITS, ROOT, lines_of, write_lines
 from typer.testing import CliRunner
 
+from mt.cli.config import key_table
 from mt.cli.main import app
-from mt.config.key_table import key_table
 from mt.config.schema import Config, sections
 
 PAGES = sorted(

@@ -57,7 +57,7 @@ def test_the_card_of_a_run_has_languages_data_and_scores(
     assert "## Scores" not in model_card(mean, "Use it.")  # those of its newest checkpoint
 
 
-# As runs/manifest.py writes it.
+# As runs/run_dir.py writes it.
 CORPORA = [
     {
         "source": "opus:Digits/latest", "name": "Digits", "version": "v2",

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from mt.config.schema import ModelConfig
 from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.tokenizer import BOS, EOS, PAD
+from mt.data.tokens.tokenizer import PAD
 from mt.inspect.summary import summarise
-from mt.model import cpu_ops
+from mt.model import attention
 from mt.model.attention import attention_bias, attention_weights, causal_mask
-from mt.model.transformer import Dropout, Transformer, sinusoids
-from mt.training.loss import smoothed_cross_entropy
+from mt.model.transformer import Dropout, Transformer
 
 close = partial(torch.testing.assert_close, rtol=0, atol=1e-10)
 NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -109,7 +108,7 @@ def test_scores_of_80_and_64_divided_by_8() -> None:
     v = torch.tensor([[1.0, 0.0], [0.0, 2.0]]).double()[None, None]
     weights = attention_weights(q, k, None).flatten().tolist()
     assert weights == pytest.approx([0.880797, 0.119203], abs=1e-6)
-    out = cpu_ops.attend(q, k, v, None).flatten().tolist()
+    out = attention.attend(q, k, v, None).flatten().tolist()
     assert out == pytest.approx([0.880797, 0.238406], abs=1e-6)
     hidden = attention_bias(torch.tensor([True, False]), q.dtype)
     assert attention_weights(q, k, hidden).flatten().tolist() == [1.0, 0.0]
@@ -137,29 +136,6 @@ def test_masks_of_a_batch() -> None:
 
 
 # --- positions --------------------------------------------------------------------------------
-
-
-def test_a_step_to_the_next_position_is_one_matrix() -> None:
-    """Two components to a frequency make it a rotation; a frequency for each would not do."""
-
-    def misfit_of_a_step(table: Tensor) -> float:
-        step = torch.linalg.lstsq(table[:-1], table[1:]).solution
-        return (table[:-1] @ step - table[1:]).abs().max().item()
-
-    position, component = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
-    angle = position * 10000 ** (-2 * component / 8)
-    own_frequencies = torch.where(component % 2 == 1, angle.cos(), angle.sin())
-    assert misfit_of_a_step(sinusoids(64, 8)) < 1e-9
-    assert misfit_of_a_step(own_frequencies) > 1e-3
-
-
-def test_order_counts_only_by_positions() -> None:
-    model, order = build(), [2, 0, 3, 1, 4]
-    layer, x = model.encoder[0], torch.randn(1, 5, 16).double()
-    close(layer(x[:, order], layer.attention), layer(x, layer.attention)[:, order])
-    src = torch.tensor([[4, 5, 6, 7, EOS]])
-    memory = model.encode(src, src != PAD)
-    assert not torch.allclose(model.encode(src[:, order], src != PAD), memory[:, order], atol=1e-3)
 
 
 def test_word_and_position_are_added_before_they_are_rounded() -> None:
@@ -220,34 +196,3 @@ def test_places_of_dropout(norm: str) -> None:
 
 
 # --- all of it --------------------------------------------------------------------------------
-
-
-# Six pairs over the words 4 to 9: the translation is backwards, and 9 is left out.
-SENTENCES = [[4, 5, 6], [7, 4], [8, 9, 5, 4], [6], [5, 7, 9, 8, 6], [9, 4, 4]]
-PAIRS = [(s, [word for word in reversed(s) if word != 9]) for s in SENTENCES]
-
-
-@NORMS
-def test_six_sentences_are_learned_and_decoded_without_a_cache(norm: str) -> None:
-    """Each step runs the decoder on all words so far; the rows of earlier words do not change."""
-    model, batch = build(norm=norm, dropout=0.0).float().train(), batch_of(*PAIRS)
-    adam = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(120):
-        hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)
-        loss = smoothed_cross_entropy(
-            hidden[batch.tgt_positions], model.output.weight, None, batch.tgt_out, 0.0
-        )
-        adam.zero_grad()
-        (loss.smoothed / batch.n_tgt).backward()
-        adam.step()
-    model.eval()
-    for source, target in PAIRS:
-        src = torch.tensor([[*source, EOS]])
-        memory = model.encode(src, src != PAD)
-        output, rows = [BOS], torch.zeros(1, 0, 16)
-        while output[-1] != EOS and len(output) < 12:
-            hidden = model.decode(torch.tensor([output]), memory, src != PAD)
-            torch.testing.assert_close(hidden[:, :-1], rows, rtol=0, atol=1e-5)
-            rows = hidden
-            output.append(int(model.output(hidden[0, -1]).argmax()))
-        assert output == [BOS, *target, EOS]

@@ -144,19 +144,6 @@ def test_a_tied_matrix_is_stored_once_and_tied_again(save: Save) -> None:
     assert loaded.output.weight is loaded.src_embedding.tokens.weight
 
 
-def test_a_folder_with_its_tokenizer_is_self_contained(
-    tmp_path: Path, model: Transformer, config: Config, tokenizer: Tokenizer
-) -> None:
-    meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
-    save_model_folder(tmp_path / "a" / "b", weights_of(model), meta, tokenizer=tokenizer)
-    assert sorted(os.listdir(tmp_path / "a" / "b")) == [
-        "meta.json",
-        "model.safetensors",
-        "tokenizer.model",
-    ]
-    assert equal_weights(weights_of(load_model(tmp_path / "a" / "b").model), weights_of(model))
-
-
 def test_saving_to_the_same_folder_replaces_it(
     save: Save, run_dir: Path, model: Transformer
 ) -> None:
@@ -235,14 +222,6 @@ def test_weights_of_another_shape_are_named(model: Transformer) -> None:
     faults = "decoder_norm.weight", "(8,)", "(9,)", "encoder_norm.bias is missing", "extra"
     assert says(str(error.value), "some/model.safetensors", *faults, "copy both")
     assert equal_weights(before, weights_of(model))
-
-
-def test_the_first_five_of_many_faults_are_named() -> None:
-    weights = {f"extra{number}": torch.zeros(1) for number in range(9)}
-    with pytest.raises(CheckpointError) as error:
-        put_weights(torch.nn.Linear(1, 1), weights, "x")
-    assert says(str(error.value), "bias is missing", "extra0", "extra3")
-    assert "extra4" not in str(error.value)
 
 
 # --- averages ---------------------------------------------------------------------------------
@@ -325,24 +304,6 @@ def test_a_full_disk_leaves_everything_saved_before(
     assert content_of(folder) == before
     assert os.listdir(run_dir / "checkpoints") == [folder.name]
     assert seen == [[folder.name]]
-
-
-@pytest.mark.parametrize(("state", "size"), [(None, "1.0 MB"), ({}, "3.0 MB")])
-def test_adams_state_needs_twice_the_size_of_the_weights(
-    state: dict[str, Any] | None, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mt.artefacts.sync_files", fail)
-    with raises_saying(CheckpointError, "needs at least", size, "free"):
-        save_model_folder(tmp_path / "a", {"w": torch.zeros(250_000)}, {}, state)
-
-
-def test_an_interrupted_save_leaves_nothing(
-    tmp_path: Path, model: Transformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("safetensors.torch.save_file", raising(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        save_model_folder(tmp_path / "a", weights_of(model), {})
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("state", [None, {"x": torch.zeros(100_000)}], ids=["weights", "state"])

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from mt.model.cpu_ops import dropout, relu_dropout
+from mt.model.attention import dropout, relu_dropout
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 

@@ -13,8 +13,8 @@ from conftest import BLIND, QuickConfig, log_of
 
 from mt import __version__
 from mt.data.reading.corpus_record import CorpusRecord, described
-from mt.runs.manifest import is_of_this_job, read_manifest, write_manifest
 from mt.runs.origin import history_of
+from mt.runs.run_dir import is_of_this_job, read_manifest, write_manifest
 from mt.training.launch import train
 
 SLURM = {"SLURM_JOB_ID": "7"}

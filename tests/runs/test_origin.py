@@ -19,7 +19,6 @@ from mt.data.reading.corpus_record import CorpusRecord, TrainedCorpus, described
 from mt.interop.huggingface_import import import_model
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import average_models, average_run, load_model
-from mt.runs.manifest import read_manifest
 from mt.runs.origin import (
     Start,
     continued,
@@ -28,6 +27,7 @@ from mt.runs.origin import (
     history_of,
     merged,
 )
+from mt.runs.run_dir import read_manifest
 from mt.training.launch import train
 from mt.training.trainer import Trainer
 

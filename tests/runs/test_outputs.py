@@ -17,7 +17,7 @@ from mt.model import checkpoint
 from mt.report.run_summary import read_run, read_test_sentences
 from mt.report.scores import score_run
 from mt.runs import model_folder
-from mt.runs.outputs import Sentence, write_test_outputs
+from mt.runs.records import Sentence, write_test_outputs
 from mt.training.launch import train
 from mt.training.update import learning_rate
 from mt.translate.quality_flags import FLAGS
@@ -141,7 +141,7 @@ def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
     scripted_validations(1.0)
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
     tests = [{"src": "test.src", "tgt": tgt} for tgt in ("test.tgt", "test.src")]
-    names = ["test.src test.tgt", "test.src test.src"]
+    names = ["test.src (data.test[0])", "test.src (data.test[1])"]
     more = {"src": "valid.src", "tgt": "valid.tgt"}
     asked = [(tests, names), (tests, names), ([*tests, more], [*names, "valid.src"])]
     asked.append(([more, tests[0]], [*names, "valid.src", "test.src"]))
@@ -172,9 +172,3 @@ def test_outputs_are_read_from_their_own_folder_only(tmp_path: Path) -> None:
     assert read_test_sentences(tmp_path, name, 5) == [Sentence("s", "r", "o")]
     for other in ("outputs/../" + name, str(tmp_path / name), None, 3):
         assert read_test_sentences(tmp_path, other, 5) == []
-
-
-def test_outputs_of_a_test_set_replace_no_others(tmp_path: Path) -> None:
-    first, second = (write_test_outputs(tmp_path, 7, []) for _ in range(2))
-    (tmp_path / first).unlink()
-    assert second not in {write_test_outputs(tmp_path, 7, []) for _ in range(2)}

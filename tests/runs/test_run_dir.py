@@ -46,16 +46,6 @@ def test_a_directory_that_cannot_be_created_is_refused(below: str, tmp_path: Pat
     assert re.search("Not a directory|File exists", str(error.value))
 
 
-def test_a_full_disk_is_found_before_training(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        Path, "write_bytes", raising(OSError(28, "No space left on device", "probe"))
-    )
-    with pytest.raises(DataError, match="but No space left on device"):
-        claim(run_dir)
-
-
 def test_only_one_process_at_a_time_may_claim_it(run_dir: Path) -> None:
     """The operating system releases the lock when the process ends, however it ends."""
     claim(run_dir).close()

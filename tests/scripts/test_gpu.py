@@ -13,9 +13,8 @@ from conftest import config_of, log_of, metrics_of
 
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
-from mt.model.attention import attention_bias
+from mt.model.attention import attend, attention_bias
 from mt.model.checkpoint import load_model
-from mt.model.cpu_ops import attend
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.search.engine import TorchEngine

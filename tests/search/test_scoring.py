@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
-from mt.model import cpu_ops, transformer
+from mt.model import attention, transformer
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -203,7 +203,7 @@ def test_the_weights_are_those_of_the_forward_pass(
     maps = torch.stack(list(cross_attention(model, batch)), dim=1)  # (B, L, H, T, S)
 
     seen: list[Tensor] = []
-    attend = cpu_ops.attend
+    attend = attention.attend
 
     def spy(
         q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, causal: bool

@@ -15,7 +15,7 @@ from messages import says
 
 from mt.config import settled as auto
 from mt.config.load import load_config
-from mt.config.settled import Sizes, sizes_for
+from mt.config.settled import sizes_for
 from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
@@ -54,9 +54,7 @@ def sizes_of_the_tiny_corpus(
 ) -> None:
     """It has 2,000 pairs."""
     if "n_pairs" not in request.fixturenames:
-        monkeypatch.setattr(
-            auto, "SIZES", {2_000: Sizes(300, 0.4, 2.0), math.inf: Sizes(310, 0.25, 3.0)}
-        )
+        monkeypatch.setattr(auto, "SIZES", {2_000: (300, 0.4, 2.0), math.inf: (310, 0.25, 3.0)})
 
 
 def test_a_run_chooses_once_says_so_and_records_numbers(
@@ -82,7 +80,7 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     last = "checkpoints/step-00000001"
     assert equal_weights(load_weights(one / last), load_weights(other / last))
 
-    monkeypatch.setattr(auto, "SIZES", {math.inf: Sizes(300, 0.4, 9.0)})
+    monkeypatch.setattr(auto, "SIZES", {math.inf: (300, 0.4, 9.0)})
     train(quick_config(BLIND, AUTO, train=EPOCHS | {"max_steps": 2}), one, "cpu")
     resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
     assert says(resumed, "auto is 310", "auto is 0.25", "auto is 3, since this run was started")

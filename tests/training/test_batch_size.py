@@ -14,11 +14,11 @@ from messages import says
 from mt.config.load import load_config
 from mt.config.schema import BatchConfig
 from mt.config.settled import Settled
-from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.batches import Batch
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runs import model_folder
 from mt.runtime.devices import Device
-from mt.training import preflight, settle, update
+from mt.training import settle, update
 from mt.training.launch import train
 from mt.training.runlog import RunLog
 from mt.training.settle import settle_batch_size
@@ -164,20 +164,6 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
         patch.setattr("mt.training.settle.fitting_batch", lambda *_: next(numbers))
         train(config, tmp_path, "cpu")
     assert auto_is(tmp_path) == 700
-
-
-@pytest.mark.parametrize("tokens", ["auto", 500])
-def test_a_sentence_that_does_not_fit_has_another_remedy(
-    tokens: str | int, quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(update, "batch_loss", full)
-    if tokens == 500:  # batches of one
-        monkeypatch.setattr(preflight, "collate", lambda pairs: collate(pairs[:1]))
-    with pytest.raises(ConfigError) as error:
-        train(quick_config(BLIND, batch={"tokens_per_batch": tokens}), tmp_path, "cpu")
-    said = str(error.value)
-    assert says(said, "batch.tokens_per_batch: one sentence, ", "target tokens", "CPU in fp32")
-    assert says(said, "MB were in use", "data.max_tokens", "smaller model")
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, TrainerOf, log_of, weights_of
-from faults import raising
 from messages import says
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -115,19 +114,6 @@ def test_too_many_graphs_end_compiling_with_a_message(
         updater.model.encoder_norm.eps *= 1.5  # a graph has it as a constant
     (end,) = said
     assert says(end, "the model cannot be compiled, so it runs slower", "recompile_limit")
-
-
-def test_a_python_without_torch_compile_trains_uncompiled(
-    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch.compile refuses at once there, before any batch."""
-    monkeypatch.setattr(
-        torch, "compile", raising(RuntimeError("torch.compile is not supported on Python 3.99"))
-    )
-    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
-    assert updater.forward is updater.model
-    assert updater.loss_gradient is loss.logits_gradient
-    updater.dry_run_step(batch_of(3, 7, 6))
 
 
 class BrokenBackwardError(TorchDynamoException):
@@ -291,23 +277,3 @@ def fails_after(
         return out
 
     return forward
-
-
-@pytest.mark.slow
-def test_too_little_memory_to_compile_is_tried_with_fewer_rows(
-    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[int] = []
-    real = update.batch_loss
-
-    def little_memory(forward: Any, output: Any, batch: Batch, *rest: Any) -> Any:
-        rows.append(len(batch.src))
-        if rows[-1] > 20:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-        return real(forward, output, batch, *rest)
-
-    monkeypatch.setattr(update, "batch_loss", little_memory)
-    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
-    assert len(rows) > 1
-    assert rows[-1] <= 20 < rows[-2]
-    assert updater.forward is not updater.model

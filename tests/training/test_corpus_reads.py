@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from conftest import QuickConfig, log_of
+from conftest import QuickConfig
 
-from mt import terminal
 from mt.config.schema import Config
 from mt.data.reading import check, text_files
 from mt.errors import DataError
-from mt.runs.manifest import MANIFEST
+from mt.runs.run_dir import MANIFEST
 from mt.training import launch
 from mt.training.launch import train
 from mt.training.trainer import Outcome, Trainer
@@ -93,23 +92,6 @@ def test_the_corpus_is_read_twice(
     monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 10)
     train(config, run, "cpu")  # nothing has changed
     assert [passes(corpus / name) for name in names] == [0, 0]
-
-
-def test_lines_tell_of_the_first_reading(
-    quick_config: Callable[..., Config],
-    corpus: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Without a terminal, on stderr at once, and in `train.log` although that opens later."""
-    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
-    config = config_for(quick_config, corpus, src="a.de", tgt="a.en")
-    train(config, corpus / "run", "cpu")
-    log = log_of(corpus / "run")
-    for lines in (log, capsys.readouterr().err):
-        assert lines.count(f"reading data.train: {PAIRS - 1000:,} pairs, ") == 1
-    assert log.index("reading data.train") < log.index("run directory")
 
 
 def test_faults_of_all_texts_are_found_before_anything_is_written(

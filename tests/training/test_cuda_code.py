@@ -16,10 +16,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
-from mt.model import cpu_ops
-from mt.model.packed import load_varlen_attn
+from mt.model import attention
+from mt.model.gpu_ops import copy_weights, load_varlen_attn
 from mt.model.transformer import Transformer
-from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World
 from mt.search.candidates import compile_candidates
@@ -140,7 +139,7 @@ def test_an_update_reads_no_number_of_the_gpu(
 
     small = {"d_model": 64, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
     config = config_from_mapping(CONFIG | {"model": small, "train": {"ema": 0.9}}, "test")
-    monkeypatch.setattr(cpu_ops, "_uses_torch", lambda _: True)
+    monkeypatch.setattr(attention, "_uses_torch", lambda _: True)
     # A fake weight cannot be moved in place.
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_, **__: self)
     batches = [collate([(np.arange(4, 9), np.arange(4, 4 + n))] * n) for n in (3, 5)]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 from conftest import lines_of, log_of, merged, metrics_of, write_lines
 from messages import raises_saying
@@ -26,7 +25,6 @@ from processes import (
     run_ranks,
     shortened,
     start,
-    tensors_of,
     torchrun,
     trained,
 )
@@ -42,7 +40,7 @@ from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.machine import free_port, usable_cores
-from mt.training.ending import Signals
+from mt.training.outcome import Signals
 from mt.training.runlog import RunLog
 from mt.training.validation import Scoring, Validation
 
@@ -167,20 +165,6 @@ def test_a_sharded_validation_is_the_same_to_the_last_digit(tiny_run: Path, tmp_
 
 
 @pytest.mark.slow
-def test_untied_weights_by_two_processes_equal_one(settings: Mapped, tmp_path: Path) -> None:
-    changes = {
-        "data": {"valid": None, "test": []},
-        "model": {"tie_embeddings": False, "output_bias": True},
-        "train": {"max_steps": 6},
-    }
-    small = merged(settings, changes)
-    runs = [trained(small, tmp_path / str(processes), processes) for processes in (1, 2)]
-    ours, others = (tensors_of(run) for run in runs)
-    for name in ours:
-        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (2, 3)])
 def test_a_run_resumes_with_another_number_of_processes(
     first: int, second: int, settings: Mapped, alone: Path, tmp_path: Path
@@ -285,13 +269,13 @@ def test_the_world_as_torchrun_describes_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_contradictory_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for variables, parts in [
         ({"WORLD_SIZE": "two"}, ["WORLD_SIZE: ", "whole number", "'two'"]),
-        ({"WORLD_SIZE": "2", "RANK": "-1"}, ["RANK: ", "whole number", "'-1'"]),
-        (TORCHRUN | {"WORLD_SIZE": "5"}, ["RANK: ", "below WORLD_SIZE", "5", "found 5"]),
+        (TORCHRUN | {"RANK": "-1"}, ["RANK: ", "whole number", "'-1'"]),
+        (TORCHRUN | {"WORLD_SIZE": "5"}, ["RANK: ", "up to 4", "found '5'"]),
         (
             {"WORLD_SIZE": "2", "RANK": "1"},
             ["WORLD_SIZE is 2", "LOCAL_RANK, MASTER_ADDR, MASTER_PORT must be set"],
         ),
-        (TORCHRUN | {"MASTER_PORT": "99999"}, ["MASTER_PORT: ", "1 to 65535", "found 99999"]),
+        (TORCHRUN | {"MASTER_PORT": "99999"}, ["MASTER_PORT: ", "up to 65535", "found '99999'"]),
         (TORCHRUN | {"MASTER_PORT": "http"}, ["MASTER_PORT: ", "whole number", "'http'"]),
     ]:
         with raises_saying(ConfigError, *parts, "torchrun sets"):
@@ -303,13 +287,13 @@ import sys
 from pathlib import Path
 import torch
 from mt.config.load import load_config
-from mt.training import update
+from mt.training import compilation, update
 from mt.training.launch import train
 update.can_compile = lambda _: True
 train(load_config(sys.argv[1]).config, Path(sys.argv[2]), "cpu")
 from torch._inductor import config
 # One write: torchrun's processes are unbuffered, and print writes the line's end by itself.
-sys.stdout.write(f"{config.compile_threads} threads, {update.n_compiled_graphs()} graphs\n")
+sys.stdout.write(f"{config.compile_threads} threads, {compilation.n_compiled_graphs()} graphs\n")
 """
 
 

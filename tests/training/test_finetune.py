@@ -18,7 +18,7 @@ from run_comparison import check_equal, kept_steps, train_until_lost
 
 from mt.config.load import config_from_mapping, load_config
 from mt.config.schema import Config
-from mt.config.settled import Settled, sizes_for, with_shape_of
+from mt.config.settled import Settled, with_shape_of
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model import checkpoint
 from mt.report.curves import draw_curves
@@ -105,7 +105,7 @@ def shaped(config: Config) -> Config:
     """A config with what the model of `train.init_from` decides."""
     base = load_base(config)
     assert base is not None
-    return Settled.at_start(config, sizes_for(1), "", base.config).apply(config)
+    return Settled.at_start(config, 1, base.config).apply(config)
 
 
 def test_a_config_names_the_shape_or_has_that_of_the_other_model(

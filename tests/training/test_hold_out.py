@@ -14,7 +14,7 @@ from mt.config.plan import HELD_OUT, plan_data
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.errors import CheckpointError, DataError
-from mt.runs.manifest import read_manifest
+from mt.runs.run_dir import read_manifest
 from mt.runtime.distributed import World
 from mt.training.launch import train
 from mt.training.prepare import hold_out

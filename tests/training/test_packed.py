@@ -25,7 +25,7 @@ from mt.config.schema import BatchConfig
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan, packed_batches, shard_batches
-from mt.model import packed
+from mt.model import gpu_ops
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.training import update
@@ -35,7 +35,7 @@ from mt.training.launch import train
 @pytest.fixture
 def packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """`packing(True)`: trainers made from here on compute nothing for padding."""
-    monkeypatch.setattr(packed, "varlen_attn", attend_each)
+    monkeypatch.setattr(gpu_ops, "varlen_attn", attend_each)
     return lambda wanted: monkeypatch.setattr(update, "can_pack", lambda *_: wanted)
 
 
@@ -168,11 +168,11 @@ def test_a_gpu_needs_no_padding_where_its_kernel_can(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(
             sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=attend_each)
         )
-        monkeypatch.setattr(packed, "varlen_attn", None)
+        monkeypatch.setattr(gpu_ops, "varlen_attn", None)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, is_of=capability: is_of)
         monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
         config = config_from_mapping(DATA | changes, "test")
-        assert packed.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
-        monkeypatch.setattr(packed, "varlen_attn", None)
+        assert gpu_ops.can_pack(config, Gpu(torch.device("cpu"), precision)) == expected
+        monkeypatch.setattr(gpu_ops, "varlen_attn", None)
         monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
-        assert not packed.can_pack(config, Gpu(torch.device("cpu"), precision))
+        assert not gpu_ops.can_pack(config, Gpu(torch.device("cpu"), precision))

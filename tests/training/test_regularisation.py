@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import EOS
-from mt.model.attention import attention_bias, causal_mask
-from mt.model.cpu_ops import attend
+from mt.model.attention import attend, attention_bias, causal_mask
 from mt.model.transformer import Dropout, FeedForward, Transformer
 
 SMALL: dict[str, Any] = {

@@ -7,7 +7,6 @@ already, and kills itself at the very place that a test names.
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import subprocess
@@ -20,9 +19,9 @@ from typing import Any
 import pytest
 import safetensors.torch
 import yaml
-from conftest import config_of, log_of, merged, metrics_of, mt_command
+from conftest import config_of, log_of, metrics_of, mt_command
 from messages import says
-from processes import fork_server, wait_for
+from processes import fork_server
 from run_comparison import EVERY, Mapped, check_equal, kept_steps
 
 from mt import artefacts
@@ -137,18 +136,6 @@ def test_killed_and_resumed_equals_undisturbed(
     check_equal(run_dir, undisturbed)
 
 
-@pytest.mark.slow
-def test_a_run_in_bf16_resumes_exactly(
-    disturbed: Callable[..., Path], interruptible: Mapped, tmp_path: Path
-) -> None:
-    """Each update copies the weights to bf16 anew; the copies are not saved."""
-    mapping = merged(interruptible, {"train": {"precision": "bf16"}})
-    undisturbed, run_dir = tmp_path / "undisturbed", disturbed("micro-batch 25", mapping=mapping)
-    for folder in (run_dir, undisturbed):
-        assert train(config_of(mapping), folder, "cpu").exit_code == 0
-    check_equal(run_dir, undisturbed)
-
-
 class LostError(Exception):
     """Ends a training without a checkpoint."""
 
@@ -175,31 +162,6 @@ def test_a_checkpoint_between_two_validations_resumes_exactly(
     assert kept_steps(run_dir) == [4, 7]
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
     check_equal(run_dir, undisturbed, stopped=7)
-
-
-@pytest.mark.slow
-def test_the_command_killed_at_random_moments(
-    interruptible: Mapped, undisturbed: Path, tmp_path: Path
-) -> None:
-    """Some time after an update has begun, in training or saving."""
-    for seed in range(6):  # twelve kills
-        draw, run_dir = random.Random(seed), tmp_path / str(seed)
-        for number in range(2):
-            begun = tmp_path / f"{seed} {number}"
-            process = fork_server().Process(target=kept_going, args=(interruptible, run_dir, begun))
-            process.start()
-            wait_for(lambda: begun.exists() or not process.is_alive())  # noqa: B023
-            process.join(draw.random())
-            process.kill()
-            process.join()
-        assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
-        check_equal(run_dir, undisturbed)
-
-
-def kept_going(mapping: Mapped, run_dir: Path, begun: Path) -> None:
-    """Train in this process, and leave a file in the first update."""
-    place("update 0", begun.touch)
-    train(config_from_mapping(mapping, "test"), run_dir, "cpu")
 
 
 def test_the_command_stops_on_sigterm_and_resumes(

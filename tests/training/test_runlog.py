@@ -19,11 +19,11 @@ import torch
 from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
 
 from mt import terminal
-from mt.runs.outputs import valid_output_steps, write_valid_outputs
+from mt.runs.records import valid_output_steps, write_valid_outputs
 from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
-from mt.training.runlog import Meter, RunLog, format_duration, shown_perplexity
+from mt.training.runlog import Meter, RunLog
 from mt.training.trainer import Trainer
 
 
@@ -147,12 +147,6 @@ def test_a_closed_terminal_or_a_full_disk_does_not_end_training(
         log.say("nothing takes it")
 
 
-def test_durations_are_formatted_as_a_clock_shows_them() -> None:
-    assert [format_duration(seconds) for seconds in (0, 59.6, 3599, 3600, 100_000)] == [
-        "0:00:00", "0:01:00", "0:59:59", "1:00:00", "27:46:40",
-    ]  # fmt: skip
-
-
 # --- metrics.jsonl ----------------------------------------------------------------------------
 
 
@@ -235,8 +229,3 @@ def test_speed_and_waiting_are_relative_to_the_time_of_the_interval(
     assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
     meter.exclude(2.0)  # a validation
     assert meter.figures()["tokens_per_second"] == 100.0
-
-
-@pytest.mark.parametrize(("nll", "shown"), [(1.5, "4.48"), (700.0, "1.01e+304"), (math.nan, "nan")])
-def test_a_perplexity_of_any_loss_is_short(nll: float, shown: str) -> None:
-    assert shown_perplexity(nll) == shown

@@ -13,12 +13,11 @@ from messages import says
 
 from mt.config.load import config_from_mapping
 from mt.evaluation.metrics import Score
-from mt.runs.metrics import Scored
-from mt.runs.model_folder import find_model, read_meta
-from mt.runs.outputs import drop_other_outputs, valid_output_steps, write_valid_outputs
+from mt.runs.model_folder import Scored, find_model, read_meta
+from mt.runs.records import drop_other_outputs, valid_output_steps, write_valid_outputs
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.selection import Criterion, ValidationResult, standstill_note
+from mt.training.outcome import Criterion, ValidationResult, standstill_note
 
 
 def scored(metric: str, value: float, nll: float, bleu: float) -> Scored:

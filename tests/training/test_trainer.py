@@ -15,8 +15,8 @@ from mt.config.schema import TrainConfig
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
 from mt.model import checkpoint
-from mt.runs.manifest import read_manifest
 from mt.runs.model_folder import read_meta
+from mt.runs.run_dir import read_manifest
 from mt.runtime.distributed import World
 from mt.training.launch import train
 from mt.training.trainer import Outcome
@@ -138,18 +138,3 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: TrainerOf) -> 
         tokens += len(batch.tgt_out)
     losses = validation.losses(trainer.updater.model.train(), trainer.device, World())
     assert sum(losses) / validation.n_tgt == pytest.approx(total / tokens, rel=1e-5)
-
-
-def test_time_left_is_estimated_from_the_updates_of_this_start(trainer_of: TrainerOf) -> None:
-    """Not from ten hours of preparation and earlier starts: 20 quick updates are left."""
-    trainer = trainer_of(BLIND, train={"max_steps": 40, "log_every": 20, "valid_every": 40})
-    trainer.state.seconds = 36_000.0
-    with trainer.log:
-        trainer.train()
-    assert re.search(r"step 20 \|.*\| 0:0\d:\d\d left", log_of(trainer.run_dir))
-
-
-def test_a_seed_that_no_generator_takes_is_refused(quick_config: QuickConfig) -> None:
-    assert quick_config(run={"seed": 2**63 - 1}).run.seed == 2**63 - 1
-    with pytest.raises(ConfigError, match=r"run\.seed: must be at most 9,223,372,.*, found 9223"):
-        quick_config(run={"seed": 2**63})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,55 +56,44 @@ def test_a_dry_run_computes_the_gradients_of_an_update_and_drops_them(
     torch.testing.assert_close([one.grad for one in parameters], wanted)
 
 
-@pytest.mark.parametrize("ranks", [None, "one"])
 def test_copied_weights_learn_as_cast_ones_do(
-    trainer_of: TrainerOf,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    ranks: str,
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the last bit in bf16: gradients, weights and their average; one copy an update."""
-    if ranks:
-        store = f"file://{tmp_path}/store"
-        torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
-        world = World(patient_group=torch.distributed.group.WORLD if ranks else None)
-        settings = {"train": {"precision": "bf16", "ema": 0.9}}
-        prepared = trainer_of(BLIND, settings)
-        updaters = [
-            Updater(prepared.config, prepared.tokenizer, prepared.device, world, print)
-            for _ in range(2)
-        ]
-        update = update_of(prepared, range(20), range(20, 30), range(30, 50))
-        copied, real = [0], updates.copy_weights
-        for step, (number, updater) in itertools.product(range(3), enumerate(updaters)):
+    world = World()
+    settings = {"train": {"precision": "bf16", "ema": 0.9}}
+    prepared = trainer_of(BLIND, settings)
+    updaters = [
+        Updater(prepared.config, prepared.tokenizer, prepared.device, world, print)
+        for _ in range(2)
+    ]
+    update = update_of(prepared, range(20), range(20, 30), range(30, 50))
+    copied, real = [0], updates.copy_weights
+    for step, (number, updater) in itertools.product(range(3), enumerate(updaters)):
 
-            def copy(*arguments: Any, number: int = number) -> None:
-                if number == 0:
-                    copied[0] += 1
-                    real(*arguments)
+        def copy(*arguments: Any, number: int = number) -> None:
+            if number == 0:
+                copied[0] += 1
+                real(*arguments)
 
-            monkeypatch.setattr(updates, "copy_weights", copy)
-            updater.train_step(update, step)
-        assert copied == [3]
-        layer, other = (each.model.encoder_layers[0].feed_forward.inner for each in updaters)
-        assert [copy.dtype for copy in layer.copies or ()] == [torch.bfloat16] * 2
-        assert other.copies is None
-        for ours, theirs in zip(*(each.model.parameters() for each in updaters), strict=True):
-            assert torch.equal(ours, theirs)
-        for ours, theirs in zip(*(each.eval_model.parameters() for each in updaters), strict=True):
-            assert torch.equal(ours, theirs)
-        states = [each.state_dict()["optimizer"]["state"] for each in updaters]
-        moments = ([each["exp_avg"] for each in state.values()] for state in states)
-        assert all(map(torch.equal, *moments))
-        assert not any("cop" in name for name in updaters[0].model.state_dict())
-        layer.eval()  # computes with the weights as they are now
-        assert torch.equal(layer.cast_to(torch.bfloat16)[0], layer.weight.bfloat16())
-        assert layer.copies is not None
-        assert not torch.equal(layer.copies[0], layer.weight.bfloat16())
-    finally:
-        if ranks:
-            torch.distributed.destroy_process_group()
+        monkeypatch.setattr(updates, "copy_weights", copy)
+        updater.train_step(update, step)
+    assert copied == [3]
+    layer, other = (each.model.encoder_layers[0].feed_forward.inner for each in updaters)
+    assert [copy.dtype for copy in layer.copies or ()] == [torch.bfloat16] * 2
+    assert other.copies is None
+    for ours, theirs in zip(*(each.model.parameters() for each in updaters), strict=True):
+        assert torch.equal(ours, theirs)
+    for ours, theirs in zip(*(each.eval_model.parameters() for each in updaters), strict=True):
+        assert torch.equal(ours, theirs)
+    states = [each.state_dict()["optimizer"]["state"] for each in updaters]
+    moments = ([each["exp_avg"] for each in state.values()] for state in states)
+    assert all(map(torch.equal, *moments))
+    assert not any("cop" in name for name in updaters[0].model.state_dict())
+    layer.eval()  # computes with the weights as they are now
+    assert torch.equal(layer.cast_to(torch.bfloat16)[0], layer.weight.bfloat16())
+    assert layer.copies is not None
+    assert not torch.equal(layer.copies[0], layer.weight.bfloat16())
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, None])

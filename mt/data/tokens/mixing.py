@@ -78,6 +78,6 @@ def describe_mixture(
         if data.temperature != 1:
             declared += f", temperature {data.temperature:g}"
         yield (
-            f"{flow.name} ({data.file_of(flow)}, {flow.direction}): {declared}; delivered "
-            f"{n_drawn / total:.2%}, {n_drawn:,} sentences of {n_pairs:,} pairs"
+            f"{flow.name} ({data.corpora[flow.corpus].file}, {flow.direction}): {declared}; "
+            f"delivered {n_drawn / total:.2%}, {n_drawn:,} sentences of {n_pairs:,} pairs"
         )

@@ -1,11 +1,11 @@
-"""`outputs/` and `samples/` of a run directory: translations that a training has kept.
+"""What a training has recorded in a run directory: `metrics.jsonl`, `outputs/` and `samples/`.
 
-`outputs/` holds what scores were computed from: `step-00000650-valid.jsonl` of the best validation
-up to each kept checkpoint, and one file for each test set, `step-00000650-test-1.jsonl`. A line has
-one sentence: `source`, `reference`, `output`, `score` (log-probability / length^penalty, eos
-counted; null if non-finite) and `flags` (`mt.translate.quality_flags`).
-
-`samples/step-00000650.txt` holds a few sentences of each validation, to be read by people.
+`metrics.jsonl` has one JSON object a line, each with its kind and its update. `outputs/` holds what
+scores were computed from: `step-00000650-valid.jsonl` of the best validation up to each kept
+checkpoint, and one file for each test set, `step-00000650-test-1.jsonl`. A line has one sentence:
+`source`, `reference`, `output`, `score` (log-probability / length^penalty, eos counted; null if
+non-finite) and `flags` (`mt.translate.quality_flags`). `samples/step-00000650.txt` holds a few
+sentences of each validation, to be read by people.
 """
 
 from __future__ import annotations
@@ -13,14 +13,70 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 from mt.files import parse_json, write_whole
-from mt.runs.metrics import metrics_lines, number
 from mt.runs.model_folder import checkpoints, step_name, step_of
+
+METRICS = "metrics.jsonl"
+# The kind of the lines of validation sets after the first one, each with its name.
+OTHER_VALID = "other valid"
+
+
+def metrics_lines(run_dir: Path) -> Iterator[dict[str, Any] | None]:
+    """Yield each line, None for one that no run writes; nothing if there is no file.
+
+    A line that is yielded has a `kind` and a whole number `step`; its figures are not checked.
+    """
+    try:
+        with (run_dir / METRICS).open("rb") as file:
+            for raw in file:
+                if raw.strip():
+                    yield _line(raw)
+    except FileNotFoundError:
+        return
+
+
+def _line(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = parse_json(raw)
+        kind, step = line["kind"], line["step"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    is_step = isinstance(step, int) and not isinstance(step, bool)
+    return line if isinstance(kind, str) and is_step else None
+
+
+def drop_after(run_dir: Path, step: int) -> None:
+    """Drop metrics and outputs of updates after `step`, and a line that a crash cut short."""
+    if (run_dir / METRICS).exists():
+        kept = [line for line in metrics_lines(run_dir) if line and line["step"] <= step]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        write_whole(run_dir / METRICS, text)
+    for later in valid_output_steps(run_dir):
+        if later > step:
+            valid_path(run_dir, later).unlink(missing_ok=True)
+
+
+def scored_step(line: Mapping[str, Any]) -> int:
+    """The update after which the model of a validation or test had its weights.
+
+    Tests are scored after the last update, with the best checkpoint.
+    """
+    step = line.get("model_step")
+    return step if isinstance(step, int) else line["step"]
+
+
+def number(line: Mapping[str, Any], key: str) -> float:
+    """A figure of a line; NaN where it is null, missing or no number."""
+    value = line.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
+
 
 OUTPUTS = "outputs"
 SAMPLES = "samples"
@@ -64,12 +120,6 @@ def drop_other_outputs(run_dir: Path) -> None:
     needed = {max((step for step in steps if step <= last), default=None) for last in saved}
     for step in set(steps) - needed:
         valid_path(run_dir, step).unlink(missing_ok=True)
-
-
-def drop_outputs_after(run_dir: Path, step: int) -> None:
-    for later in valid_output_steps(run_dir):
-        if later > step:
-            valid_path(run_dir, later).unlink(missing_ok=True)
 
 
 def valid_output_steps(run_dir: Path) -> list[int]:
