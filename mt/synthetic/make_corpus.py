@@ -18,7 +18,7 @@ from mt.config.yaml_text import dump
 from mt.data.reading.corpus_record import CleanedRecord, described, read_cleaned_record, record_path
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
-from mt.data.tokens.filters import LENGTH_FAULTS, Counts, length_fault
+from mt.data.tokens.store import LENGTH_FAULTS, Counts, length_fault
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of

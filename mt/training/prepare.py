@@ -33,6 +33,7 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.split import STAYS, split_pairs, write_parts
 from mt.data.tokens.store import (
     META,
+    StoreTexts,
     corpus_records,
     known_records,
     meta_of,
@@ -40,7 +41,6 @@ from mt.data.tokens.store import (
     open_or_build,
     text_key,
 )
-from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import CheckpointError, ConfigError

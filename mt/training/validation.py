@@ -21,8 +21,14 @@ from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
-from mt.data.tokens.store import Store, corpus_records, known_records, open_built, open_or_build
-from mt.data.tokens.store_parts import StoreTexts
+from mt.data.tokens.store import (
+    Store,
+    StoreTexts,
+    corpus_records,
+    known_records,
+    open_built,
+    open_or_build,
+)
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer, fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import METRICS, Metric, Score

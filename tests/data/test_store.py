@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,17 +18,27 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_lines
+from faults import raising
 from messages import says
 from model_files import content_of
 from subwords import rows
 from token_stores import KEPT, PAIRS, build, store_of_lengths, stored, trained, write
 
+from mt.artefacts import exclusive
 from mt.config.load import config_from_mapping
+from mt.config.plan import Limits
 from mt.data.reading import text_files
 from mt.data.tokens import store as store_module
-from mt.data.tokens import store_parts
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.store import Store, known_records, open_built
+from mt.data.tokens.store import (
+    LENGTH_FAULTS,
+    Counts,
+    Store,
+    known_records,
+    length_fault,
+    open_built,
+    with_text,
+)
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 
@@ -42,13 +59,13 @@ def root(tmp_path: Path) -> Path:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The stores built from now on."""
     made: list[Path] = []
-    real = store_module._merge
+    real = store_module._build
 
     def counted(folder: Path, *arguments: Any) -> None:
         made.append(folder)
         real(folder, *arguments)
 
-    monkeypatch.setattr(store_module, "_merge", counted)
+    monkeypatch.setattr(store_module, "_build", counted)
     return made
 
 
@@ -63,7 +80,7 @@ def sources_of(store: Store) -> list[list[int]]:
 def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
     lines_at_a_time: int, root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_parts, "LINES_PER_CHUNK", lines_at_a_time)
+    monkeypatch.setattr(store_module, "LINES_PER_CHUNK", lines_at_a_time)
     said: list[str] = []
     store = build(root, tokenizer, log=said.append)
     sides = zip(*(PAIRS[number] for number in KEPT), strict=True)
@@ -234,7 +251,7 @@ def test_a_damaged_store_is_rebuilt(
 
 
 def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
-    partial = root / "store.partial"
+    partial = root / ".store.partial"
     partial.mkdir()
     (partial / "pairs.tokens").write_bytes(b"half a store")
     assert len(build(root, tokenizer)) == 3
@@ -261,3 +278,131 @@ def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
         build(root, tokenizer)
     assert content_of(root / "store") == before
     assert not (root / "store.partial").exists()
+
+
+# --- filters ----------------------------------------------------------------------------------
+
+
+def test_pairs_with_a_blank_side_are_dropped_and_counted_one_at_a_time() -> None:
+    pairs = [("a", "b"), ("", "b"), ("a", " \t\r"), ("\u2028\u00a0", "b"), ("a", "▁ ▁"), ("c", "d")]
+    counts = Counts()
+    stream = with_text(cycle(pairs), counts)
+    assert [next(stream) for _ in range(2)] == [("a", "b"), ("c", "d")]
+    assert counts == Counts(read=6, empty=4)
+
+
+def test_length_limits_are_inclusive() -> None:
+    data = Limits(6, 2.5, dedupe=True)
+    faults = {
+        "": [(6, 6), (6, 3), (5, 2), (1, 1)],
+        "too_long": [(7, 6), (1, 7)],  # too long and unequal: one reason, the first
+        "ratio": [(6, 2), (1, 3)],
+        "empty": [(0, 4)],
+    }
+    for fault, pairs in faults.items():
+        assert [length_fault(*pair, data) for pair in pairs] == [fault] * len(pairs)
+    assert {*faults} == {*LENGTH_FAULTS}
+    assert Counts(read=8, empty=1, too_long=2, ratio=2).kept == 3
+
+
+def test_summary_reads_well() -> None:
+    data = Limits(256, 3.0, dedupe=True)
+    counts = Counts(read=29_000, duplicate=60, too_long=40)
+    assert counts.summary(data) == (
+        "28,900 of 29,000 pairs kept; dropped: 60 duplicates, 40 longer than 256 tokens"
+    )
+    assert Counts(read=5).summary(data) == "5 of 5 pairs kept"
+    assert Counts(read=9, empty=1, duplicate=1, ratio=2).summary(data) == (
+        "5 of 9 pairs kept; dropped: 1 with an empty side, 1 duplicate, 2 with one side over 3 "
+        "times the other"
+    )
+
+
+# --- building ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+        (OSError("48 requested and 0 written"), "No space left on device"),  # as numpy says it
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_a_full_disk_or_an_interruption_leaves_nothing_and_the_next_one_builds_it(
+    error: BaseException, reason: str | None, root: Path, tokenizer: Tokenizer
+) -> None:
+    whole = rows(DirectedPairs.of(build(root, tokenizer, "ab")))
+    shutil.rmtree(root / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "save", raising(error))
+        with pytest.raises(DataError if reason else KeyboardInterrupt) as raised:
+            build(root, tokenizer, "ab")
+    if reason:
+        assert says(str(raised.value), f"{root / 'store'}: ", reason, "free some space")
+    assert not [path for path in root.rglob("*store*") if path.is_dir()]
+    assert rows(DirectedPairs.of(build(root, tokenizer, "ab"))) == whole
+
+
+def test_blocks_of_pairs_are_copied_without_the_duplicates(
+    root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root / "a", [*PAIRS * 30, ("vier", "four"), ("fünf", "five")])
+    whole = rows(DirectedPairs.of(build(root, tokenizer, "ab", weights={"b": 2.0})))
+    shutil.rmtree(root / "store")
+    monkeypatch.setattr(store_module, "LINES_PER_CHUNK", 1)  # fifty pairs are copied at a time
+    assert rows(DirectedPairs.of(build(root, tokenizer, "ab", weights={"b": 2.0}))) == whole
+    assert len(whole[0]) == 5
+
+
+def test_two_jobs_that_start_at_once_build_it_once(
+    root: Path, tokenizer: Tokenizer, builds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    started, waiting = threading.Event(), threading.Event()
+    real = store_module._encode
+
+    def slow(*arguments: Any) -> Any:
+        started.set()
+        assert waiting.wait(30)
+        return real(*arguments)
+
+    def log(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    monkeypatch.setattr(store_module, "_encode", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(build, root, tokenizer)
+        assert started.wait(30)
+        second = pool.submit(build, root, tokenizer, log=log)
+        assert len(second.result()) == len(first.result()) == len(KEPT)
+    assert says(said[0], "data.train: waiting", "another process", "token store")
+    assert len(builds) == 1
+
+
+def test_the_lock_of_a_killed_process_is_free(root: Path) -> None:
+    code = (
+        "import pathlib, sys, time; from mt.artefacts import exclusive\n"
+        "with exclusive(pathlib.Path(sys.argv[1]), print):\n"
+        "    print('held', flush=True), time.sleep(60)"
+    )
+    waited: list[int] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", code, root / "lock"], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+
+        def kill() -> None:
+            waited.append(1)
+            holder.kill()
+
+        with exclusive(root / "lock", kill):
+            assert waited == [1]
+
+
+def test_without_locks_nobody_waits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, "No locks available")))
+    with exclusive(root / "lock", pytest.fail), exclusive(root / "lock", pytest.fail):
+        pass

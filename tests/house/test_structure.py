@@ -137,7 +137,7 @@ def test_no_two_classes_have_one_name() -> None:
     [
         ("mt.data.tokens.store", "from mt.model.transformer import Transformer", 1),
         ("mt.data.reading.corpus", "from mt.data.tokens import store", 1),
-        ("mt.data.tokens.filters", "def late():\n    import mt.training.trainer", 1),
+        ("mt.data.tokens.duplicates", "def late():\n    import mt.training.trainer", 1),
         ("mt.translate.x", "if TYPE_CHECKING:\n    from mt.evaluation.metrics import bleu", 1),
         ("mt.evaluation.x", "from mt.translate import translator", 1),
         ("mt.errors", "from mt import config", 1),

@@ -1,48 +1,151 @@
 """The token store: the pairs of a corpus as token ids on disk, memory-mapped and so shared.
 
 A store is a folder with `pairs.tokens` (ids of source and target in turn, end to end, no bos or
-eos), `lengths.npy` and `meta.json`. It is built in a folder beside it (see `store_parts`) and put
-in its place when complete.
+eos), `lengths.npy` and `meta.json`. Pairs that are unfit for training are dropped, and counted by
+reason. Text is read once: duplicates are encoded too, and dropped when the keys of all pairs are
+known.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mt.artefacts import content_key, is_made, key_of, make
-from mt.data.reading.corpus import local_files
-from mt.data.reading.text_files import FileRecords, file_record
-from mt.data.tokens.filters import Counts
-from mt.data.tokens.store_parts import (
-    TOKENS,
-    StoreTexts,
-    Watch,
-    encode_parts,
-    merge_parts,
-    use_work_folder,
-)
+from mt.data.reading.corpus import local_files, open_text, read_pairs
+from mt.data.reading.text_files import FileRecords, file_record, normalize_line
+from mt.data.tokens.duplicates import Hashes, duplicates_of, pair_keys
 from mt.errors import DataError
-from mt.files import read_json, write_whole
+from mt.files import read_json, save_array, write_whole
+from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
-    from mt.config.plan import Corpus
+    from mt.config.plan import Corpus, Limits
+    from mt.data.tokens.tokenizer import Tokenizer
 
 FORMAT = 2
 META = "meta.json"
+TOKENS = "pairs.tokens"
+ENCODED = "encoded.tokens"  # with the duplicates
 # Pairs of whose starts in the file of tokens one is kept in memory.
 BLOCK = 32
+# Lines encoded at a time: enough to occupy SentencePiece's threads, few enough for the memory.
+LINES_PER_CHUNK = 20_000
+# Longest sides, eos counted, of which two can be added in 16 bits.
+LONGEST_IN_16_BITS = 2**15 - 1
 
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 Starts: TypeAlias = npt.NDArray[np.int64]
+
+# Yields the pairs that it is given, and may count them; also gets what is done with them, and how
+# many there are, None where that is not known.
+Watch: TypeAlias = Callable[
+    [Iterator[tuple[str, str]], str, "int | None"], Iterable[tuple[str, str]]
+]
+
+
+@dataclass(frozen=True)
+class StoreTexts:
+    """All that a store is made of, and how."""
+
+    corpora: Sequence[Corpus]
+    root: Path
+    where: str  # their key in the config, for messages
+    limits: Limits
+    tokenizer: Tokenizer
+    records: FileRecords
+    # Tokens that training puts before the sides of each corpus; they count in its lengths.
+    n_before: Sequence[tuple[int, int]]
+    by_language: bool = False  # pairs in other languages are no duplicates
+
+    @property
+    def id_type(self) -> np.dtype[Any]:
+        largest = max(self.tokenizer.src.size, self.tokenizer.tgt.size)
+        return np.dtype("<u2" if largest <= 2**16 else "<u4")
+
+    @property
+    def length_type(self) -> np.dtype[Any]:
+        return np.dtype("<u2" if self.limits.max_tokens < LONGEST_IN_16_BITS else "<u4")
+
+    def pairs(self, watch: Watch) -> Iterator[Iterator[tuple[str, str]]]:
+        """The pairs of each corpus, watched."""
+        for corpus in self.corpora:
+            total = 0  # is not known of rows, whose lines need not be pairs
+            text = open_text(corpus.source, self.root)
+            if text.format == "text":
+                total = sum(self.records[str(path)]["lines"] or 0 for path in text.files) // 2
+            pairs = read_pairs(corpus.source, self.root, corpus.name)
+            yield iter(watch(pairs, f"encoding {self.where}", total or None))
+
+
+# Fields of `Counts`; no fault comes first.
+LENGTH_FAULTS = ("", "empty", "too_long", "ratio")
+
+
+@dataclass
+class Counts:
+    """Pairs read, and pairs dropped by reason; a dropped pair has exactly one reason."""
+
+    read: int = 0
+    empty: int = 0
+    duplicate: int = 0
+    too_long: int = 0
+    ratio: int = 0
+
+    @property
+    def kept(self) -> int:
+        return self.read - self.empty - self.duplicate - self.too_long - self.ratio
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def reasons(self, limits: Limits) -> list[str]:
+        """Why pairs were dropped, such as `1 longer than 256 tokens`."""
+        reasons = [
+            (self.empty, "with an empty side"),
+            (self.duplicate, "duplicate" if self.duplicate == 1 else "duplicates"),
+            (self.too_long, f"longer than {limits.max_tokens:,} tokens"),
+            (self.ratio, f"with one side over {limits.max_length_ratio:g} times the other"),
+        ]
+        return [f"{count:,} {reason}" for count, reason in reasons if count]
+
+    def summary(self, limits: Limits) -> str:
+        """One line, such as `9 of 10 pairs kept; dropped: 1 longer than 256 tokens`."""
+        dropped = ", ".join(self.reasons(limits))
+        kept = f"{self.kept:,} of {self.read:,} pairs kept"
+        return f"{kept}; dropped: {dropped}" if dropped else kept
+
+
+def with_text(pairs: Iterable[tuple[str, str]], counts: Counts) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that have text on both sides; count all, and the others as empty."""
+    for src, tgt in pairs:
+        counts.read += 1
+        if normalize_line(src) and normalize_line(tgt):
+            yield src, tgt
+        else:
+            counts.empty += 1
+
+
+def length_fault(n_src: int, n_tgt: int, limits: Limits) -> str:
+    """Why a pair with these numbers of tokens (without eos) is dropped: one of `LENGTH_FAULTS`.
+
+    Each side must have 1 to `max_tokens` tokens, and the longer side at most `max_length_ratio`
+    times the tokens of the shorter one. "" means that the pair is kept.
+    """
+    shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
+    if shorter == 0:
+        return "empty"
+    if longer > limits.max_tokens:
+        return "too_long"
+    return "ratio" if longer > limits.max_length_ratio * shorter else ""
 
 
 @dataclass(frozen=True)
@@ -129,27 +232,17 @@ def open_or_build(
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
     `watch` gets the pairs of each corpus that are encoded. Of several processes one builds it, and
-    the others wait. A build that was killed continues with the parts that it lacks. Raises
-    DataError where a text cannot be read or no pair is left.
+    the others wait. Raises DataError where a text cannot be read or no pair is left.
     """
-    fingerprint = fingerprint_of(texts)
-    work = folder.with_name(folder.name + ".partial")
-    watched = watch or (lambda pairs, *_: pairs)
 
     def wait() -> None:
         log(f"{texts.where}: waiting for another process, which builds the token store")
 
     def build(partial: Path) -> None:
-        use_work_folder(work, fingerprint)
-        try:
-            _merge(work, partial, encode_parts(work, texts, watched), texts)
-        except DataError:  # other texts or settings are needed, and so other parts
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+        _build(partial, texts, watch or (lambda pairs, *_: pairs))
 
     try:
-        make(folder, fingerprint, build, wait)
-        shutil.rmtree(work, ignore_errors=True)
+        make(folder, fingerprint_of(texts), build, wait)
         if texts.records != known_records(folder):  # the same texts in another place
             meta = meta_of(folder) | {"records": texts.records}
             write_whole(folder / META, json.dumps(meta, indent=1))
@@ -157,8 +250,7 @@ def open_or_build(
         # numpy reports a full disk without the system's reason.
         reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
         raise DataError(
-            f"{reason}; free some space and run the same command again, which continues after the "
-            "parts that are encoded, or choose another --run-dir"
+            f"{reason}; free some space and run the same command again, or choose another --run-dir"
         ) from error
     store = open_built(folder)
     log(f"{texts.where}: {store.counts}")
@@ -167,15 +259,29 @@ def open_or_build(
     return store
 
 
-def _merge(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> None:
-    """Fill the folder of a store from the parts in `work`. Raises DataError, OSError."""
-    corpora = merge_parts(work, folder, parts, texts)
+def _build(folder: Path, texts: StoreTexts, watch: Watch) -> None:
+    """Fill the folder of a store. Raises DataError, OSError."""
+    with (folder / ENCODED).open("wb") as file:
+        encoded = [
+            _encode(file, number, pairs, texts) for number, pairs in enumerate(texts.pairs(watch))
+        ]
+    if texts.limits.dedupe:
+        weights = [corpus.weight for corpus in texts.corpora]
+        dropped = duplicates_of([corpus.keys for corpus in encoded], weights)
+    else:
+        dropped = [np.zeros(len(corpus.faults), np.bool_) for corpus in encoded]
+    corpora = [corpus.counted(own) for corpus, own in zip(encoded, dropped, strict=True)]
     total = sum(corpora, Counts())
     if not total.kept:
         raise DataError(
             f"{texts.where}: no pair is left ({total.summary(texts.limits)}); check that the files "
             "are the right ones, or raise data.max_tokens and data.max_length_ratio"
         )
+    lengths = np.concatenate([corpus.lengths for corpus in encoded])  # (n, 2)
+    fitting = zip(encoded, dropped, strict=True)
+    stays = np.concatenate([~own[corpus.faults == 0] for corpus, own in fitting])
+    _copy(folder, lengths.sum(1, dtype=np.int64), stays, texts.id_type)
+    save_array(folder / "lengths.npy", np.ascontiguousarray(lengths[stays].T))
     meta = {
         "records": texts.records,
         "dtype": texts.id_type.str,
@@ -184,6 +290,69 @@ def _merge(work: Path, folder: Path, parts: list[Path], texts: StoreTexts) -> No
         "corpora": [asdict(counts) for counts in corpora],
     }
     (folder / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A corpus whose ids are in the file: keys (n, 2) of its pairs with text, faults (n,), places
+    in LENGTH_FAULTS; the lengths (m, 2) of those without a fault.
+    """
+
+    counts: Counts
+    keys: Hashes
+    faults: npt.NDArray[np.uint8]
+    lengths: Ids
+
+    def counted(self, dropped: npt.NDArray[np.bool_]) -> Counts:
+        """The counts with the faults, and with the duplicates that are dropped, (n,)."""
+        by_fault = np.bincount(self.faults[~dropped], minlength=len(LENGTH_FAULTS))
+        by_reason = zip(LENGTH_FAULTS[1:], map(int, by_fault[1:]), strict=True)
+        return self.counts + Counts(duplicate=int(dropped.sum()), **dict(by_reason))
+
+
+def _encode(
+    file: BinaryIO, number: int, pairs: Iterator[tuple[str, str]], texts: StoreTexts
+) -> _Encoded:
+    """Write the ids of the pairs of a corpus that fit."""
+    counts = Counts()
+    keys = [np.empty((0, 2), np.uint64)]
+    faults = bytearray()
+    lengths = [np.empty((0, 2), texts.length_type)]
+    cleaned = with_text(pairs, counts)
+    threads, limits = usable_cores(), texts.limits
+    n_src, n_tgt = texts.n_before[number]
+    # Pairs of several languages may have one text, such as a name, and are no duplicates.
+    languages = f"{texts.corpora[number].direction} " if texts.by_language else ""
+    while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
+        if limits.dedupe:
+            keys.append(pair_keys([(languages + src, tgt) for src, tgt in chunk]))
+        src = texts.tokenizer.src.encode([src for src, _ in chunk], threads)
+        tgt = texts.tokenizer.tgt.encode([tgt for _, tgt in chunk], threads)
+        rows = list(zip(src, tgt, strict=True))
+        reasons = [
+            length_fault(len(src) and len(src) + n_src, len(tgt) and len(tgt) + n_tgt, limits)
+            for src, tgt in rows
+        ]
+        faults += bytes(map(LENGTH_FAULTS.index, reasons))
+        kept = [row for row, fault in zip(rows, reasons, strict=True) if not fault]
+        sizes = [(len(src), len(tgt)) for src, tgt in kept]
+        lengths.append(np.array(sizes, texts.length_type).reshape(-1, 2))
+        ids = chain.from_iterable(chain.from_iterable(kept))
+        file.write(np.fromiter(ids, texts.id_type).tobytes())
+    found = np.frombuffer(faults, np.uint8)
+    return _Encoded(counts, np.concatenate(keys), found, np.concatenate(lengths))
+
+
+def _copy(
+    folder: Path, lengths: Starts, stays: npt.NDArray[np.bool_], id_type: np.dtype[Any]
+) -> None:
+    """Copy the ids of the pairs that stay, (n,), into the file of tokens; `lengths`: of pairs."""
+    with (folder / ENCODED).open("rb") as encoded, (folder / TOKENS).open("wb") as file:
+        for start in range(0, len(stays), 50 * LINES_PER_CHUNK):
+            block = slice(start, start + 50 * LINES_PER_CHUNK)
+            ids = np.fromfile(encoded, id_type, int(lengths[block].sum()))
+            file.write(ids[np.repeat(stays[block], lengths[block])].tobytes())
+    (folder / ENCODED).unlink()
 
 
 def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
