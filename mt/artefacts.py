@@ -29,7 +29,7 @@ def beside(folder: Path, kind: str) -> Path:
 
 
 @contextmanager
-def whole_folder(folder: Path, there: Literal["stays", "goes", "error"] = "goes") -> Iterator[Path]:
+def whole_folder(folder: Path, there: Literal["goes", "error"] = "goes") -> Iterator[Path]:
     """A folder beside `folder` that takes its place, whole, if the block succeeds.
 
     `there`: what becomes of a folder that is there by then. One that goes is set aside first: if
@@ -48,11 +48,7 @@ def whole_folder(folder: Path, there: Literal["stays", "goes", "error"] = "goes"
         if folder.exists() and there == "goes":
             shutil.rmtree(before, ignore_errors=True)
             folder.rename(before)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if there != "stays" or not folder.is_dir():
-                raise
+        partial.rename(folder)
         sync_folder(folder.parent)
         shutil.rmtree(before, ignore_errors=True)
     finally:

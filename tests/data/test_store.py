@@ -250,17 +250,6 @@ def test_a_damaged_store_is_rebuilt(
     assert np.array_equal(again.ids, first)
 
 
-def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
-    partial = root / ".store.partial"
-    partial.mkdir()
-    (partial / "pairs.tokens").write_bytes(b"half a store")
-    assert len(build(root, tokenizer)) == 3
-    assert not partial.exists()
-    assert content_of(root / "store").keys() == {
-        *("lengths.npy", "made.json", "meta.json", "pairs.tokens")
-    }
-
-
 # --- messages ---------------------------------------------------------------------------------
 
 
