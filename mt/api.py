@@ -231,7 +231,7 @@ def cleaner(config: Config) -> CleanText:
     if config.data.clean is None:
         return not_cleaned
     with leaf_for("data.clean"):
-        from mt.cleaning.training_text import clean_training_text
+        from mt.cleaning.clean import clean_training_text
 
         return clean_training_text
 

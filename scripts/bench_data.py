@@ -135,7 +135,7 @@ def build(folder: Path) -> dict[str, Any]:
 
 def load(folder: Path) -> dict[str, Any]:
     """Load batches from the store, as a training that starts again."""
-    from mt.data.tokens.loader import Prefetcher
+    from mt.data.tokens.batches import Prefetcher
     from mt.data.tokens.plan import Plan
 
     batch = BatchConfig(tokens_per_update=TOKENS_PER_UPDATE, tokens_per_batch=TOKENS_PER_BATCH)

@@ -39,8 +39,7 @@ from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.tokens.batches import shard_of
-from mt.data.tokens.loader import Prefetcher, Update
+from mt.data.tokens.batches import Prefetcher, Update, shard_of
 from mt.runtime.devices import Device, choose_device
 from mt.runtime.memory import peak_memory_mb
 from mt.training.prepare import prepare

@@ -19,11 +19,9 @@ from mt.artefacts import is_made
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.config.schema import Clean
-from mt.data.reading.aligned_files import AlignedText
-from mt.data.reading.columns import NoRowsError
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.corpus import local_files, open_text, read_pairs
-from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.corpus import AlignedText, local_files, open_text, read_pairs
+from mt.data.reading.text import SUFFIXES, NoRowsError
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines
 from mt.data.tokens.duplicates import hashes
 from mt.errors import DataError

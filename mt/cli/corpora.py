@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
-from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 from mt.errors import ConfigError
 

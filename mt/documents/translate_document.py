@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from mt.config.plan import Direction
-from mt.data.reading.language_codes import base_code
+from mt.data.reading.languages import base_code
 from mt.documents.document import Document, DocumentText, Protect, merged
 from mt.documents.inline_tags import MarkupToken, TaggedText, has_words
 from mt.documents.markup import html_tokens, srt_tokens

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from mt.data.reading.sentences import join_sentences
+from mt.data.reading.words import join_sentences
 from mt.data.tokens import noise
 from mt.errors import DataError
 from mt.evaluation.significance import SEED

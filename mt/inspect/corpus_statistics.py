@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.cleaning.characters import OTHER_LETTER, SCRIPTS
+from mt.cleaning.characters import OTHER_LETTER, SCRIPTS, Language
 from mt.cleaning.executors import process_pool, results_of
-from mt.cleaning.languages import Language
 from mt.cleaning.report import share_of
 from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
-from mt.data.reading.identify import LEAST_IDENTIFIED, can_identify, line_identifier
+from mt.data.reading.languages import LEAST_IDENTIFIED, can_identify, line_identifier
 from mt.data.reading.text_files import Damage
 from mt.data.reading.words import has_visible, without_invisible
 from mt.data.tokens.duplicates import (

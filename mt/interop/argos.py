@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from mt.data.reading.language_codes import base_code
+from mt.data.reading.languages import base_code
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.ctranslate2 import write_model

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mt.config.plan import plan_data
-from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
+from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES, write_vocabularies
 from mt.data.tokens.tokenizer import BOS, Tokenizer
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel

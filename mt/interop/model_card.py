@@ -15,7 +15,7 @@ from typing import Any
 from mt import __version__
 from mt.config.plan import Direction, plan_data
 from mt.data.reading.corpus_record import TrainedCorpus
-from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
+from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import run_dir_of

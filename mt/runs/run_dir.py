@@ -32,7 +32,7 @@ from mt.config.schema import (
     vocabulary_keys,
 )
 from mt.config.settled import KEYS, Settled, has_auto
-from mt.data.reading.language_codes import base_code
+from mt.data.reading.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError, ConfigError, DataError, MtError

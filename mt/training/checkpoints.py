@@ -35,7 +35,7 @@ from mt.runs.records import OUTPUTS, SAMPLES
 if TYPE_CHECKING:
     from mt.config.plan import StageEnd
     from mt.config.schema import Config
-    from mt.data.tokens.loader import Update
+    from mt.data.tokens.batches import Update
     from mt.training.update import Updater
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mt.data.tokens.batches import collate
-from mt.data.tokens.mixing import describe_stage
+from mt.data.tokens.plan import describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.distributed import flatten_gradients

@@ -24,13 +24,12 @@ from mt.config.plan import (
 from mt.config.schema import keys_affecting
 from mt.config.settled import KEYS, Settled, told
 from mt.data.reading.corpus import local_files, read_pairs
-from mt.data.reading.language_codes import base_code
-from mt.data.reading.sentences import split_sentences
+from mt.data.reading.languages import base_code
+from mt.data.reading.words import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
-from mt.data.tokens.mixing import describe_mixture, sampling_weights
-from mt.data.tokens.plan import Plan
-from mt.data.tokens.split import STAYS, split_pairs, write_parts
+from mt.data.tokens.duplicates import STAYS, split_pairs, write_parts
+from mt.data.tokens.plan import Plan, describe_mixture, sampling_weights
 from mt.data.tokens.store import (
     META,
     StoreTexts,

@@ -21,7 +21,7 @@ from mt.runs.run_dir import LOG, explain_write_errors
 from mt.terminal import Progress, can_show_bar, printable, prints_messages, say
 
 if TYPE_CHECKING:
-    from mt.data.tokens.loader import Prefetcher, Update
+    from mt.data.tokens.batches import Prefetcher, Update
     from mt.runtime.distributed import World
 
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from mt.data.tokens.loader import Prefetcher
-from mt.data.tokens.mixing import describe_stage
+from mt.data.tokens.batches import Prefetcher
+from mt.data.tokens.plan import describe_stage
 from mt.errors import (
     CheckpointError,
     OtherRankFailedError,
@@ -44,7 +44,7 @@ from mt.training.update import learning_rate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mt.data.tokens.loader import Update
+    from mt.data.tokens.batches import Update
     from mt.data.tokens.plan import Plan
     from mt.runs.origin import Start
     from mt.training.runlog import RunLog

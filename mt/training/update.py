@@ -36,8 +36,7 @@ from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, OptimConfig
-    from mt.data.tokens.batches import Batch
-    from mt.data.tokens.loader import Update
+    from mt.data.tokens.batches import Batch, Update
     from mt.data.tokens.store import Store
     from mt.data.tokens.tokenizer import Tokenizer
     from mt.model.transformer import Transformer

@@ -12,8 +12,8 @@ import numpy as np
 
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig
-from mt.data.reading.language_codes import base_code
-from mt.data.reading.sentences import split_sentences
+from mt.data.reading.languages import base_code
+from mt.data.reading.words import split_sentences
 from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles

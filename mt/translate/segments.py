@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from mt.data.reading.sentences import join_sentences
-from mt.data.reading.words import has_visible
+from mt.data.reading.words import has_visible, join_sentences
 from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.errors import DataError
 from mt.translate.lines import Line, LineNumbers, Segment, SegmentOutput, Step, Translation

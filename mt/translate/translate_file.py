@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mt.data.reading import formats
-from mt.data.reading.columns import SURROGATES
+from mt.data.reading import text as reading
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.table_files import DELIMITERS
+from mt.data.reading.text import SURROGATES
 from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
@@ -35,7 +35,7 @@ DOCUMENTS = ("html", "srt", "xliff")
 # Ending of the name of a document -> format.
 SUFFIXES = {
     ".srt": "srt",
-    **{ending: form for ending, form in formats.SUFFIXES.items() if form == "xliff"},
+    **{ending: form for ending, form in reading.SUFFIXES.items() if form == "xliff"},
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
 }
 # White space between the tokens of JSON.

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from mt.data.reading.language_codes import base_code
-from mt.data.reading.sentences import split_sentences
+from mt.data.reading.languages import base_code
+from mt.data.reading.words import split_sentences
 from mt.translate.as_trained import AsTrained
 from mt.translate.lines import Line, LineNumbers, MergeEqual, Step, Tally, Translation
 from mt.translate.loaded_engine import LoadedEngine

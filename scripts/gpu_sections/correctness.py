@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from gpu_sections.report import NotJudgedError, Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.batches import Batch, collate, gather_batch
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Batch, Update, collate, gather_batch
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError
 from mt.model.attention import attend, attention_bias, attention_weights

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_sections.setting import Setting
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update
 from mt.model.gpu_ops import copy_weights
 from mt.training.loss import batch_loss
 from mt.training.update import Updater

@@ -16,8 +16,8 @@ from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
+from mt.data.tokens.batches import Prefetcher
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS, Tokenizer

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from gpu_sections.report import NotJudgedError, Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update
 from mt.data.tokens.plan import Plan
 from mt.runtime.devices import can_compile
 from mt.runtime.memory import peak_memory_mb, reset_peak_memory

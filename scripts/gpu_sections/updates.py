@@ -29,7 +29,7 @@ from gpu_sections.replay import captured
 from gpu_sections.report import NotJudgedError, Report, read_items
 from gpu_sections.setting import Setting
 from gpu_sections.training import no_waiting, profile_updates
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update
 from mt.data.tokens.plan import Plan
 from mt.runtime.devices import can_compile
 from mt.training.compilation import n_compiled_graphs

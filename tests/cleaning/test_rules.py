@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
 
+from mt.cleaning.characters import Language, scripts_of
 from mt.cleaning.contents import conflicting_numbers
-from mt.cleaning.languages import Language, scripts_of
 from mt.cleaning.rules import RULES, PairScorer, decide, reason
 from mt.config.load import load_config
 from mt.config.schema import Clean
-from mt.data.reading.language_codes import base_code
+from mt.data.reading.languages import base_code
 from mt.data.reading.words import without_invisible
 from mt.errors import ConfigError, DataError
 

@@ -19,7 +19,7 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.config.schema import TokenizerConfig, effect_of, sections
 from mt.data.tokens.directions import DirectedPairs, tokens_before
-from mt.data.tokens.mixing import sampling_weights, sentences_of_epoch
+from mt.data.tokens.plan import sampling_weights, sentences_of_epoch
 from mt.data.tokens.store import Store, fingerprint_of
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import CheckpointError

@@ -22,9 +22,8 @@ from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig, Config, TokenizerConfig
 from mt.data.tokens import augmentation
 from mt.data.tokens.augmentation import Augmentation
-from mt.data.tokens.batches import collate
+from mt.data.tokens.batches import Prefetcher, collate
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.loader import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.training import settle

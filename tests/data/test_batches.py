@@ -21,9 +21,8 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig
 from mt.data.reading.corpus import training_pairs
-from mt.data.tokens.batches import collate, gather_batch
+from mt.data.tokens.batches import Prefetcher, Update, collate, gather_batch
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.loader import Prefetcher, Update
 from mt.data.tokens.plan import (
     Plan,
     Updates,

@@ -13,8 +13,8 @@ from messages import raises_saying
 from subwords import rows
 from token_stores import directed, stored, trained, write
 
+from mt.cleaning.clean import cleaned_data
 from mt.cleaning.plan import plan_of
-from mt.cleaning.training_text import cleaned_data
 from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import BatchConfig, Config
@@ -24,8 +24,7 @@ from mt.data.tokens import noise
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate, gather_batch
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.mixing import sampling_weights
-from mt.data.tokens.plan import Plan
+from mt.data.tokens.plan import Plan, sampling_weights
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 
@@ -179,7 +178,7 @@ def test_faults_of_directions(tmp_path: Path) -> None:
         ([FORWARD, BACK], {"data": {"valid": BACK}},
          ["data.valid[0].reverse", "data.train", "remove"]),
         ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]}},
-         ["data.stages[0].weights", "2 texts", "found 1"]),
+         ["data.stages[0].weights", "2 texts", "found [1.0]"]),
     ]  # fmt: skip
     for texts, sections, said in rows:
         with raises_saying(ConfigError, *said):

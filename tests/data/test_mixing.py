@@ -12,13 +12,12 @@ from messages import raises_saying, says
 from subwords import rows
 from token_stores import directed, store_of_lengths, stored, trained, write
 
-from mt.cleaning.training_text import cleaned_data
+from mt.cleaning.clean import cleaned_data
 from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import BatchConfig, DataConfig
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.mixing import describe_mixture, sampling_weights, sentences_of_epoch
-from mt.data.tokens.plan import Plan
+from mt.data.tokens.plan import Plan, describe_mixture, sampling_weights, sentences_of_epoch
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 

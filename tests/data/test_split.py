@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from messages import says
 
-from mt.data.tokens.duplicates import normalised
-from mt.data.tokens.split import LEFT_OUT, STAYS, groups_of, split_pairs
+from mt.data.tokens.duplicates import LEFT_OUT, STAYS, groups_of, normalised, split_pairs
 from mt.errors import DataError
 
 Pairs = list[tuple[str, str]]

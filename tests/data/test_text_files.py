@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from messages import raises_saying, says
 
 from mt.config.schema import Source
-from mt.data.reading.aligned_files import first_shifted_line
-from mt.data.reading.corpus import read_pairs
+from mt.data.reading.corpus import first_shifted_line, read_pairs
 from mt.data.reading.text_files import (
     FileRecords,
     count_lines,

@@ -23,7 +23,7 @@ from token_stores import tokenizer_of
 from mt.config.schema import Source, TokenizerConfig
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import normalize_line
-from mt.data.tokens.piece_vocabulary import read_vocabularies
+from mt.data.tokens.sentencepiece_model import read_vocabularies
 from mt.data.tokens.tokenizer import BOS, EOS, MAX_LINE_LENGTH, PAD, UNK, PairSample, Tokenizer
 from mt.errors import CheckpointError, DataError
 

@@ -22,7 +22,7 @@ from mt.cli.console import print_result
 from mt.cli.options import argument, given, output_option, with_groups
 from mt.config import load, schema
 from mt.config.plan import plan_data
-from mt.data.reading import corpus, formats
+from mt.data.reading import corpus, text
 from mt.data.reading.text import RowFiles
 from mt.data.reading.text_files import read_lines
 from mt.errors import ConfigError, DataError
@@ -149,7 +149,7 @@ def test_a_corpus_format_is_read_checked_and_trained_on(
 ) -> None:  # fmt: skip
     """Rows by a suffix: in `SUFFIXES`, and a class in `KINDS`."""
     monkeypatch.setitem(corpus.KINDS, "json", EquationsText)
-    monkeypatch.setitem(formats.SUFFIXES, ".equations", "json")
+    monkeypatch.setitem(text.SUFFIXES, ".equations", "json")
     sides = [lines_of(tiny_corpus / f"train.{side}") for side in ("src", "tgt")]
     pairs = list(zip(*sides, strict=True))
     write_lines(tmp_path / "train.equations", [f"{src} = {tgt}" for src, tgt in pairs])

@@ -15,7 +15,7 @@ from messages import says
 from sentencepiece import SentencePieceProcessor
 from untrained_models import untrained_model
 
-from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
+from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES
 from mt.files import sha256_of
 from mt.interop.ctranslate2 import export
 from mt.interop.model_card import model_card

@@ -11,8 +11,7 @@ import pytest
 import torch
 from conftest import config_of, log_of, metrics_of
 
-from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update, collate
 from mt.model.attention import attend, attention_bias
 from mt.model.checkpoint import load_model
 from mt.runtime.devices import choose_device

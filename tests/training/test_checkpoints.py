@@ -14,7 +14,7 @@ import torch
 from messages import raises_saying, says
 from model_files import content_of, drop, empty, flip, truncate
 
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update
 from mt.errors import CheckpointError
 from mt.model.checkpoint import save_model_folder
 from mt.runs.model_folder import checkpoints, read_meta, step_name

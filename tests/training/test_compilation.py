@@ -20,8 +20,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.config.schema import Config
-from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Batch, Update, collate
 from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
 from mt.runtime.distributed import World
 from mt.training import compilation, loss, update

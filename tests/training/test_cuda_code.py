@@ -14,8 +14,7 @@ from cuda_code import Code, NotRunError, fake_gpu
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from mt.config.load import config_from_mapping
-from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update, collate
 from mt.model import attention
 from mt.model.gpu_ops import copy_weights, load_varlen_attn
 from mt.model.transformer import Transformer

@@ -33,7 +33,7 @@ from token_stores import store_of_lengths
 from mt.cli.main import main
 from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig
-from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.batches import Prefetcher
 from mt.data.tokens.plan import Plan, shard_batches
 from mt.errors import ConfigError
 from mt.model import checkpoint

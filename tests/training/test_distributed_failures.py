@@ -34,7 +34,7 @@ from processes import (
 )
 
 from mt.cli.main import main
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update
 from mt.runs import model_folder
 from mt.runtime.machine import free_port
 from mt.training import update as updates

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mt.config.load import config_from_mapping
-from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update, collate
 from mt.runtime.devices import Device, seed_everything
 from mt.runtime.distributed import World
 from mt.training import loss

@@ -22,8 +22,7 @@ from token_stores import store_of_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig
-from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.batches import Prefetcher, collate
 from mt.data.tokens.plan import Plan, packed_batches, shard_batches
 from mt.model import gpu_ops
 from mt.model.transformer import Transformer

@@ -26,7 +26,7 @@ from run_comparison import EVERY, Mapped, check_equal, kept_steps
 
 from mt import artefacts
 from mt.config.load import config_from_mapping
-from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.batches import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.model import checkpoint
 from mt.runs import model_folder

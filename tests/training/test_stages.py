@@ -19,9 +19,8 @@ from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, StageEnd, plan_data
 from mt.config.schema import BatchConfig, TrainConfig
 from mt.config.settled import Settled
-from mt.data.tokens.loader import Update
-from mt.data.tokens.mixing import describe_stage, sampling_weights
-from mt.data.tokens.plan import Plan
+from mt.data.tokens.batches import Update
+from mt.data.tokens.plan import Plan, describe_stage, sampling_weights
 from mt.errors import ConfigError, DataError
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train

@@ -13,8 +13,7 @@ import torch
 from conftest import BLIND, TrainerOf, equal_weights
 from torch import Tensor
 
-from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Update
+from mt.data.tokens.batches import Update, collate
 from mt.model import checkpoint
 from mt.runtime.distributed import World
 from mt.training import update as updates

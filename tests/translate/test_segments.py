@@ -19,8 +19,8 @@ from odd_lines import odd_lines
 from subwords import pairs_of
 
 from mt.config.plan import plan_data
-from mt.data.reading.language_codes import base_code
-from mt.data.reading.sentences import join_sentences, split_sentences
+from mt.data.reading.languages import base_code
+from mt.data.reading.words import join_sentences, split_sentences
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel

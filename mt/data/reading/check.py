@@ -10,10 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from mt.data.reading.aligned_files import AlignedText
-from mt.data.reading.corpus import local_files, open_text, read_pairs
-from mt.data.reading.identify import other_language
-from mt.data.reading.language_codes import base_code
+from mt.data.reading.corpus import AlignedText, local_files, open_text, read_pairs
+from mt.data.reading.languages import base_code, other_language
 from mt.data.reading.misaligned import AlignmentCheck
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.errors import DataError

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.formats import SUFFIXES
-from mt.data.reading.text import RowText
+from mt.data.reading.text import SUFFIXES, RowText
 from mt.data.reading.text_files import (
     Damage,
     FileRecords,
@@ -24,7 +23,7 @@ from mt.data.reading.text_files import (
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.data.reading.columns import Row
+    from mt.data.reading.text import Row
 
 # Of Parquet. By default a batch has the rows of a file's first group, and an empty file has none.
 BATCHES = {"batch_size": 1000}

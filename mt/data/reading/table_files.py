@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import assert_never
 
-from mt.data.reading.columns import LEFT_OUT, lookup
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.formats import SUFFIXES
-from mt.data.reading.text import RowFiles
+from mt.data.reading.text import LEFT_OUT, SUFFIXES, RowFiles, lookup
 from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, read_lines, require_text
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.data.reading.columns import Row
+    from mt.data.reading.text import Row
 
 # Format of a table file -> delimiter between its cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}

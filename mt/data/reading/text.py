@@ -1,23 +1,232 @@
-"""A text of a config, opened: what the texts of all formats have in common."""
+"""A text of a config, opened: its format, by names, folders and patterns, and its columns."""
 
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
-from mt.data.reading.columns import Row, select_pairs
-from mt.data.reading.compression import unchanged
-from mt.data.reading.formats import format_in_folder, found_formats, texts_in
-from mt.data.reading.text_files import Damage, FileRecords, existing_path, matching_files, under
+from mt.config.data_schema import SourceFormat
+from mt.data.reading.compression import PACKED, suffix_of, unchanged, unpacked_name
+from mt.data.reading.text_files import (
+    Damage,
+    FileRecords,
+    existing_path,
+    is_pattern,
+    matching_files,
+    under,
+)
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.data_schema import SourceFormat
     from mt.config.schema import Source
+
+# Suffix of a file's name -> its format. All other names may be a side of a text, such as train.de.
+SUFFIXES: dict[str, SourceFormat] = {
+    **{".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".json": "json", ".jsonl": "jsonl"},
+    **{".parquet": "parquet", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"},
+    **{".sdlxliff": "xliff", ".mxliff": "xliff", ".mqxliff": "xliff"},
+}
+# Files that tell about the others in a folder; of a hidden folder, all. manifesto.de is a text.
+_ABOUT = re.compile(
+    r"(?:.*/)?(?:[.].*|_.*|(?:readme|licen[cs]e|citation|dataset_infos?|manifest)\b[^/]*)", re.I
+)
+
+
+def format_of(source: Source, root: Path) -> SourceFormat:
+    """The format that a source says, else that of its name, or of the files in its folder."""
+    if source.path is None:
+        return "text"
+    if source.format is not None:
+        return source.format
+    path = under(root, source.path)
+    if not os.path.isdir(path):
+        if suffix_of(path) in SUFFIXES:
+            return SUFFIXES[suffix_of(path)]
+        sides = (files_ending(source, name, root) for name in (source.src, source.tgt))
+        if not os.path.exists(path) and any(sides):
+            return "text"
+    return next(iter(found_formats(source, root)), "dataset")
+
+
+def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
+    """The formats of the files in a folder or of a pattern, and the first file of each."""
+    name = source.path or ""
+    path = under(root, name)
+    if any(os.path.isfile(path / saved) for saved in ("dataset_dict.json", "state.json")):
+        return {"dataset": path}  # written by save_to_disk
+    files = matching_files(name, root) if is_pattern(name) else []
+    files = texts_in(path) if os.path.isdir(path) else files
+    first = {
+        format_in_folder(source, file): file for file in reversed(files) if os.path.isfile(file)
+    }
+    return {kind: first[kind] for kind in get_args(SourceFormat) if kind in first}
+
+
+def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
+    """The format of a file of a folder; a name that ends in a language is a side of a text."""
+    endings = (f".{source.src}", f".{source.tgt}")
+    return "text" if unpacked_name(file.name).endswith(endings) else SUFFIXES.get(suffix_of(file))
+
+
+def texts_in(folder: Path) -> list[Path]:
+    """The files in a folder without those that are about others, and without hidden ones."""
+    files = sorted(filter(os.path.isfile, folder.rglob("*")))
+    return [file for file in files if not _ABOUT.fullmatch(file.relative_to(folder).as_posix())]
+
+
+def files_ending(source: Source, ending: str, root: Path) -> dict[tuple[str, ...], Path]:
+    """The files whose names are `path`, a dot and the ending, plain or compressed."""
+    path = under(root, source.path or "")
+    if os.path.isdir(path):
+        names = {file: unpacked_name(str(file.relative_to(path))) for file in texts_in(path)}
+        return {
+            (name.removesuffix(f".{ending}"),): file
+            for file, name in names.items()
+            if name.endswith(f".{ending}")
+        }
+    files: dict[tuple[str, ...], Path] = {}
+    for packed in ("", *PACKED):
+        name = f"{source.path}.{ending}{packed}"
+        for key, file in by_wildcards(name, under(root, name), root).items():
+            if file.exists():
+                files.setdefault(key, file)
+    return files
+
+
+def by_wildcards(name: str, path: Path, root: Path) -> dict[tuple[str, ...], Path]:
+    """Files by the text that the wildcards of `name` stand for; `()` where it has none."""
+    if path.exists() or not is_pattern(name):
+        return {(): path}
+    pattern = re.escape(str(path)).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])")
+    matches = ((re.fullmatch(pattern, str(file)), file) for file in matching_files(name, root))
+    return {match.groups(): file for match, file in matches if match}
+
+
+# Where a row is, for messages ("data/train.jsonl, line 3"), and its cells by column name.
+Row = tuple[str, Mapping[str, Any]]
+
+LEFT_OUT = "rows left out that cannot be read"
+# Halves of a UTF-16 pair: JSON can spell them as escapes, UTF-8 cannot hold them.
+SURROGATES = re.compile("[\\ud800-\\udfff]")
+
+
+class NoRowsError(DataError):
+    """A data set has no row; of several files, one may have none."""
+
+
+def select_pairs(
+    rows: Iterable[Row], source: Source, where: str, damage: Damage
+) -> Iterator[tuple[str, str]]:
+    """The (source, target) cells of each row; no cell has a line break.
+
+    Raises `NoRowsError` where there is no row, `DataError` where a column is missing or a cell is
+    not text. Where the source says `errors: skip`, such rows are left out, unless all are.
+    """
+    row: Mapping[str, Any] | None = None
+    fault: DataError = NoRowsError(
+        f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
+        "or split that contains text."
+    )
+    n_pairs = 0
+    for place, row in rows:
+        src = lookup(row, source.src)
+        tgt = lookup(row, source.tgt)
+        try:
+            if not (isinstance(src, str) and isinstance(tgt, str)):
+                raise DataError("\n".join(_column_faults(source, place, row, where, n_pairs > 0)))
+            src = _text(src, f"{where}.src", place, source.errors, damage)
+            tgt = _text(tgt, f"{where}.tgt", place, source.errors, damage)
+        except DataError as error:
+            if source.errors != "skip":
+                raise
+            damage.add(LEFT_OUT, place)
+            fault = fault if n_pairs else error
+            continue
+        n_pairs += 1
+        yield src, tgt
+    if not n_pairs and row is None and damage.count(LEFT_OUT):
+        raise DataError(
+            f"{where}.path: {source.path} has no row left. {'; '.join(damage.messages())}."
+        )
+    if not n_pairs:
+        raise fault
+
+
+def lookup(row: Mapping[str, Any], column: str) -> Any:
+    """The cell of a column, whose dots may lead into nested columns; None if there is none.
+
+    A null, also on the way, is an empty text, as an empty line is: nobody has translated it.
+    """
+    parts = [column] if column in row else column.split(".")
+    nested = row.get("translation", ())  # the type that the datasets library has for translations
+    if parts[0] not in row and (nested is None or isinstance(nested, Mapping)):
+        parts = ["translation", column]
+    value: Any = row
+    for part in parts:
+        if value is None:
+            break
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return "" if value is None else value
+
+
+def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str:
+    """A cell with spaces for its line breaks: text is handled in lines from here on."""
+    try:
+        cell.encode()
+    except UnicodeEncodeError as error:
+        if errors != "replace":
+            raise DataError(
+                f"{where}: {place}: character {error.start + 1:,} of the text is half of a "
+                "surrogate pair, not a character. Correct the row or remove it."
+            ) from None
+        damage.add("texts with halves of surrogate pairs, read with U+FFFD", place)
+        cell = SURROGATES.sub("\ufffd", cell)
+    first, *rest = cell.split("\n")
+    if not rest:
+        return cell
+    between = filter(None, map(str.strip, rest[:-1]))
+    return " ".join([first.rstrip(), *between, rest[-1].lstrip()])
+
+
+def _column_faults(
+    source: Source, place: str, row: Mapping[str, Any], where: str, is_known: bool
+) -> list[str]:
+    """Messages about the cells of a row that is not two texts.
+
+    `is_known`: an earlier row has both columns, so this one lacks a key.
+    """
+    names: list[str] = []
+    for name, value in row.items():
+        names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
+    faults = []
+    for side, column in (("src", source.src), ("tgt", source.tgt)):
+        cell = lookup(row, column)
+        if cell is not None and not isinstance(cell, str):
+            shown = f"{type(cell).__name__} {str(cell)[:40]!r}"
+            faults.append(
+                f"{where}.{side}: {place}: column {column!r} holds {shown}, text is required. "
+                "Correct the row or remove it."
+            )
+        elif cell is None and is_known:
+            faults.append(
+                f"{where}.{side}: {place}: this row has no {column!r}, as the rows before it have. "
+                "Correct the row or remove it, or set errors: skip to leave such rows out."
+            )
+        elif cell is None:
+            faults.append(
+                f"{where}.{side}: {place}: there is no column {column!r}. Set {side} to one of its "
+                f"columns: {', '.join(map(repr, names))} (numbers from 1 in a table without names)"
+                "; where only some rows lack it set errors: skip."
+            )
+    return faults
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import Source
-    from mt.data.reading.columns import Row
+    from mt.data.reading.text import Row
 
 # What opens a unit, a tag that says the languages of the units after it, or what is skipped.
 _OPEN = re.compile(

@@ -1,4 +1,5 @@
-"""Batches of token ids, padded or packed: of pairs, or of sentences of the store.
+"""Batches of token ids, padded or packed, of pairs or of sentences of the store; a thread loads
+those of training ahead of the updates that use them.
 
 Shapes: B sentences in a batch, S and T the longest source and target in it, M source tokens and N
 target tokens without padding.
@@ -6,8 +7,13 @@ target tokens without padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mt.data.tokens.plan import Indices, Plan, shard_batches
+from mt.data.tokens.plan import Indices, Plan, Updates, shard_batches
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
@@ -216,3 +222,119 @@ def shard_of(
     else:
         batches = [gather_batch(pairs, part, pin) for part in parts]
     return batches, int((pairs.tgt_lengths[np.concatenate(update)] + 1).sum())
+
+
+CPU = torch.device("cpu")
+# Updates that are loaded ahead of training.
+PREFETCH = 4
+
+
+@dataclass(frozen=True)
+class Update:
+    """The micro-batches of one update for this rank, and its position in the training data."""
+
+    epoch: int
+    number: int  # within the epoch, from 0
+    of: int  # updates in the epoch
+    batches: list[Batch]
+    n_tgt: int  # target tokens of the whole update, over all ranks: its loss is divided by this
+    augmented: str = ""  # what `data.augment` has changed in the epoch
+
+    @property
+    def last(self) -> bool:
+        return self.number == self.of - 1
+
+
+@dataclass(eq=False)
+class Prefetcher:
+    """Iterator over updates without end, from a given position on, loaded ahead by a thread.
+
+    A context manager: leaving it stops the thread; outside of it, iterating raises RuntimeError.
+    `waited` counts the seconds that training has waited for data.
+    """
+
+    plan: Plan
+    epoch: int  # the first update: its epoch, and its number in that
+    number: int
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = CPU  # where the batches will be copied to
+    waited: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=PREFETCH)
+        self._stop = threading.Event()
+        self._next: Update | BaseException | None = None  # taken from the queue by `ready`
+        self._thread = threading.Thread(target=self._load, daemon=True)
+
+    def __enter__(self) -> Prefetcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        while self._thread.is_alive():
+            # The thread may be waiting for space in the queue.
+            if not self._queue.empty():
+                self._queue.get_nowait()
+            self._thread.join(0.05)
+
+    def ready(self, seconds: float) -> bool:
+        """Wait `seconds` for the next update, minutes for an epoch's first; is it loaded?"""
+        if self._next is None:
+            start = time.perf_counter()
+            with suppress(queue.Empty):
+                self._next = self._queue.get(timeout=seconds)
+            self.waited += time.perf_counter() - start
+        return self._next is not None
+
+    def __iter__(self) -> Iterator[Update]:
+        while True:
+            while self._stop.is_set() or not self.ready(1.0):
+                has_more = self._thread.is_alive() or not self._queue.empty()
+                if self._stop.is_set() or not has_more:
+                    raise RuntimeError("a Prefetcher loads updates only inside its `with` block")
+            item, self._next = self._next, None
+            if isinstance(item, BaseException):
+                raise item
+            assert item is not None
+            yield item
+
+    def _load(self) -> None:
+        """Put updates, or what went wrong, into the queue until `_stop` is set."""
+        epoch, number = self.epoch, self.number
+        try:
+            pin = self.device.type == "cuda"
+            if pin:
+                torch.cuda.set_device(self.device)  # of this thread
+            # While the updates of one epoch are loaded, the next one is planned.
+            with ThreadPoolExecutor(1) as planner:
+                next_epoch = planner.submit(self._planned, epoch)
+                while not self._stop.is_set():
+                    plan, updates = next_epoch.result()
+                    next_epoch = planner.submit(self._planned, epoch + 1)
+                    for position in range(number, len(updates)):
+                        batches, n_tgt = shard_of(
+                            plan, updates[position], self.rank, self.world_size, pin
+                        )
+                        place = (epoch, position, len(updates))
+                        self._put(Update(*place, batches, n_tgt, plan.pairs.store.augmented))
+                        if self._stop.is_set():
+                            return
+                    epoch += 1
+                    number = 0
+        except BaseException as error:
+            self._put(error)
+
+    def _planned(self, epoch: int) -> tuple[Plan, Updates]:
+        plan = self.plan.for_epoch(epoch, self._stop)
+        return plan, plan.updates(epoch)
+
+    def _put(self, item: Update | BaseException) -> None:
+        """Put an item into the queue, waiting for space unless `_stop` is set."""
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 
-from mt.data.reading.language_codes import base_code
+from mt.data.reading.languages import base_code
 from mt.data.reading.words import UNSPACED
 
 _language = lru_cache(base_code)

@@ -1,12 +1,20 @@
-"""SentencePiece model files: what one says of itself, and whether mt can use it."""
+"""SentencePiece models: whether mt can use a file, and one whose pieces have ids of their own.
+
+Marian trains a SentencePiece model for each language and one vocabulary for both, or one for each;
+so an id belongs to a piece, not to a place in the SentencePiece model. `mt import` keeps such
+models as they are: segmentation by the SentencePiece model, ids by the vocabulary.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mt.data.reading.compression import os_errors_as_data_errors
 from mt.errors import DataError
+from mt.files import parse_json
 
 # Of pad, unk, bos and eos.
 SPECIAL_IDS = [0, 1, 2, 3]
@@ -69,3 +77,114 @@ def read_model(path: Path, where: str) -> bytes:
             "with treat_whitespace_as_suffix. Train it again without that."
         )
     return model
+
+
+# The special pieces by id; data/tokens/tokenizer.py has the ids' names.
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+class PieceVocabulary:
+    """Segments by a SentencePiece model and numbers the pieces by a list of them.
+
+    It has those methods of `SentencePieceProcessor` that `Tokenizer` uses. A piece that is not in
+    the list is unk. A line may begin with one piece that no SentencePiece model makes: `>>deu<<`,
+    by which multilingual Marian models are told the target language. It must be in the list.
+    """
+
+    def __init__(self, model: bytes, pieces: Sequence[str]) -> None:
+        """`pieces`: the text of each id; RuntimeError if the model is damaged."""
+        from sentencepiece import SentencePieceProcessor
+
+        self._model = SentencePieceProcessor(model_proto=model)
+        self._pieces = list(pieces)
+        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+        self.special_ids = [self._ids.get(piece, -1) for piece in SPECIAL_PIECES]
+        self._unk = self._model.unk_id()  # in the model
+        self._symbols = user_defined_symbols(model)
+
+    def piece_size(self) -> int:
+        return len(self._pieces)
+
+    def id_to_piece(self, numbers: list[int]) -> list[str]:
+        return [self._pieces[number] for number in numbers]
+
+    def piece_to_id(self, piece: str) -> int:
+        """The id of a piece; that of unk if it is not in the list."""
+        return self._ids.get(piece, self.special_ids[1])
+
+    def symbol_ids(self) -> set[int]:
+        """The ids of user-defined symbols, and of pieces that SentencePiece does not make."""
+        model = self._model
+        places = enumerate(map(model.piece_to_id, self._pieces))
+        return {
+            number
+            for number, place in places
+            if place == self._unk
+            or place in self._symbols
+            or model.is_control(place)
+            or model.is_unused(place)
+        }
+
+    def encode(
+        self, text: str | list[str], out_type: type = int, num_threads: int = 1
+    ) -> list[Any]:
+        """The ids (`out_type` int) or pieces (str) of a line, or of each of several."""
+        if isinstance(text, str):
+            return list(self.encode([text], out_type)[0])
+        split = [self.split_language(line) for line in text]
+        # As text: the list may have characters that the model has not.
+        lines = [line for _, line in split]
+        rows = self._model.encode(lines, out_type=str, num_threads=num_threads)
+        for (language, _), row in zip(split, rows, strict=True):
+            if language:
+                row.insert(0, language)
+        return (
+            rows
+            if out_type is str
+            else [[self.piece_to_id(piece) for piece in row] for row in rows]
+        )
+
+    def split_language(self, line: str) -> tuple[str, str]:
+        """Split `>>deu<< text` into the piece for the language, if the list has it, and text."""
+        if line.startswith(">>"):
+            code, end, rest = line.partition("<<")
+            if code + end in self._ids:
+                return code + end, rest
+        return "", line
+
+    def decode(
+        self, rows: Sequence[Sequence[int]] | Sequence[Sequence[str]], num_threads: int = 1
+    ) -> list[str]:
+        """The text of each row of ids or pieces."""
+        pieces = [
+            [item if isinstance(item, str) else self._pieces[item] for item in row] for row in rows
+        ]
+        texts: list[str] = self._model.decode(pieces, num_threads=num_threads)
+        return texts
+
+
+def read_vocabularies(content: bytes) -> tuple[list[str], list[str] | None]:
+    """Pieces of the joint vocabulary and None, or of source and target. ValueError for others."""
+    mapping = parse_json(content)
+    if isinstance(mapping, dict) and "joint" in mapping:
+        return _pieces(mapping["joint"]), None
+    if not isinstance(mapping, dict) or mapping.keys() != {"source", "target"}:
+        raise ValueError("the vocabulary must have the key joint, or source and target")
+    return _pieces(mapping["source"]), _pieces(mapping["target"])
+
+
+def _pieces(value: object) -> list[str]:
+    pieces = value if isinstance(value, list) else []
+    if not pieces or not all(isinstance(piece, str) for piece in pieces):
+        raise ValueError("a vocabulary must be a list of pieces")
+    if len(set(pieces)) < len(pieces):
+        raise ValueError("the pieces of a vocabulary must differ")
+    return pieces
+
+
+def write_vocabularies(src_pieces: Sequence[str], tgt_pieces: Sequence[str] | None) -> bytes:
+    """The file of a joint vocabulary (`tgt_pieces` None), or of two."""
+    lists = {"joint": src_pieces}
+    if tgt_pieces is not None:
+        lists = {"source": src_pieces, "target": tgt_pieces}
+    return json.dumps(lists, ensure_ascii=False, indent=0).encode()

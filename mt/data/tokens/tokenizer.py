@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.text_files import normalize_line
-from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, PieceVocabulary, read_vocabularies
 from mt.data.tokens.sentencepiece_model import (
     SPECIAL_IDS,
+    SPECIAL_PIECES,
+    PieceVocabulary,
     read_model,
+    read_vocabularies,
     special_ids,
     user_defined_symbols,
 )
