@@ -57,18 +57,19 @@ class Document:
         for text, translation in sorted(
             pairs, key=lambda pair: (not pair[0].attribute, pair[0].first)
         ):
-            rendered = text.tagged.render(translation.texts[0], "".join(translation.alignments[:1]))
-            lost += [(text.line, token) for token in rendered.lost]
+            links = "".join(translation.alignments[:1])
+            written, without_place = text.tagged.render(translation.texts[0], links)
+            lost += [(text.line, token) for token in without_place]
             token = self.tokens[text.first]
             if text.attribute:
-                written = text.attribute.split("=", 1)[0]
-                value = rendered.text.replace('"', "&quot;")
+                name = text.attribute.split("=", 1)[0]
+                value = written.replace('"', "&quot;")
                 same = rf"(?<![^\s\"'/]){re.escape(text.attribute)}"  # not of data-title, say
                 before, after = re.split(same, token.raw, maxsplit=1)
-                token.raw = f'{before}{written}="{value}"{after}'
+                token.raw = f'{before}{name}="{value}"{after}'
                 continue
             parts += [token.raw for token in self.tokens[at : text.first]]
-            parts += [text.around[0], rendered.text, text.around[1]]
+            parts += [text.around[0], written, text.around[1]]
             at = text.last
         return "".join([*parts, *(token.raw for token in self.tokens[at:])]), lost
 

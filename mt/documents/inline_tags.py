@@ -71,13 +71,6 @@ class _AlignedPart(NamedTuple):
     src_end: int
 
 
-class Rendered(NamedTuple):
-    """A translation with its tags."""
-
-    text: str
-    lost: list[MarkupToken]  # tags that found no place; of a pair the first
-
-
 class TaggedText:
     """A text without its tags, for the model, and what is needed to put them back."""
 
@@ -87,9 +80,12 @@ class TaggedText:
         White space that a text without tags would have twice becomes part of a tag.
         """
         self.escapes = escapes
-        self._spelled = self._spelling(tokens) if escapes else {}
-        # HTML has `x < 5` with a bare sign, too.
-        self._has_less = any("< " in token.raw for token in tokens if token.kind == "text")
+        # Entities of characters that cannot stand for themselves, or did not in these texts.
+        texts = "".join(token.raw for token in tokens if token.kind == "text")
+        spelled = {"&": "&amp;", "<": "&lt;"} | ({} if ">" in texts else {">": "&gt;"})
+        spelled |= {html.unescape(entity): entity for entity in ENTITY.findall(texts)}
+        usable = {char: raw for char, raw in spelled.items() if len(char) == 1 and char > " "}
+        self._spelled = str.maketrans(usable if escapes else {})
         for token in tokens:
             if token.term:
                 token.raw = token.raw.translate(self._spelled)
@@ -97,7 +93,7 @@ class TaggedText:
         self.has_words = has_words(tokens)
         letters = (c for token in tokens for c in token.term or token.raw * (token.kind == "text"))
         self._is_capital = next(filter(str.isalpha, letters), "").isupper()
-        self.text = ""
+        self.text = ""  # for the model; empty if all words are kept
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
         partners = _partners(tokens)
         ends = set(partners.values())
@@ -152,16 +148,6 @@ class TaggedText:
             tag.start, tag.end = min(tag.start, len(self.text)), min(tag.end, len(self.text))
         self.root.end = len(self.text)
 
-    @staticmethod
-    def _spelling(tokens: Sequence[MarkupToken]) -> dict[int, str]:
-        """Entities of characters that cannot stand for themselves, or did not in these texts."""
-        texts = "".join(token.raw for token in tokens if token.kind == "text")
-        spelled = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-        if ">" in texts:
-            del spelled[">"]
-        spelled |= {html.unescape(entity): entity for entity in ENTITY.findall(texts)}
-        return {ord(char): raw for char, raw in spelled.items() if len(char) == 1 and char > " "}
-
     @property
     def needs_alignment(self) -> bool:
         """Whether the place of some tag depends on how words have moved."""
@@ -170,23 +156,21 @@ class TaggedText:
             for parent, tag in _tags(self.root)
         )
 
-    @property
-    def to_translate(self) -> str:
-        """The text for the model; nothing if all of its words are kept."""
-        return self.text if self.has_words else ""
+    def render(self, translated: str, links: str = "") -> tuple[str, list[MarkupToken]]:
+        """Put the tags into a translation, by its alignment as `word_links` writes it.
 
-    def render(self, translated: str, links: str = "") -> Rendered:
-        """Put the tags into a translation, by its alignment as `word_links` writes it."""
+        Also return the tags that found no place; of a pair the first.
+        """
         if not self.has_words:
             texts = (part for part in self.parts if part.kind in ("kept", "text"))
             words = (part for part in texts if part.raw.strip())
             first = next(words, None)
-            return Rendered("".join(self._raw(part, part is first) for part in self.parts), [])
+            return "".join(self._raw(part, part is first) for part in self.parts), []
         placing = _Placing(self.text, translated, links)
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
-        return Rendered(text, placing.lost)
+        return text, placing.lost
 
     def _raw(self, token: MarkupToken, is_first: bool) -> str:
         """The text written for a token; a term at the start of a line has its capital."""
@@ -203,7 +187,7 @@ class TaggedText:
             if inner.opening.kind == "newline" and inner.place[0] < 0:
                 continue
             start = max(at, inner.place[0])
-            parts.append(self._escaped(translated[at:start]))
+            parts.append(translated[at:start].translate(self._spelled))
             text, at = self._written(inner, start, translated)
             if inner.opening.kind == "kept":  # whose own spaces are not written twice
                 if inner.opening.space_before:
@@ -214,13 +198,9 @@ class TaggedText:
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])
-            parts += [self._escaped(translated[at:end]), tag.closing.raw]
+            parts += [translated[at:end].translate(self._spelled), tag.closing.raw]
             at = end
         return "".join(parts), at
-
-    def _escaped(self, text: str) -> str:
-        text = text.translate(self._spelled)
-        return text.replace("&lt; ", "< ") if self._has_less else text
 
 
 class _Placing:
@@ -301,9 +281,9 @@ class _Placing:
             places.append(max(ends) + is_spaced)
         if starts:
             is_spaced = tag.start < after and self.translated[: min(starts)].endswith(" ")
-            places.insert(
-                0 if _sticks_after(tag, before, after) else len(places), min(starts) - is_spaced
-            )
+            # Where nothing says to which text a tag belongs, it is that without a space between.
+            sticks = tag.opening.sticks or ("before", "after")[before < tag.start == after]
+            places.insert(0 if sticks == "after" else len(places), min(starts) - is_spaced)
         return next(((place, place) for place in places if low <= place <= high), None)
 
     def _kept(
@@ -351,11 +331,6 @@ def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:
     if tag.start == tag.end:
         return tag.start in (parent.start, parent.end)
     return (tag.start, tag.end) == (parent.start, parent.end)
-
-
-def _sticks_after(tag: InlineTag, before: int, after: int) -> bool:
-    """Whether a tag belongs to the text after it, if nothing says so to which a space does not."""
-    return (tag.opening.sticks or ("before", "after")[before < tag.start == after]) == "after"
 
 
 def _tags(root: InlineTag) -> Iterator[tuple[InlineTag, InlineTag]]:

@@ -11,7 +11,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from hashlib import sha256
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -23,7 +23,7 @@ from mt.data.tokens import noise
 from mt.data.tokens.writing import ADDRESS, Case, case_of
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.errors import ConfigError, DataError
-from mt.translate.lines import SHOWN, Line, Step, Translation
+from mt.translate.lines import SHOWN, Line, Step
 from mt.translate.streaming import read_file
 
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
@@ -94,25 +94,20 @@ class Protection(Step):
                 continue
             tagged = TaggedText(tokens, escapes=False)
             self._hidden[line] = tagged, line.text
-            line.text = tagged.to_translate
+            line.text = tagged.text
 
     def after(self, lines: Sequence[Line]) -> None:
+        """Show what is kept, and count what the best output has left out."""
         for line in lines:
-            line.translation = self._shown(line)._replace(alignments=())
-
-    def _shown(self, line: Line) -> Translation:
-        translation = line.translation
-        if line not in self._hidden:
-            return translation
-        tagged, line.text = self._hidden.pop(line)
-        pairs = zip_longest(translation.texts, translation.alignments, fillvalue="")
-        rendered = [tagged.render(text, links) for text, links in pairs]
-        flags = translation.flags
-        if lost := [token for token in rendered[0].lost if token.kind == "kept"]:
-            self.count_lost(lost)
-            flags = (*flags, "misplaced")
-        written = tuple(document.text.strip() for document in rendered)
-        return translation._replace(texts=written, flags=flags)
+            texts, _, _, alignments, flags = line.translation
+            if line in self._hidden:
+                tagged, line.text = self._hidden.pop(line)
+                pairs = zip_longest(texts, alignments, fillvalue="")
+                rendered = [tagged.render(text, links) for text, links in pairs]
+                texts = tuple(text.strip() for text, _ in rendered)
+                if self.count_lost(rendered[0][1]):
+                    flags = (*flags, "misplaced")
+            line.translation = line.translation._replace(texts=texts, alignments=(), flags=flags)
 
     def keep(self, text: Sequence[MarkupToken], is_document: bool = True) -> list[MarkupToken]:
         """The tokens of a text, and what is kept as tokens of its own."""
@@ -185,12 +180,14 @@ class Protection(Step):
                     break
             first = last
 
-    def count_lost(self, lost: Sequence[MarkupToken]) -> None:
-        """Count what a model has left out."""
+    def count_lost(self, tags: Iterable[MarkupToken]) -> int:
+        """Count what a model has left out, of the tags that found no place."""
+        lost = [token for token in tags if token.kind == "kept"]
         for token in lost:
             name = f"{token.term} → {token.raw}" if token.term else token.raw
             if name in self._lost or len(self._lost) < MOST_LOST:
                 self._lost[name] += 1
+        return len(lost)
 
     def summary(self) -> str:
         """A line about the texts that were kept, and those put at the end; "" for none."""

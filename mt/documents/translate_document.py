@@ -91,10 +91,10 @@ def translate_document(
             number_of=lambda number: texts[number - 1].line,
         )
         with translator, progress:
-            translations = list(translator.translate([text.tagged.to_translate for text in texts]))
+            translations = list(translator.translate([text.tagged.text for text in texts]))
         text, lost = document.render(translations)
         file.write(text.encode())
-    protection.count_lost([token for _, token in lost if token.kind == "kept"])
+    protection.count_lost(token for _, token in lost)
     n_lost = LineNumbers()
     for line, _ in lost:
         n_lost.add(line)

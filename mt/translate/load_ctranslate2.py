@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mt.artefacts import make, user_cache
-from mt.errors import CheckpointError
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of
 from mt.runs.model_folder import ModelFolder
 from mt.runtime.machine import usable_cores
@@ -36,6 +37,8 @@ from mt.translate.loaded_engine import LoadedEngine
 COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 # Of the way in which models are converted: another number, and all are converted again.
 FORMAT = 2
+# The file of a lexical shortlist, by the name that CTranslate2 gives it.
+SHORTLIST = "vmap.txt"
 # The user's cache of converted models.
 CACHE = "ctranslate2"
 # Conversions in it. One of a base model (60 million parameters) takes 0.25 GB.
@@ -58,8 +61,6 @@ def load_ctranslate2(
     decode = search.decode_config(config)
     vmap: dict[str, bytes] = {}
     if options.shortlist is not None:
-        from mt.translate.shortlist import SHORTLIST, read_shortlist
-
         vmap[SHORTLIST] = read_shortlist(options.shortlist, described.tokenizer)
 
     def load(folder: Path) -> Any:
@@ -121,6 +122,34 @@ def available_cores() -> int:
     if given.isdecimal() and int(given):
         return int(given)
     return usable_cores()
+
+
+def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
+    """Read a vocabulary map; ConfigError if it has pieces that this vocabulary lacks.
+
+    CTranslate2 ignores pieces that it does not know: with a wrong file every output would be empty.
+    """
+    remedy = "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
+    try:
+        content = path.read_bytes()
+        lines = content.decode("utf-8").split("\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--shortlist {path}: cannot be read ({error.strerror}); {remedy}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
+    known = set(tokenizer.tgt.all_pieces())
+    for number, line in enumerate(lines, 1):
+        _, tab, candidates = line.partition("\t")
+        unknown = [piece for piece in candidates.split(" ") if piece and piece not in known]
+        if unknown or (line and not tab):
+            problem = repr(unknown[0]) if unknown else "no tab"
+            raise ConfigError(
+                f"--shortlist {path}, line {number:,}: must be a source piece, a tab, and target "
+                f"pieces of this model, found {problem}; {remedy}"
+            )
+    return content
 
 
 # --- the converted model ------------------------------------------------------------------------

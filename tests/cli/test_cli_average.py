@@ -12,10 +12,8 @@ import torch
 from conftest import Mt, equal_weights, refused
 from messages import says
 from model_files import changed_meta
-from token_stores import tokenizer_of
 from torch import Tensor
 
-from mt.config.schema import TokenizerConfig
 from mt.model.checkpoint import load_weights
 from mt.runs.model_folder import checkpoints, step_name
 
@@ -96,14 +94,6 @@ def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
     with changed_meta(folders[2]) as meta:  # a resumed run may change the dropout
         meta["config"]["model"] |= {"n_heads": 2, "dropout": 0.5}
     assert mt("average", scored, "--last", 2, "-o", tmp_path / "resumed").code == 0
-    lines = [str(number) for number in range(300)]
-    other = tokenizer_of(TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True))
-    other.save(folders[2])
-    with changed_meta(folders[2]) as meta:
-        meta["tokenizer"] = other.fingerprint
-    assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
-    other.save(scored)
-    assert says(refused(mt(*average)), folders[3], "tokenizer", "not the one", "put the run's")
     with changed_meta(folders[1]) as meta:
         meta["score"] = "high"
     assert says(refused(mt("average", scored, "--best", 3, "-o", tmp_path / "mean")), "keeps 2")

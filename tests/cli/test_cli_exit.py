@@ -22,7 +22,7 @@ from faults import raising
 from messages import says
 
 from mt.cli.main import main
-from mt.errors import DataError, MtError, add_note
+from mt.errors import MtError
 from mt.files import save_array, whole_file
 
 SIGNALS = pytest.mark.parametrize(
@@ -131,20 +131,6 @@ def test_no_escape_sequence_reaches_the_terminal(
     # A translation is data: byte for byte what the model wrote, also onto a terminal.
     copied = mt("translate", "-m", tiny_run, "in", "--format", "tsv")
     assert copied.out.startswith(b"eins \x1b[31mzwei\t")
-
-
-@pytest.mark.parametrize("raised", [DataError("no room"), KeyboardInterrupt(), SystemExit(143)])
-def test_what_is_kept_is_said_after_what_went_wrong(
-    raised: BaseException, mt: Mt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        add_note(raised, "4 lines are finished")
-        raise raised
-
-    monkeypatch.setattr("mt.translate.translate_file.translate_file", stop)
-    expected = {DataError: "mt: no room\n", KeyboardInterrupt: "mt: interrupted\n"}
-    ended = mt("translate", "-m", "x")
-    assert ended.err == expected.get(type(raised), "") + "mt: 4 lines are finished\n"
 
 
 def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> None:

@@ -181,7 +181,7 @@ def test_html() -> None:
         # What shows no letter.
         ("<p>&#x3164;&shy;</p>a", "<p>&#x3164;&shy;</p>A"),
         # Signs that begin no tag, and quotation marks that begin no value.
-        ("<pre>x < 5\ny < z</pre>", "<pre>X < 5\nY < Z</pre>"),
+        ("<pre>x < 5\ny &lt; z</pre>", "<pre>X &lt; 5\nY &lt; Z</pre>"),
         ("<p don't>a</p>b", "<p don't>A</p>B"),
         ("<p>a <b", "<p>A &lt;B"),
     ],

@@ -224,8 +224,6 @@ def test_the_alignment_tells_the_place(translated: Any, tmp_path: Path) -> None:
         ("Ein HUND\n", "Ein dog & co\n"),
         ("EINE KATZE\n", "EINE iCat\n"),
         ("Wir Kaufen Einen Hund\n", "Wir Kaufen Einen Dog & Co\n"),
-        ("EIN HUND {name}\n", "EIN DOG & CO {name}\n"),
-        ("我喜欢A hund\n", "我喜欢A dog & co\n"),
     ):
         assert translated(text, lambda text: [text], ((), path))[0] == expected
     # What the model did not see it has not left out.
@@ -238,7 +236,7 @@ def test_the_alignment_tells_the_place(translated: Any, tmp_path: Path) -> None:
     for answer, expected in (("The school is", "The gymnasium is"), ("School is", "Gymnasium is")):
         links = "0-0 0-1 1-2" if answer.startswith("The") else "0-0 1-1"
         tagged = TaggedText(Protection((), path).keep([MarkupToken("text", "L'école est")]))
-        assert tagged.render(answer, links).text == expected
+        assert tagged.render(answer, links)[0] == expected
     # The tag of a training text at the start of a line is for the model.
     _, seen, _ = translated("<bt> ja <b>x\n", lambda text: [text], (["auto"],))
     assert seen == ["<bt> ja <b>x"]

@@ -285,17 +285,6 @@ def test_a_model_in_training_decodes_in_the_precision_of_the_device(
     assert error < 1e-5 if precision == "fp32" else 0 < error < 0.1
 
 
-def test_bf16_embeds_as_training_does() -> None:
-    """Word and position are added before the sum is rounded, in both."""
-    model, (src, _) = build(tie_embeddings=False), sentences()
-    fast = Inference(model, cpu("bf16")).model
-    for ours, theirs in (
-        (fast.src_embedding, model.src_embedding),
-        (fast.tgt_embedding, model.tgt_embedding),
-    ):
-        assert torch.equal(ours(src, torch.bfloat16), theirs(src, torch.bfloat16))
-
-
 # --- prepacked linear layers ----------------------------------------------------------------------
 
 

@@ -109,16 +109,6 @@ def test_json_that_cannot_be_used() -> None:
             LineFormat("jsonl").extract(line, "line 3")
 
 
-def test_a_field_that_no_option_writes_may_be_there() -> None:
-    line = '{"text": "a", "score": 1}'
-    assert LineFormat("jsonl").extract(line, "") == "a"
-    assert LineFormat("jsonl", n_best=2, scores=True).extract(line, "") == "a"
-    for options in ({"scores": True}, {"n_best": 2}):
-        taken = line.replace("score", "translations") if "n_best" in options else line
-        with pytest.raises(DataError, match="already has the field"):
-            LineFormat("jsonl", **options).extract(taken, "")
-
-
 def test_what_an_object_holds_stays_as_it_is() -> None:
     """Numbers beyond floats, repeated keys, escapes and spaces are not rewritten."""
     line = ' {"n": 1e400, "id": 1234567890123456789.5, "k": 1, "k": 2, "text": "\\u0041" } '

@@ -24,11 +24,12 @@ from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of
+from mt.interop import ctranslate2 as exporter
+from mt.interop.ctranslate2 import ALWAYS, CANDIDATES, store_of, translation_table
 from mt.runs.model_folder import ModelFolder, checkpoints, open_model
 from mt.search import ctranslate2_model
-from mt.translate import load, load_ctranslate2, shortlist
+from mt.translate import load, load_ctranslate2
 from mt.translate.load_ctranslate2 import CACHE, is_mine, load_converted
-from mt.translate.shortlist import ALWAYS, CANDIDATES, store_of, translation_table
 
 Convert = Callable[[ModelFolder, Path], None]
 DISK_FULL = OSError(28, "No space left on device")
@@ -248,7 +249,7 @@ pytest.importorskip("ctranslate2")
 
 def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in loops over words, as in the paper."""
-    monkeypatch.setattr(shortlist, "MOST_LINKS", 2_000)
+    monkeypatch.setattr(exporter, "MOST_LINKS", 2_000)
     pairs = DirectedPairs.of(open_built(tiny_run / "store" / "train"))
     size = Tokenizer.load(tiny_run).tgt.size
     source, target, probability = translation_table(pairs, size)
@@ -256,7 +257,7 @@ def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.Mo
     chosen = pairs.pairs(np.arange(0, len(pairs), 1 + links // 2_000))
     assert len(chosen) > 10
     table: dict[tuple[int, int], float] = defaultdict(lambda: 1 / size)
-    for _ in range(shortlist.ITERATIONS):
+    for _ in range(exporter.ITERATIONS):
         expected: dict[tuple[int, int], float] = defaultdict(float)
         total: dict[int, float] = defaultdict(float)
         for src, tgt in chosen:

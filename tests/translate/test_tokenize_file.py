@@ -47,19 +47,6 @@ def test_the_command_and_training_learn_the_same_bytes(
     assert ended.err.split("\n")[-2] == f"mt: {of_config}: {size} tokens"
 
 
-def test_it_learns_from_text_as_data_augment_changes_it(
-    mt: Mt, tiny_run: Path, tiny_config: Path, tmp_path: Path
-) -> None:
-    own = tmp_path / "own.model"
-    noise = ("--set", "data.augment={noise: 0.9}", "--vocab-size", 400)
-    assert mt("tokenizer", "train", "--config", tiny_config, *noise, "-o", own).code == 0
-    n_pieces = [
-        len(Tokenizer(path.read_bytes()).src.pieces("~ ★"))
-        for path in (own, tiny_run / "tokenizer.model")
-    ]
-    assert n_pieces[0] < n_pieces[1]
-
-
 def test_a_config_with_two_vocabularies_gives_two_files(
     mt: Mt, tiny_config: Path, tmp_path: Path
 ) -> None:

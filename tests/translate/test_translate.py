@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from mt.search.inference import Inference
 from mt.search.options import SearchOptions
 from mt.translate.lines import Line, MergeEqual, Translation
 from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.segments import split_source
 from mt.translate.streaming import open_output, write_lines
 from mt.translate.translate_file import LineFormat
 from mt.translate.translator import Translator, make_translator
@@ -297,17 +295,6 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
     assert [found[0].texts[0], found[3].texts[0]] == texts(
         translator(loaded, beam_size=2).translate(["eins", "zwei"])
     )
-    # Each piece is translated as if it stood alone; text and score are put together from them.
-    ids = [part.source for part in split_source(long, loaded.tokenizer, one.loaded.max_tokens)]
-    whole = list(itertools.chain(*ids))  # the vocabulary is joint
-    assert loaded.tokenizer.tgt.decode([whole])[0].split() == long.split()
-    parts = list(one.loaded.engine.search(ids))
-    for rank in (0, 1):
-        tokens = [list(part[rank].tokens) for part in parts]
-        assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.tgt.decode(tokens)))
-        log_prob = sum(part[rank].log_prob for part in parts)
-        length = sum(len(part[rank].tokens) + 1 for part in parts)
-        assert found[1].scores[rank] == pytest.approx(log_prob / length)
 
 
 def test_equal_outputs_of_a_line_are_merged_and_the_next_moves_up() -> None:
