@@ -189,7 +189,7 @@ def _vocabulary(config: Config) -> Iterator[Fault]:
     least, size = tokenizer.symbols, tokenizer.vocab_size
     if least > 4 and size != "auto" and size <= least:
         yield Fault(
-            ["tokenizer.vocab_size"],
+            ["tokenizer.vocab_size", "tokenizer.byte_fallback", "tokenizer.user_defined_symbols"],
             f"must be above {least} ({256 * tokenizer.byte_fallback} bytes, "
             f"{len(tokenizer.user_defined_symbols)} user-defined symbols, 4 special tokens), "
             f"found {size}",
