@@ -69,12 +69,6 @@ def claim(run_dir: Path) -> ExitStack:
         raise _not_writable(run_dir, error) from error
 
 
-def check_is_free(run_dir: Path) -> None:
-    with suppress(OSError):  # `claim` reports it
-        if (run_dir / LOCK).exists():
-            _lock(run_dir).close()
-
-
 def _not_writable(run_dir: Path, error: OSError) -> DataError:
     return DataError(
         f"run directory {run_dir}: must be a folder that can be written, but {error.strerror} "
@@ -157,6 +151,14 @@ def check_is_run(run_dir: Path) -> None:
         f"run directory {run_dir}: holds a {CONFIG} that no run of mt has written, and training "
         "would overwrite it; rename that file, or give another --run-dir"
     )
+
+
+def check_can_start(run_dir: Path, fresh: bool) -> None:
+    """Raise DataError or CheckpointError before minutes of reading; nothing is created."""
+    with suppress(OSError):  # `claim` reports it
+        if (run_dir / LOCK).exists():
+            _lock(run_dir).close()
+    check_can_be_renamed(run_dir) if fresh else check_version(run_dir)
 
 
 def check_version(run_dir: Path) -> None:

@@ -18,31 +18,10 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer
 from mt.files import read_json, write_whole
+from mt.runs import run_dir as runs
 from mt.runs.model_folder import checkpoints
 from mt.runs.origin import HISTORY, continued, files_of
 from mt.runs.records import metrics_lines
-from mt.runs.run_dir import (
-    CLEANED,
-    CONFIG,
-    LOCK,
-    MANIFEST,
-    SETTLED,
-    STORE,
-    check_can_be_renamed,
-    check_is_free,
-    check_is_run,
-    check_same_run,
-    check_version,
-    claim,
-    dry_run_dir,
-    explain_write_errors,
-    is_of_this_job,
-    read_settled,
-    set_aside,
-    write_config,
-    write_manifest,
-    write_settled,
-)
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_failures
@@ -95,10 +74,10 @@ def train(
         device = error  # raised once the ranks are connected, so that it is reported once
     with process_group(world, isinstance(device, Device) and device.is_cuda) as connected:
         device = agree_on_devices(device, connected)
-        connected.on_main(lambda: check_is_run(run_dir))
+        connected.on_main(lambda: runs.check_is_run(run_dir))
         if not dry_run:
             return _train(config, run_dir, device, fresh, False, connected, clean)
-        with dry_run_dir(run_dir, fresh, connected) as folder:
+        with runs.dry_run_dir(run_dir, fresh, connected) as folder:
             return _train(config, folder, device, False, True, connected, clean)
 
 
@@ -135,13 +114,13 @@ def _train(
 ) -> Outcome:
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main)
     # A restarted job resumes the run that its first start created with --fresh.
-    fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
+    fresh = world.on_main(lambda: fresh and not runs.is_of_this_job(run_dir))
     # A run that resumes does not need train.init_from, which may be gone.
     is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: load_base(config) if is_new else None)
     world.on_main(lambda: check_tokenizer(config.train.bleu_tokenize, "train.bleu_tokenize"))
-    path = run_dir / CONFIG
+    path = run_dir / runs.CONFIG
     before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
     lock, config, read = world.main_first(
         lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(path)
@@ -149,7 +128,7 @@ def _train(
     with (
         lock or nullcontext(),
         run_log as log,  # has the last words of all that follows
-        explain_write_errors(run_dir),
+        runs.explain_write_errors(run_dir),
         explain_failures(device),
     ):
         others = f", {world.size} processes" if world.size > 1 else ""
@@ -166,7 +145,7 @@ def _train(
                 write_whole(path, before)
             raise
         base = None  # frees its memory
-        world.on_main(lambda: write_settled(run_dir, prepared.settled))
+        world.on_main(lambda: runs.write_settled(run_dir, prepared.settled))
         if dry_run:
             return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
         log.say(f"preflight passed: {preflight}")
@@ -193,10 +172,12 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
         initial_model=trainer.meta.get("init_from", {}).get("sha256"),
         plan=state.plan,
     )
-    if trainer.is_done() and (log.run_dir / MANIFEST).exists():
-        log.say(f"no update is left to do, so nothing is trained on this data; {MANIFEST} stays")
+    if trainer.is_done() and (log.run_dir / runs.MANIFEST).exists():
+        log.say(
+            f"no update is left to do, so nothing is trained on this data; {runs.MANIFEST} stays"
+        )
     elif world.is_main:
-        write_manifest(log.run_dir, _data_and_model(prepared, trainer))
+        runs.write_manifest(log.run_dir, _data_and_model(prepared, trainer))
         for corpus in trainer.start.corpora:
             if corpus.changed:
                 log.say(
@@ -210,23 +191,19 @@ def _claim(
     config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
 ) -> tuple[Any, Config, CorpusRead]:
     """Check data and run directory; return its lock and config, and what was read of the data."""
-    check_is_free(run_dir)  # before minutes of reading
-    if fresh:
-        check_can_be_renamed(run_dir)
-    else:
-        check_version(run_dir)
+    runs.check_can_start(run_dir, fresh)
     read = _check_corpora(config, run_dir, fresh, base, log)
-    if fresh and (aside := set_aside(run_dir)):
+    if fresh and (aside := runs.set_aside(run_dir)):
         say(f"{run_dir} is now {aside}")
-    lock = claim(run_dir)
+    lock = runs.claim(run_dir)
     try:
         settled = settle_start(config, run_dir, read.n_pairs, base, log.say)
-        for line in check_same_run(run_dir, config):
+        for line in runs.check_same_run(run_dir, config):
             log.say(f"config changed since this run was started: {line}")
-        with explain_write_errors(run_dir):
+        with runs.explain_write_errors(run_dir):
             tidy(run_dir)
-            write_config(run_dir, config)
-            write_settled(run_dir, settled)
+            runs.write_config(run_dir, config)
+            runs.write_settled(run_dir, settled)
     except BaseException:
         lock.close()
         raise
@@ -242,7 +219,7 @@ def _check_corpora(
     """
     known = {
         path: record
-        for name in (f"{STORE}/train", CLEANED, HELD_OUT)
+        for name in (f"{runs.STORE}/train", runs.CLEANED, HELD_OUT)
         for path, record in known_records(run_dir / name).items()
     }
     sample = None
@@ -251,7 +228,7 @@ def _check_corpora(
     # The vocabulary is that of the text that is trained on.
     if learns and config.data.clean is None and not held_out_sets(config.data):
         sample = PairSample(config.tokenizer.sample_lines)
-    counts = has_auto(config) and (fresh or read_settled(run_dir) is None)
+    counts = has_auto(config) and (fresh or runs.read_settled(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         watched = log.watch(pairs, "reading data.train")
@@ -267,33 +244,33 @@ def _check_corpora(
 
 def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) -> str:
     """Make the tokenizer and the token store of a run ahead of its training; says what was done."""
-    check_is_run(run_dir)
-    check_version(run_dir)
+    runs.check_is_run(run_dir)
+    runs.check_version(run_dir)
     log = RunLog(run_dir, config.train.max_steps)
     base = load_base(config)
     read = _check_corpora(config, run_dir, False, base, log)
-    with explain_write_errors(run_dir):
+    with runs.explain_write_errors(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process in the run directory {run_dir}"
-        with exclusive(run_dir / LOCK, lambda: log.say(waiting)):
+        with exclusive(run_dir / runs.LOCK, lambda: log.say(waiting)):
             settled = settle_start(config, run_dir, read.n_pairs, base, log.say)
-            check_same_run(run_dir, config)
-            write_config(run_dir, config)
-            write_settled(run_dir, settled)
+            runs.check_same_run(run_dir, config)
+            runs.write_config(run_dir, config)
+            runs.write_settled(run_dir, settled)
             config = hold_out(settled.apply(config), log, World())
             cleaned = clean(plan_data(config.data), log, World())
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
-    folder = run_dir / STORE / "train"
+    folder = run_dir / runs.STORE / "train"
     texts = training_texts(cleaned, tokenizer, folder, read.records)
     store = open_or_build(folder, texts, log.say, log.watch)
     return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 
 def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
-    for name in (CONFIG, SETTLED):
+    for name in (runs.CONFIG, runs.SETTLED):
         if not path.with_name(name).exists():
             raise DataError(f"run directory {path.parent}: holds no {name}.")
-    settled = Settled(**read_json(path.with_name(SETTLED)))
+    settled = Settled(**read_json(path.with_name(runs.SETTLED)))
     return None, load_config(str(path)).config, CorpusRead(settled=settled)
 
 

@@ -297,6 +297,10 @@ def test_combinations_are_checked_beside_faulty_sections(tmp_path: Path) -> None
     ]
 
 
+def test_bytes_that_are_left_to_another_model_do_not_count() -> None:
+    config_from_mapping({"tokenizer": {"vocab_size": 200}, "train": {"init_from": "a"}}, "x")
+
+
 def test_long_values_are_cut_in_messages(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, f"model: {{n_heads: {'x' * 900}}}")
     assert len(fault) < 130

@@ -16,7 +16,6 @@ from mt.config.schema import Config
 from mt.data.reading import check, text_files
 from mt.errors import DataError
 from mt.runs.run_dir import MANIFEST
-from mt.training import launch
 from mt.training.launch import train
 from mt.training.trainer import Outcome, Trainer
 
@@ -98,7 +97,7 @@ def test_faults_of_all_texts_are_found_before_anything_is_written(
     quick_config: QuickConfig, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those at the end of a text, too, behind the pairs that a tokenizer is trained on."""
-    monkeypatch.setattr(launch, "claim", lambda _: pytest.fail("the run directory is used"))
+    monkeypatch.setattr("mt.runs.run_dir.claim", lambda _: pytest.fail("the run directory is used"))
     with (corpus / "a.de").open("ab") as file:
         file.write(b"\xff\n")
     with (corpus / "a.en").open("ab") as file:
