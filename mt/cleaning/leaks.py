@@ -1,4 +1,4 @@
-"""Leaks: sentences of validation and test sets that stand in training text, also nearly."""
+"""Leaks: sentences of validation and test sets that stand in training text."""
 
 from __future__ import annotations
 
@@ -12,16 +12,6 @@ from mt.data.tokens.duplicates import Hashes, hashes, is_among, normalised
 
 # Bits of the flags of a pair.
 SOURCE, TARGET, PAIR = 1, 2, 4
-# A text is nearly leaked if this share of its runs of so many letters (bytes of UTF-8) stands in
-# evaluation sets.
-NEAR_SHARE = 0.5
-RUN_LETTERS = 32
-# Runs of letters that are remembered: of 50,000 sentences of evaluation sets, 8 bytes each.
-MAX_RUNS = 4_000_000
-# A table of the runs' first bits, which tells most of the others at once.
-TABLE_BITS = 22
-# Texts that are hashed at a time: their runs fit into the cache of a core.
-BLOCK = 1_000
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -74,16 +64,12 @@ class LeakIndex:
         pair is a whole one of theirs if both of its sides are among these lines.
         """
         self.sets: dict[str, Found] = {}
-        texts: tuple[list[bytes], list[bytes]] = [], []
         for name, pairs in sets.items():
             src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
             sides = _hashes_of_lines(src), _hashes_of_lines(tgt)
             self.sets[name] = Found(*sides, pair_hashes(*sides) * (sides[0] > 0) * (sides[1] > 0))
-            texts[0].extend(src)
-            texts[1].extend(tgt)
         self._every = sum(self.sets.values(), Found())
         self._lines = sum((self.sets[name] for name in lines), Found()).src
-        self._runs = _Runs(texts[0]), _Runs(texts[1])
 
     def flags(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.uint8]:
         """(n,) `SOURCE`, `TARGET` and `PAIR` of training pairs, by the hashes of their sides."""
@@ -109,14 +95,6 @@ class LeakIndex:
     def _are_lines(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.bool_]:
         return is_among(src, self._lines) & is_among(tgt, self._lines)
 
-    def near(self, src: Sequence[bytes], tgt: Sequence[bytes]) -> npt.NDArray[np.float32]:
-        """(n,) Share of letter runs that stand in evaluation sets, of the side with more."""
-        shares = [np.zeros(0, np.float32)]
-        for start in range(0, len(src), BLOCK):
-            blocks = src[start : start + BLOCK], tgt[start : start + BLOCK]
-            shares.append(np.maximum(*map(_Runs.shares, self._runs, blocks)))
-        return np.concatenate(shares)
-
     def counts(self, leaking: Found) -> dict[str, LeakCount]:
         """Count the sentences of each set that were found."""
 
@@ -137,46 +115,3 @@ def _hashes_of_lines(texts: Sequence[bytes]) -> Hashes:
     keys = hashes(texts)
     keys[[not text for text in texts]] = 0
     return keys
-
-
-class _Runs:
-    """Hashes of all runs of `RUN_LETTERS` bytes in normalised texts."""
-
-    def __init__(self, texts: Sequence[bytes]) -> None:
-        ends = np.cumsum([len(text) for text in texts])
-        limited = texts[: int(np.searchsorted(ends, MAX_RUNS, side="right"))]
-        # A run that crosses two texts is never found: no text of training has it as a whole.
-        self._runs = np.unique(_run_hashes(b"".join(limited)))
-        self._table = np.zeros(1 << TABLE_BITS, np.bool_)
-        self._table[_table_index(self._runs)] = True
-
-    def shares(self, texts: Sequence[bytes]) -> npt.NDArray[np.float32]:
-        """(n,) Which share of the runs of each text is among these; 0 where it has none."""
-        shares = np.zeros(len(texts), np.float32)
-        if not len(self._runs):
-            return shares
-        lengths = np.array([len(text) for text in texts], np.int64)
-        runs = _run_hashes(b"".join(texts))
-        places = np.flatnonzero(self._table[_table_index(runs)])
-        places = places[is_among(runs[places], self._runs)]
-        ends = lengths.cumsum()
-        line = np.searchsorted(ends, places, side="right")
-        line = line[places + RUN_LETTERS <= ends[line]]  # not across two texts
-        counts = np.bincount(line, minlength=len(texts))
-        has_runs = lengths >= RUN_LETTERS
-        shares[has_runs] = counts[has_runs] / (lengths[has_runs] - RUN_LETTERS + 1)
-        return shares
-
-
-def _run_hashes(text: bytes) -> Hashes:
-    """(letters - RUN_LETTERS + 1,) Polynomial hashes of all runs, by doubling their length."""
-    values = np.frombuffer(text, np.uint8).astype(np.uint64) + np.uint64(1)
-    factor, length = 0x9E3779B97F4A7C15, 1
-    while length < RUN_LETTERS and len(values):
-        values = values[:-length] * np.uint64(factor) + values[length:]
-        factor, length = factor * factor % 2**64, 2 * length
-    return values
-
-
-def _table_index(keys: Hashes) -> Hashes:
-    return (keys ^ keys >> np.uint64(29)) >> np.uint64(64 - TABLE_BITS)

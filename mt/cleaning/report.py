@@ -12,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.cleaning import rules
-from mt.cleaning.leaks import NEAR_SHARE, RUN_LETTERS, SOURCE, TARGET, Found, LeakCount
+from mt.cleaning.leaks import SOURCE, TARGET, Found, LeakCount
 from mt.cleaning.plan import CleaningPlan, Shard, read_artefact
 from mt.cleaning.rules import RULES
-from mt.data.tokens.duplicates import expected_false_drops
 from mt.evaluation.table import aligned
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 # Reasons that need more than the pair itself, numbered after the rules.
 LEAK, DUPLICATE = range(len(RULES), len(RULES) + 2)
 REASONS = (*(rule.name for rule in RULES), "leak", "duplicate")
-NEAR_LEAK = "near_leak"  # after these, of pairs that stay
 # Examples that a report shows of each reason.
 EXAMPLES = 10
 SEED = 1
@@ -57,7 +55,6 @@ class ShardFindings:
     decisions: npt.NDArray[np.int8]  # (n,) number in `REASONS`, -1: stays
     scores: npt.NDArray[np.float32]  # (n, rules)
     flags: npt.NDArray[np.uint8]  # (n,) of `LeakIndex`
-    near: npt.NDArray[np.float32]  # (n,)
     repaired: Rows  # numbers of pairs
 
     def rejected_rows(self) -> Iterator[str]:
@@ -70,9 +67,7 @@ class ShardFindings:
 
     def counts(self) -> dict[str, Any]:
         """Count the pairs of this shard by reason; each example has its place in a random order."""
-        is_near = (self.decisions < 0) & (self.near >= NEAR_SHARE) & (self.flags == 0)
         rows = {name: np.flatnonzero(self.decisions == i) for i, name in enumerate(REASONS)}
-        rows[NEAR_LEAK] = np.flatnonzero(is_near)
         # A random order of the pairs, the same however many processes there are.
         random = np.random.default_rng([SEED, self.shard.part, self.shard.number])
         order = random.random(len(self.pairs))
@@ -104,10 +99,7 @@ class ShardFindings:
             sides = {SOURCE: "source", TARGET: "target"}
             side = sides.get(int(self.flags[row]), "source and target")
             return "", f"its {side} is in a validation or test set"
-        if number == DUPLICATE:
-            return "", "equals another pair"
-        near = float(self.near[row])
-        return f"{near:.4g}", f"{near:.0%} of its runs of {RUN_LETTERS} letters are in a test set"
+        return "", "equals another pair"
 
 
 @dataclass(frozen=True)
@@ -137,16 +129,13 @@ class CorpusFunnel:
 class CleaningReport:
     """The report of a cleaning. `mt data clean --json` writes it with `to_json`, in this form.
 
-    `examples` and the funnels name reasons alike. `near_leaks` are pairs that stay although half of
-    one side stands in an evaluation set; their examples are those of `near_leak`.
+    `examples` and the funnels name reasons alike.
     """
 
     format: Literal[2]
     corpora: list[CorpusFunnel]
     examples: dict[str, list[ExamplePair]]  # drawn at random
     leaks: dict[str, LeakCount]  # by evaluation set
-    near_leaks: int
-    expected_false_drops: float  # pairs taken for a duplicate of another by chance
     notes: list[str]  # what was not checked, and why
 
     def rejected(self, reason: str) -> int:
@@ -161,7 +150,7 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     index = plan.evaluation_index
     leaking = Found()
     pairs: list[Counter[str]] = [Counter() for _ in plan.corpora]
-    examples: dict[str, list[Any]] = {reason: [] for reason in (*REASONS, NEAR_LEAK)}
+    examples: dict[str, list[Any]] = {reason: [] for reason in REASONS}
     for shard in plan.shards:
         counts = read_artefact(plan.kept / shard.name / "counts.json")
         pairs[shard.corpus].update(counts["pairs"])
@@ -191,14 +180,11 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         for number, part in enumerate(plan.parts)
         for message in plan.index(number)["damage"]
     ]
-    compared = sum(funnel.read for funnel in funnels) if plan.clean.duplicates else 0
     return CleaningReport(
         2,
         funnels,
         {reason: drawn[:EXAMPLES] for reason, drawn in shown.items()},
         index.counts(leaking) if index is not None else {},
-        sum(counts[NEAR_LEAK] for counts in pairs),
-        expected_false_drops(compared),
         notes + damage,
     )
 
@@ -226,8 +212,6 @@ def _table(report: CleaningReport) -> Iterator[str]:
     rows.append(["of these repaired", *(share_of(each.repaired, each.read) for each in corpora)])
     yield aligned(rows, n_left=1)
     yield from report.notes
-    if chance := report.expected_false_drops:
-        yield f"expected number of pairs taken for duplicates by chance: {chance:.1g}"
 
 
 def share_of(count: int, total: int) -> str:
@@ -238,13 +222,10 @@ def share_of(count: int, total: int) -> str:
 def _leaks(report: CleaningReport) -> Iterator[str]:
     for name, leak in report.leaks.items():
         yield f"{name}: {leak.summary()}"
-    if report.near_leaks:
-        yield f"nearly in one of these sets, but kept: {report.near_leaks:,} pairs"
 
 
 def _examples(report: CleaningReport, name: str) -> Iterator[str]:
-    count = report.near_leaks if name == NEAR_LEAK else report.rejected(name)
     drawn = report.examples[name]
-    yield f"{name}: {len(drawn)} of {count:,}"
+    yield f"{name}: {len(drawn)} of {report.rejected(name):,}"
     for pair in drawn:
         yield f"  {pair.place}: {pair.reason}\n    {pair.src}\n    {pair.tgt}"

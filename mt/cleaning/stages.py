@@ -131,8 +131,7 @@ def _columns(
 ) -> tuple[dict[str, npt.NDArray[Any]], Found]:
     """Measure n repaired pairs, n rows each; also return the sentences that leak.
 
-    scores (n, rules); keys (n, 2) of the pair; flags of `LeakIndex`; near: share of letter runs
-    that evaluation sets have too.
+    scores (n, rules); keys (n, 2) of the pair; flags of `LeakIndex`.
     """
     n = len(pairs)
     src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
@@ -140,13 +139,11 @@ def _columns(
         "scores": scorer.scores(pairs),
         "keys": joined_keys(zip(src, tgt, strict=True)),
         "flags": np.zeros(n, np.uint8),
-        "near": np.zeros(n, np.float32),
     }
     if (leaks := plan.evaluation_index) is None:
         return columns, Found()
     sides = hashes(src), hashes(tgt)
     columns["flags"] = leaks.flags(*sides)
-    columns["near"] = leaks.near(src, tgt)
     return columns, leaks.found(*sides, columns["flags"])
 
 
@@ -234,7 +231,7 @@ def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     scored = plan.scored / shard.name
     pairs = read_artefact(scored / "pairs.txt")
     decisions = all_decisions(plan, number)
-    columns = ("scores", "flags", "near", "repaired")
+    columns = ("scores", "flags", "repaired")
     arrays = read_artefact(scored / "scores.npz")
     values = {name: arrays[name] for name in columns}
     findings = ShardFindings(plan, shard, pairs, decisions, **values)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import unicodedata
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from faults import raising
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
@@ -150,31 +147,6 @@ def test_language() -> None:
     assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
 
 
-@pytest.mark.parametrize(("first", "second_look"), [("de", False), ("fr", True), (None, True)])
-def test_of_a_long_line_the_model_gets_words_from_all_of_it(
-    first: str | None, second_look: bool
-) -> None:
-    """And twice as many where the first look does not clearly show the right language."""
-    shown: list[str] = []
-    german = Language("de", True)
-
-    def look(lines: list[str], *_: object) -> list[list[str]]:
-        shown.extend(lines)
-        return [[f"__label__{first}"] if first else [] for _ in lines]
-
-    def look_again(line: str, *_: object) -> list[tuple[float, str]]:
-        shown.append(line)
-        return [(0.75, "__label__fr"), (0.25, "__label__de")]
-
-    german._model = SimpleNamespace(multilinePredict=look, predict=look_again)
-    assert german.other([" ".join(f"{i:04}" for i in range(900))]) == [0.5 * second_look]
-    assert len(shown) == 1 + second_look
-    for line, enough in zip(shown, (32, 64), strict=False):
-        assert enough <= len(line) < 2 * enough
-        words = line.split()
-        assert (words[0], int(words[-1]) > 800) == ("0000", True)
-
-
 def test_related_languages_are_not_told_apart() -> None:
     english = "The quick brown fox jumps over the lazy dog."
     danish = "Jeg ved ikke hvad jeg skal gøre i morgen eftermiddag."
@@ -296,13 +268,6 @@ def test_a_missing_package_is_named_with_its_extra(
     if package == "ftfy":
         assert PairScorer(without, "de", "en").fix("a  b") == "a b"
     assert PairScorer(without, "de", "en").scores([("", "a")])[0, 0] == 1
-
-
-def test_identification_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = raising(AssertionError("a connection"))
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert scored("language", SENTENCE, SENTENCE) > 0.6
 
 
 def test_config(tmp_path: Any) -> None:

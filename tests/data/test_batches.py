@@ -12,15 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from corpora import multi30k
 from hypothesis import given
 from hypothesis import strategies as st
-from token_stores import directed, store_of_lengths, stored, tokenizer_of
+from token_stores import store_of_lengths
 
-from mt.config.load import config_from_mapping
-from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig
-from mt.data.reading.corpus import training_pairs
 from mt.data.tokens.batches import Prefetcher, Update, collate, gather_batch
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.plan import (
@@ -228,25 +224,6 @@ def test_neighbours_are_alike_on_both_sides() -> None:
     assert batch.tolist() == [1, 0, 3, 2, 5, 4]
 
 
-def test_no_batch_exceeds_the_budget() -> None:
-    pairs = random_pairs(5000)
-    longest = np.maximum(pairs.src_lengths, pairs.tgt_lengths) + 1
-    for batch in chain.from_iterable(plan_of(pairs).updates(0)):
-        area = len(batch) * int(longest[batch].max())
-        made = collate(pairs.pairs(batch))
-        assert max(made.src.numel(), made.tgt_in.numel()) == area <= 1000
-    batches = bucket(pairs.src_lengths, pairs.tgt_lengths, np.arange(5000), 1000)
-    areas = [len(batch) * int(longest[batch].max()) for batch in batches]
-    assert max(areas) <= 1000
-    assert float(np.mean(areas)) > 900
-
-
-def test_a_sentence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
-    pairs = store_of_lengths([3, 50, 4, 60, 3], [3, 4, 50, 60, 3])
-    batches = bucket(pairs.src_lengths, pairs.tgt_lengths, np.arange(5), 20)
-    assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 4], [1], [2], [3]]
-
-
 @pytest.mark.parametrize("batch", [500, 1500, 4000, 6000, 8000])
 def test_updates_are_of_equal_size(batch: int) -> None:
     """Within 5 %, also where a batch is about as large as an update; they share no batch."""
@@ -277,25 +254,6 @@ def test_updates_are_of_equal_size(batch: int) -> None:
 )
 def test_equal_shares_by_hand(sizes: list[int], n_parts: int, ends: list[int]) -> None:
     assert equal_ends(np.array(sizes, np.int64), n_parts).tolist() == ends
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.data())
-def test_equal_shares_are_never_empty(sizes: list[int], data: st.DataObject) -> None:
-    n_parts = data.draw(st.integers(1, len(sizes)))
-    ends = equal_ends(np.array(sizes, np.int64), n_parts)
-    assert ends[-1] == len(sizes)
-    assert (np.diff(ends, prepend=0) > 0).all()
-
-
-def test_one_sentence_can_be_an_update() -> None:
-    updates = plan_of(random_pairs(50), update=1, batch=100).updates(0)
-    assert [len(update) for update in updates] == [1] * 50
-    assert sentences(updates) == Counter(range(50))
-
-
-def test_a_corpus_smaller_than_an_update_is_one_update() -> None:
-    (update,) = plan_of(random_pairs(20), update=10**6).updates(0)
-    assert sorted(np.concatenate(update)) == list(range(20))
 
 
 # --- padding ----------------------------------------------------------------------------------
@@ -360,29 +318,6 @@ def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> N
         for name, value in vars(expected).items():
             if value is not None:
                 torch.testing.assert_close(found[name], value, rtol=0, atol=0)
-
-
-def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:
-    row = np.array([40_000, 65_535], np.uint16)
-    batch = collate([(row, row[:1])])
-    assert batch.src.tolist() == [[40_000, 65_535, 3]]
-    assert batch.tgt_out.tolist() == [40_000, 3]
-
-
-@pytest.mark.multi30k
-def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
-    root = multi30k()
-    data = {"root": str(root), "train": [{"src": "train.de.gz", "tgt": "train.en.gz"}]}
-    config = config_from_mapping({"data": data, "tokenizer": {"vocab_size": 8000}}, "test")
-    tokenizer = tokenizer_of(config.tokenizer, training_pairs(plan_data(config.data)))
-    pairs = directed(stored(tmp_path / "s", config.data, tokenizer), config.data, tokenizer)
-    assert len(pairs) > 28_000
-    for epoch in (0, 1):
-        real = padded = 0
-        for batch in chain.from_iterable(plan_of(pairs, update=4096, batch=4096).updates(epoch)):
-            made = collate(pairs.pairs(batch))
-            real, padded = real + made.n_src + made.n_tgt, padded + made.n_padded
-        assert 1 - real / padded < 0.05
 
 
 # --- the prefetcher ---------------------------------------------------------------------------
@@ -466,23 +401,3 @@ def test_leaving_ends_the_thread_although_its_queue_is_full(taken: int) -> None:
     for outside in (prefetcher, Prefetcher(plan, 0, 0)):
         with pytest.raises(RuntimeError, match="with"):
             next(iter(outside))
-
-
-def test_only_the_time_spent_waiting_for_data_is_counted() -> None:
-    class Slow(Plan):
-        def updates(self, epoch: int) -> Updates:
-            time.sleep(0.3)
-            return super().updates(epoch)
-
-    plan = Slow(
-        random_pairs(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1
-    )
-    with Prefetcher(plan, 0, 0) as prefetcher:
-        updates = iter(prefetcher)
-        next(updates)
-        waited = prefetcher.waited
-        assert 0.2 < waited < 30
-        while not prefetcher._queue.full():
-            time.sleep(0.001)
-        next(updates)
-        assert prefetcher.waited - waited < 0.2

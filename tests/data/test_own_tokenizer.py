@@ -14,7 +14,6 @@ from subwords import made_lines
 from token_stores import tokenizer_of
 
 from mt.config.schema import Config, TokenizerConfig
-from mt.data.tokens.sentencepiece_model import user_defined_symbols
 from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
@@ -84,11 +83,6 @@ def test_a_vocabulary_too_small_for_its_symbols_says_what_it_needs() -> None:
 
 
 # --- a model of one's own ---------------------------------------------------------------------
-
-
-def test_what_a_model_says_of_itself() -> None:
-    assert user_defined_symbols(spm()) == set()
-    assert user_defined_symbols(spm(user_defined_symbols=["<a>", "<b>"])) == {4, 5}
 
 
 def own(folder: Path, model: bytes, **keys: Any) -> TokenizerConfig:

@@ -168,11 +168,6 @@ def test_columns_of_files_without_names_are_numbers(tmp_path: Path, name: str) -
     assert pairs_of(tmp_path, "1", "2", path=name) == [("ja", "yes")]
 
 
-def test_a_text_file_of_tabs_may_name_its_columns(tmp_path: Path) -> None:
-    write(tmp_path / "a.txt.gz", "de\ten\nja\tyes\n", packed=True)
-    assert pairs_of(tmp_path, "de", "en", path="a.txt.gz") == [("ja", "yes")]
-
-
 def test_a_column_named_twice_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "de,en,de\nja,yes,ja\n")
     assert message_of(tmp_path, "de", "en", path="a.csv") == (
@@ -264,24 +259,14 @@ def test_half_a_surrogate_pair_is_not_text(tmp_path: Path) -> None:
     )
 
 
-def test_json_under_the_other_name_is_read_too(tmp_path: Path) -> None:
+def test_json_lines_under_the_other_name_need_the_format(tmp_path: Path) -> None:
     rows = [{"de": "ja", "en": "yes"}, {"de": "nein", "en": "no"}]
     pairs = [("ja", "yes"), ("nein", "no")]
     write(tmp_path / "a.json", "\n".join(map(json.dumps, rows)))
-    assert pairs_of(tmp_path, "de", "en", path="a.json") == pairs
+    assert says(message_of(tmp_path, "de", "en", path="a.json"), "not JSON", "set format to jsonl")
+    assert pairs_of(tmp_path, "de", "en", path="a.json", format="jsonl") == pairs
     write(tmp_path / "a.json", json.dumps(rows, indent=2))
     assert pairs_of(tmp_path, "de", "en", path="a.json") == pairs
-
-
-@pytest.mark.parametrize("before", ["", "\n \n"])
-def test_json_lines_under_the_other_name_may_be_one_or_follow_blank_lines(
-    tmp_path: Path, before: str
-) -> None:
-    row = '{"pair": {"de": "ja", "en": "yes"}, "tags": []}\n'
-    write(tmp_path / "a.json", before + row)
-    assert pairs_of(tmp_path, "pair.de", "pair.en", path="a.json") == [("ja", "yes")]
-    write(tmp_path / "a.json", before + row * 2)
-    assert pairs_of(tmp_path, "pair.de", "pair.en", path="a.json") == [("ja", "yes")] * 2
 
 
 def test_a_csv_cell_that_never_ends_is_explained(tmp_path: Path) -> None:

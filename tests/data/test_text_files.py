@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpora import WHERE, message_of, multi30k, pack, pairs_of, write
+from corpora import message_of, pack, pairs_of, write
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
 
-from mt.config.schema import Source
-from mt.data.reading.corpus import first_shifted_line, read_pairs
+from mt.data.reading.corpus import first_shifted_line
 from mt.data.reading.text_files import (
     FileRecords,
     count_lines,
@@ -269,21 +268,6 @@ def test_files_that_never_matched_get_no_guess(tmp_path: Path) -> None:
     write(tmp_path / "a.de", "a\nb\n")
     write(tmp_path / "a.en", "a\n")
     assert f"{tmp_path}/a.en has 1 lines, {tmp_path}/a.de has 2. Line n" in message_of(tmp_path)
-
-
-@pytest.mark.multi30k
-@pytest.mark.parametrize("line", [500, 14_387, 27_000])
-def test_a_line_missing_from_multi30k_is_found(tmp_path: Path, line: int) -> None:
-    source = Source(src="train.de.gz", tgt="train.en.gz")
-    pairs = list(read_pairs(source, multi30k(), WHERE))
-    assert len(pairs) == 29_000
-    english = [tgt for _, tgt in pairs]
-    del english[line - 1]
-    a = write(tmp_path / "a.de", "\n".join(src for src, _ in pairs))
-    b = write(tmp_path / "a.en", "\n".join(english))
-    found = first_shifted_line(a, b)
-    assert found is not None
-    assert abs(found - line) <= 3
 
 
 @pytest.mark.parametrize("counts", [True, False])

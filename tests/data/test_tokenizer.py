@@ -13,17 +13,14 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from corpora import multi30k
 from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises_saying, says
 from token_stores import tokenizer_of
 
-from mt.config.schema import Source, TokenizerConfig
-from mt.data.reading.corpus import read_pairs
+from mt.config.schema import TokenizerConfig
 from mt.data.reading.text_files import normalize_line
-from mt.data.tokens.sentencepiece_model import read_vocabularies
 from mt.data.tokens.tokenizer import BOS, EOS, MAX_LINE_LENGTH, PAD, UNK, PairSample, Tokenizer
 from mt.errors import CheckpointError, DataError
 
@@ -128,12 +125,6 @@ def test_numbers_are_split_into_digits(joint: Tokenizer) -> None:
     ]
 
 
-def test_pieces_are_what_the_ids_stand_for(separate: Tokenizer) -> None:
-    assert "".join(separate.src.pieces("das Haus")) == "▁das▁Haus"
-    assert len(separate.src.pieces("das Haus")) == len(separate.src.encode(["das Haus"])[0])
-    assert len(separate.tgt.pieces("the cat")) == len(separate.tgt.encode(["the cat"])[0])
-
-
 def test_bytes_that_spell_line_ends_do_not_end_the_line(joint: Tokenizer) -> None:
     spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
     pieces = {piece: i for i, piece in enumerate(joint.tgt.all_pieces())}
@@ -215,15 +206,6 @@ def test_a_vocabulary_larger_than_the_text_supports_shrinks_and_says_so() -> Non
         (line,) = said
         assert says(line, "the training data supports", f"{size:,}", "tokenizer.vocab_size 9,000")
         trained(type=kind, vocab_size=size)  # supported, so nothing is said
-
-
-def test_each_vocabulary_shrinks_on_its_own() -> None:
-    said: list[str] = []
-    pairs = [("a", tgt) for _, tgt in made_pairs()]
-    tokenizer = trained(pairs, log=said.append, joint=False, vocab_size=290)
-    assert (tokenizer.src.size, tokenizer.tgt.size) == (263, 290)
-    (line,) = said
-    assert says(line, "the source training data", "263", "290; the source vocabulary has 263")
 
 
 def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() -> None:
@@ -314,13 +296,6 @@ def fingerprints(seed: int = 1) -> list[str]:
         trained(type=kind, sample_lines=100, seed=seed, log=lambda _: None).fingerprint
         for kind in kinds
     ]
-
-
-def test_training_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    trained()
-    with pytest.raises(DataError):
-        trained(vocab_size=4)
-    assert capfd.readouterr() == ("", "")
 
 
 # --- on disk ---------------------------------------------------------------------------------
@@ -416,30 +391,3 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(tmp_path)
     assert "pad, unk, bos, eos must have ids 0, 1, 2, 3; here: [-1, 0, 1, 2]" in str(caught.value)
-
-
-# --- the real thing --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def multi30k_pairs() -> list[tuple[str, str]]:
-    source = Source(src="train.de.gz", tgt="train.en.gz")
-    return list(read_pairs(source, multi30k(), "data.train[0]"))
-
-
-@pytest.mark.multi30k
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_multi30k_comes_back_whole(multi30k_pairs: list[tuple[str, str]], kind: str) -> None:
-    tokenizer = trained(multi30k_pairs, vocab_size=8000, type=kind)
-    assert tokenizer.src.size == 8000
-    for side in zip(*multi30k_pairs, strict=True):
-        ids = tokenizer.tgt.encode(list(side))
-        assert not any(UNK in row for row in ids)
-        assert tokenizer.tgt.decode(ids) == [normalize_line(line) for line in side]
-    again = trained(multi30k_pairs, vocab_size=8000, type=kind)
-    assert again.fingerprint == tokenizer.fingerprint
-
-
-def test_a_vocabulary_that_is_nested_too_deep_is_a_damaged_one() -> None:
-    with pytest.raises(ValueError, match="nested too deep"):
-        read_vocabularies(b"[" * 99_999)

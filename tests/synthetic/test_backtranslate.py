@@ -155,13 +155,6 @@ def test_what_the_filter_drops() -> None:
     )
 
 
-def test_which_lines_are_repeated() -> None:
-    tokenizer: Tokenizer = Words()  # type: ignore[assignment]
-    lines = ["a\tx", "b\tx", "a\ty", "\tx", "a\tx"]
-    kept = PairFilter(tokenizer, Limits(256, 3.0, dedupe=True)).keep_lines(lines)
-    assert list(kept) == [*lines[:3], "", ""]
-
-
 def test_messages(
     mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

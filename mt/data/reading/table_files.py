@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import assert_never
 
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.text import LEFT_OUT, SUFFIXES, RowFiles, lookup
+from mt.data.reading.text import LEFT_OUT, SUFFIXES, RowFiles
 from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, read_lines, require_text
 from mt.errors import DataError
 
@@ -72,21 +72,14 @@ class TableText(RowFiles):
                 ) from None
 
     def _json_rows(self, lines: Iterator[str], path: Path, damage: Damage) -> Iterator[Row]:
-        """The rows of a list in a `.json` file, or of JSON Lines under that name."""
-        start: list[str] = []  # up to the second line that is not blank
-        while sum(map(bool, map(str.strip, start))) < 2 and (line := next(lines, None)) is not None:
-            start.append(line)
-        lines = chain(start, lines)
-        if self._are_json_lines(list(filter(str.strip, start))):
-            yield from self._json_lines(lines, path, damage)
-            return
+        """The rows of a list in a `.json` file."""
         text = "\n".join(lines)
         try:
             rows = json.loads(text) if text.strip() else []
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{self.where}.path: {path} is not JSON ({error}). Write a list of objects, or one "
-                "object per line into a .jsonl file."
+                f"{self.where}.path: {path} is not JSON ({error}). Write a list of objects; where "
+                "it has one object per line, set format to jsonl."
             ) from None
         if not isinstance(rows, list):
             keys = (
@@ -96,8 +89,8 @@ class TableText(RowFiles):
             )
             raise DataError(
                 f"{self.where}.path: {path} holds one {type(rows).__name__}{keys}; a list of "
-                "objects, or one object per line (.jsonl), is required (pandas: to_json with "
-                "orient='records')."
+                "objects is required (pandas: to_json with orient='records'), or one object per "
+                "line and format: jsonl."
             )
         for number, row in enumerate(rows, start=1):
             place = f"{path}, row {number:,} (the first is 1)"
@@ -105,20 +98,6 @@ class TableText(RowFiles):
                 damage.add(LEFT_OUT, place)
                 continue
             yield place, _json_object(row, f"{self.where}.path: {place}")
-
-    def _are_json_lines(self, lines: list[str]) -> bool:
-        """Whether the first of one or two lines is a whole JSON object: one row.
-
-        If it is all there is, it must have the two columns: other objects hold the rows inside.
-        """
-        try:
-            first = json.loads(lines[0] if lines else "")
-        except (ValueError, RecursionError):
-            return False
-        columns = (self.source.src, self.source.tgt)
-        return isinstance(first, dict) and (
-            len(lines) > 1 or all(isinstance(lookup(first, column), str) for column in columns)
-        )
 
     def _delimited_rows(
         self, lines: Iterator[str], path: Path, usual: str, damage: Damage

@@ -79,11 +79,6 @@ def joined_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Hashes:
     return np.frombuffer(keys, np.uint64).reshape(-1, 2)
 
 
-def expected_false_drops(pairs: int) -> float:
-    """How many of so many different pairs are expected to be taken for a duplicate of another."""
-    return pairs**2 / 2.0**129
-
-
 def repeated(keys: Hashes) -> npt.NDArray[np.bool_]:
     """(n,) Whether an equal row comes earlier in `keys`."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
