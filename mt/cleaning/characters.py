@@ -94,12 +94,10 @@ class CharacterCounts:
 
     @property
     def visible(self) -> npt.NDArray[np.int64]:
-        """Characters that are not spaces."""
         return self.length - self.classes[:, SPACE]
 
     @property
     def letters(self) -> npt.NDArray[np.int64]:
-        """Letters and marks of every script."""
         return self.classes[:, OTHER_LETTER:].sum(1)
 
 

@@ -117,7 +117,6 @@ def claim_work(folder: Path) -> None:
 
 
 def _keep_or_remove(plan: CleaningPlan, error: BaseException, keep_work: bool) -> None:
-    """After an error or a signal, say where what is done lies; remove the folder of nothing."""
     if any(plan.scored.glob("*/*")):
         add_note(error, f"what is done is in {plan.work}; the same command continues with it")
     elif not keep_work:

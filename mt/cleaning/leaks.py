@@ -44,7 +44,6 @@ class LeakCount:
     pairs: int  # whose source and target are those of one training pair
 
     def summary(self) -> str:
-        """A sentence for people."""
         return (
             f"of {self.sentences:,} sentences, {self.sources:,} sources, {self.targets:,} targets "
             f"and {self.pairs:,} whole pairs stand in the corpora"
@@ -111,7 +110,6 @@ def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:
 
 
 def _hashes_of_lines(texts: Sequence[bytes]) -> Hashes:
-    """Hashes of texts; 0 for an empty one."""
     keys = hashes(texts)
     keys[[not text for text in texts]] = 0
     return keys

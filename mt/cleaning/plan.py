@@ -68,7 +68,6 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Name of its folder or file, in every stage."""
         return f"{self.part:05}-{self.number:05}"
 
 
@@ -97,7 +96,6 @@ class CleaningPlan:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The files of all corpora. Raises DataError where a text file is missing."""
         parts = (_parts(number, corpus, self.root) for number, corpus in enumerate(self.corpora))
         return tuple(chain.from_iterable(parts))
 
@@ -139,7 +137,6 @@ class CleaningPlan:
 
     @cached_property
     def writing_key(self) -> str:
-        """Stands for all that the cleaned text depends on."""
         weights = [corpus.weight for corpus in self.corpora]
         names = [self.title(number) for number in range(len(self.corpora))]
         settings = self.clean.model_dump(mode="json")
@@ -147,17 +144,14 @@ class CleaningPlan:
 
     @property
     def scored(self) -> Path:
-        """Folder of the pairs of each shard with their scores, and of an index of each part."""
         return self.work / "scored"
 
     @property
     def dropped(self) -> Path:
-        """Folder of the pairs that go because of others."""
         return self.work / "dropped"
 
     @property
     def kept(self) -> Path:
-        """Folder of the cleaned pairs, the rejected ones and the counts of each shard."""
         return self.work / "kept"
 
     @cached_property
@@ -195,7 +189,6 @@ class CleaningPlan:
         return dict(read_artefact(self.scored / f"{part:05}" / "index.json"))
 
     def shards_of(self, part: int) -> Iterator[Shard]:
-        """The shards of a part that has been read."""
         start = 0
         for number, pairs in enumerate(self.index(part)["pairs"]):
             yield Shard(part, number, start, pairs, self.parts[part].corpus)

@@ -215,7 +215,6 @@ def _table(report: CleaningReport) -> Iterator[str]:
 
 
 def share_of(count: int, total: int) -> str:
-    """A count and its share of all, as a cell of a table."""
     return f"{count:,} {100 * count / max(total, 1):6.2f} %"
 
 

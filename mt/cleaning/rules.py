@@ -115,13 +115,11 @@ class PairBlock:
 
     @cached_property
     def plain(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The texts of both sides without links and tags."""
         src, tgt = ([*map(contents.without_links, side)] for side in self.texts)
         return src, tgt
 
     @cached_property
     def plain_counts(self) -> tuple[CharacterCounts, CharacterCounts]:
-        """The characters of both sides, links and tags left out."""
         src, tgt = map(_counts_of_plain, self.counts, self.texts, self.plain)
         return src, tgt
 
@@ -156,7 +154,6 @@ def characters(block: PairBlock) -> Values:
 
 
 def word_ratio(block: PairBlock) -> Values:
-    """Ratio of the lengths in words; those of a script without spaces are estimated."""
     return _ratio([side.words for side in block.counts], WORDS_ADDED)
 
 
@@ -252,7 +249,6 @@ def wrong_numbers(block: PairBlock) -> Values:
 
 
 def missing_links(block: PairBlock) -> Values:
-    """Share of the links that the other side does not have."""
     texts = zip(*block.texts, *block.plain, strict=True)
     rows = [i for i, row in enumerate(texts) if row[0] is not row[2] or row[1] is not row[3]]
     return _where(block, rows, contents.missing_links)
@@ -274,7 +270,6 @@ class Rule:
     is_minimum: bool = False
 
     def limit(self, clean: Clean) -> float | None:
-        """The threshold; None where the rule is off."""
         return 0.0 if self.key is None else getattr(clean, self.key)
 
 

@@ -106,7 +106,6 @@ def _turned(source: Source) -> Source:
 
 
 def _count(sources: Iterable[Source], root: Path) -> int | None:
-    """Return the number of lines; None where they would have to be read for it."""
     if any(source.path is not None for source in sources):
         return None
     counts = [number_of_lines(str(under(root, source.src))) for source in sources]

@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_911,
-    "core": 21_366,
+    "all of mt": 32_866,
+    "core": 21_340,
     "tests": 31_281,
-    "pages": 130_712,
+    "pages": 130_705,
     "api and single files": 1_138,
-    "data": 5_527,
+    "data": 5_501,
     "training": 3_515,
     "translate": 2_846,
-    "cleaning": 2_379,
+    "cleaning": 2_361,
     "search": 2_242,
     "inspect": 2_118,
     "config": 2_053,
@@ -32,7 +32,7 @@ BUDGET = {
     "runs": 1_040,
     "model": 1_028,
     "report": 947,
-    "synthetic": 532,
+    "synthetic": 531,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

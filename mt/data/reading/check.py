@@ -101,7 +101,6 @@ def _limit(text: Corpus, root: Path, before_training: bool) -> int:
 
 
 def _remember(pairs: set[Pair], watched: Iterator[Pair]) -> Iterator[Pair]:
-    """Pass pairs on, and add those with text on both sides to `pairs`."""
     for pair in watched:
         if all(pair):
             pairs.add(pair)

@@ -130,12 +130,10 @@ def unpacked_name(name: str) -> str:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix of a file's name, in lower case, without that of its compression."""
     return Path(unpacked_name(path.name)).suffix.lower()
 
 
 def prefix(where: str) -> str:
-    """The opening of a message about the config field `where`, empty where there is none."""
     return f"{where}: " if where else ""
 
 

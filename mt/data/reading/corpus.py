@@ -221,6 +221,5 @@ def read_pairs(
 
 
 def training_pairs(data: DataPlan) -> Iterator[tuple[str, str]]:
-    """(source, target) lines of all corpora, as they are stored."""
     for corpus in data.corpora:
         yield from read_pairs(corpus.source, data.root, corpus.name)

@@ -51,7 +51,6 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
     @computed_field  # type: ignore[prop-decorator]
     @property
     def state(self) -> str:
-        """The state of its files when the run was trained, for people."""
         states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
         said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
         said += self.through
@@ -62,7 +61,6 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
 
     @classmethod
     def of_unknown_origin(cls, name: str, reason: str) -> TrainedCorpus:
-        """Text of which no licence is known, for a reason."""
         empty = {"source": "", "version": "", "languages": [], "url": [], "changed": []}
         values = {"name": name, "licence": f"unknown: {reason}", "citation": "not stated"}
         return cls.model_validate({**empty, **values})
@@ -91,12 +89,10 @@ def read_record(folder: Path) -> CorpusRecord | None:
 
 
 def read_cleaned_record(path: Path) -> CleanedRecord | None:
-    """The record of cleaned text at `path`; as `read_record`."""
     return _read(path, CleanedRecord, "mt data clean")
 
 
 def record_path(prefix: str | Path) -> Path:
-    """The file that says what the text at `prefix` was made of."""
     return Path(f"{prefix}.{RECORD}")
 
 

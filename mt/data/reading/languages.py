@@ -57,7 +57,6 @@ _RELATED = [
 
 
 def relatives_of(code: str) -> set[str]:
-    """The language, and those that identification takes it for."""
     groups = (group.split() for group in _RELATED)
     return {code}.union(*(group for group in groups if code in group))
 

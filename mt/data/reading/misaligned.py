@@ -113,14 +113,12 @@ def _runs(src: Values, tgt: Values, numbers: Values) -> Iterator[tuple[int, int,
 def _shifted(
     src: Values, tgt: Values, shift: int, rows: slice = slice(None)
 ) -> tuple[Values, Values]:
-    """Sources of some rows, and the targets that stand `shift` lines further down."""
     numbers = np.arange(len(src))[rows]
     numbers = numbers[(numbers + shift >= 0) & (numbers + shift < len(tgt))]
     return src[numbers], tgt[numbers + shift]
 
 
 def _fit(src: Values, tgt: Values) -> tuple[float, float]:
-    """Median and spread of what the targets are longer, as outliers do not change them."""
     longer = tgt - src
     centre = float(np.median(longer))
     return centre, 1.4826 * float(np.median(abs(longer - centre))) + SPREAD_ADDED

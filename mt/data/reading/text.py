@@ -240,7 +240,6 @@ class OpenedText(ABC):
 
     @property
     def path(self) -> Path:
-        """The path of `source.path`: of a file, of a folder, or a pattern of several."""
         return under(self.root, self.source.path or "")
 
     @property

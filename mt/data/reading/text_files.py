@@ -46,7 +46,6 @@ class Damage:
         return self.kinds.get(kind, (0, ""))[0]
 
     def messages(self) -> list[str]:
-        """Return one message for each kind."""
         return [
             f"{kind}: {count:,}, the first in {first}"
             for kind, (count, first) in self.kinds.items()
@@ -252,7 +251,6 @@ def matching_files(name: str, root: Path) -> list[Path]:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name in the config stands for several files, such as `part-*.de.gz`."""
     return "*" in name or "?" in name
 
 

@@ -85,7 +85,6 @@ def tokens(line: str) -> list[str]:
 
 
 def display_width(text: str) -> int:
-    """Columns that a text takes on a terminal."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
 

@@ -54,7 +54,6 @@ class Batch:
 
     @property
     def n_padded(self) -> int:
-        """Tokens of both sides that are computed, padding included."""
         return self.src.numel() + self.tgt_in.numel()
 
     @property
@@ -182,7 +181,6 @@ def gather_batch(pairs: DirectedPairs, indices: Indices, pin: bool = False) -> B
 
 
 def _empty(shape: tuple[int, ...], pin: bool) -> tuple[Tensor, Indices]:
-    """A tensor to be filled, and the same memory as an array."""
     tensor = torch.empty(shape, dtype=torch.int64, pin_memory=pin)
     return tensor, tensor.numpy()
 

@@ -75,7 +75,6 @@ FINAL_STOPS = ".!?…。！？．｡؟۔।॥։።፧။។༎།"
 
 
 def without_final_stop(text: str) -> str:
-    """The text without full stops, question and exclamation marks at its end."""
     return text.rstrip(FINAL_STOPS + " ") or text
 
 
@@ -172,7 +171,6 @@ def add_mark(texts: Sequence[str], random: Random) -> list[str]:
 
 
 def stray_characters(text: str, rate: float, random: Random) -> str:
-    """The text with a stray character after each word with probability `rate`."""
     draw = random.random
     words = text.split(" ")
     return " ".join([f"{word} {random.choice(STRAY)}" if draw() < rate else word for word in words])

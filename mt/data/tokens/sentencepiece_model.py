@@ -30,7 +30,6 @@ def model_proto(model: bytes) -> Any:
 
 
 def user_defined_symbols(model: bytes) -> set[int]:
-    """The ids of a model's user-defined symbols."""
     pieces = model_proto(model).pieces
     return {number for number, piece in enumerate(pieces) if piece.type == piece.USER_DEFINED}
 
@@ -109,7 +108,6 @@ class PieceVocabulary:
         return [self._pieces[number] for number in numbers]
 
     def piece_to_id(self, piece: str) -> int:
-        """The id of a piece; that of unk if it is not in the list."""
         return self._ids.get(piece, self.special_ids[1])
 
     def symbol_ids(self) -> set[int]:
@@ -183,7 +181,6 @@ def _pieces(value: object) -> list[str]:
 
 
 def write_vocabularies(src_pieces: Sequence[str], tgt_pieces: Sequence[str] | None) -> bytes:
-    """The file of a joint vocabulary (`tgt_pieces` None), or of two."""
     lists = {"joint": src_pieces}
     if tgt_pieces is not None:
         lists = {"source": src_pieces, "target": tgt_pieces}

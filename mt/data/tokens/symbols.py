@@ -130,13 +130,11 @@ def with_symbols(text: str, symbols: Symbols, links: str = "") -> tuple[str, lis
 
 
 def _units(text: str) -> list[Span]:
-    """The words of a text, or the characters of one without spaces."""
     pattern = r"\S" if is_unspaced(text) else r"\S+"
     return [match.span() for match in re.finditer(pattern, text)]
 
 
 def _sentence_ends(text: str, units: Sequence[Span]) -> list[int]:
-    """How many units come before the end of each sentence, the last of all included."""
     ends = [n for n, span in enumerate(units, 1) if _SENTENCE_END.search(text[slice(*span)])]
     return ends if ends and ends[-1] == len(units) else [*ends, len(units)]
 

@@ -106,7 +106,6 @@ class Side:
         return list(self.processor.encode(normalize_line(line), out_type=str))
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
-        """Ids as text, as `pieces` gives it."""
         return list(self.processor.id_to_piece(list(ids)))
 
     def all_pieces(self) -> list[str]:
