@@ -44,6 +44,7 @@ class LeakCount:
     pairs: int  # whose source and target are those of one training pair
 
     def summary(self) -> str:
+        """A sentence for people."""
         return (
             f"of {self.sentences:,} sentences, {self.sources:,} sources, {self.targets:,} targets "
             f"and {self.pairs:,} whole pairs stand in the corpora"

@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_866,
+    "all of mt": 32_867,
     "core": 21_340,
     "tests": 31_281,
     "pages": 130_705,
@@ -20,7 +20,7 @@ BUDGET = {
     "data": 5_501,
     "training": 3_515,
     "translate": 2_846,
-    "cleaning": 2_361,
+    "cleaning": 2_362,
     "search": 2_242,
     "inspect": 2_118,
     "config": 2_053,
