@@ -137,6 +137,7 @@ class CleaningPlan:
 
     @cached_property
     def writing_key(self) -> str:
+        """Stands for all that the cleaned text depends on."""
         weights = [corpus.weight for corpus in self.corpora]
         names = [self.title(number) for number in range(len(self.corpora))]
         settings = self.clean.model_dump(mode="json")
@@ -189,6 +190,7 @@ class CleaningPlan:
         return dict(read_artefact(self.scored / f"{part:05}" / "index.json"))
 
     def shards_of(self, part: int) -> Iterator[Shard]:
+        """The shards of a part that has been read."""
         start = 0
         for number, pairs in enumerate(self.index(part)["pairs"]):
             yield Shard(part, number, start, pairs, self.parts[part].corpus)

@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_867,
-    "core": 21_340,
+    "all of mt": 32_873,
+    "core": 21_344,
     "tests": 31_281,
     "pages": 130_705,
     "api and single files": 1_138,
-    "data": 5_501,
+    "data": 5_505,
     "training": 3_515,
     "translate": 2_846,
-    "cleaning": 2_362,
+    "cleaning": 2_364,
     "search": 2_242,
     "inspect": 2_118,
     "config": 2_053,

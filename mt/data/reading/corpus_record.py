@@ -51,6 +51,7 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
     @computed_field  # type: ignore[prop-decorator]
     @property
     def state(self) -> str:
+        """The state of its files when the run was trained, for people."""
         states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
         said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
         said += self.through

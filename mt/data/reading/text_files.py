@@ -46,6 +46,7 @@ class Damage:
         return self.kinds.get(kind, (0, ""))[0]
 
     def messages(self) -> list[str]:
+        """Return one message for each kind."""
         return [
             f"{kind}: {count:,}, the first in {first}"
             for kind, (count, first) in self.kinds.items()

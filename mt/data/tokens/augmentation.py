@@ -42,6 +42,7 @@ def draw(augment: Augment, n_pairs: int, random: np.random.Generator) -> tuple[F
 
 
 def change(src: str, lang: str, chosen: Flags, seed: int) -> str:
+    """A source with typos, with stray characters, or with both; `chosen`: (2,)."""
     random = Random(seed)
     if chosen[0]:
         src = noise.typos(src, lang, random.uniform(*TYPO_RATES), random)

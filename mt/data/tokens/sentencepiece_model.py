@@ -181,6 +181,7 @@ def _pieces(value: object) -> list[str]:
 
 
 def write_vocabularies(src_pieces: Sequence[str], tgt_pieces: Sequence[str] | None) -> bytes:
+    """The file of a joint vocabulary (`tgt_pieces` None), or of two."""
     lists = {"joint": src_pieces}
     if tgt_pieces is not None:
         lists = {"source": src_pieces, "target": tgt_pieces}
