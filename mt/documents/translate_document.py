@@ -40,7 +40,7 @@ def translate_protected(
 ) -> None:
     """Translate a document, or lines of text with parts that stay; print a summary.
 
-    `protect`, `files.glossary`: see `Protection`. Raises MtError for what the user must correct.
+    `protect`, `files.glossary`: see `Protection`.
     """
     is_document = line_format.name in DOCUMENTS
     given = {"--alignments": search.alignments, "--prefix": files.prefix}
@@ -69,10 +69,7 @@ def translate_document(
     engine: EngineOptions,
     protection: Protection,
 ) -> str:
-    """Translate the texts of a document, and write the document with them; return a summary.
-
-    Raises MtError for what the user must correct.
-    """
+    """Translate the texts of a document, and write the document with them; return a summary."""
     inputs = {"the input": files.source, "--glossary": files.glossary}
     inputs["--shortlist"] = engine.shortlist
     refuse_overwrite(files.output, inputs.items(), engine.folders)

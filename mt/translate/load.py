@@ -28,7 +28,7 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     """Load the models into the engine that is asked for, or that suits best.
 
     `large`: the text is worth starting a process for each GPU. Prints notes, also before slow
-    steps. Raises MtError for what the user must correct.
+    steps.
     """
     engine = opened(engine)
     first = open_model(engine.models[0])

@@ -37,8 +37,7 @@ def load_torch(
 ) -> LoadedEngine:
     """Load the models, and on several GPUs start a process for each.
 
-    `reasons`: why this engine was chosen, for the closing summary. Raises MtError for what the user
-    must correct.
+    `reasons`: why this engine was chosen, for the closing summary.
     """
     on_gpu = find_device(options.device).type == "cuda"
     searches = searches_on_gpus(search, options, large) if on_gpu else ()

@@ -108,7 +108,7 @@ class Scorer:
 
 
 def load_scorer(search: SearchOptions, options: EngineOptions) -> Scorer:
-    """Load the first model, ready to score. Raises MtError for what the user must correct."""
+    """Load the first model, ready to score."""
     device = choose_device(options.device, options.precision)
     loaded = load_model(options.models[0])
     forced = ForcedDecoder(Inference(loaded.model, device), options.batch_tokens)

@@ -53,8 +53,7 @@ def translate_file(
 ) -> str:
     """Translate the lines of a file into another; return a summary.
 
-    `protection`: a further step. Files and formats are checked before a model is loaded. Raises
-    MtError for what the user must correct.
+    `protection`: a further step. Files and formats are checked before a model is loaded.
     """
     prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--glossary": files.glossary}
