@@ -117,7 +117,8 @@ class XliffReader:
         parent = self._open[-1] if self._open else None
         above = {code.name: code for code in self._open}
         is_outermost = _is_segment(element) and not any(map(_is_segment, self._open))
-        if is_outermost and {"trans-unit", "seg-source"} <= above.keys() - {"alt-trans"}:
+        is_of_unit = {"trans-unit", "seg-source"} <= above.keys() and "alt-trans" not in above
+        if is_outermost and is_of_unit:
             above["trans-unit"].segments.append(element)
         if element.name in ("trans-unit", "segment"):
             self._units.append(element)

@@ -264,7 +264,8 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
     assert translated("xliff", unit(cut + half)) == unit(cut + half)
     assert texts_of(read_document("xliff", unit(f"{cut}<target>One. Two.</target>"), "x")) == []
     # Those of other translations, or inside each other, are not the unit's.
-    other = f"{source}<alt-trans><source>{one}</source><target>{two}</target></alt-trans>"
+    parts = f"<source>Eins</source><seg-source>{one}</seg-source><target>{two}</target>"
+    other = f"{source}<alt-trans>{parts}</alt-trans>"
     done = f"<target{state}>Eins. 3 Zwei.</target>"
     assert translated("xliff", unit(other)) == unit(other.replace("<alt", f"{done}<alt", 1))
     within = f"{source}<seg-source>{one.replace('Eins', two)}</seg-source>"

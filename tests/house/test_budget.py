@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_868,
+    "all of mt": 32_869,
     "core": 21_342,
-    "tests": 31_281,
-    "pages": 130_705,
+    "tests": 31_261,
+    "pages": 130_845,
     "api and single files": 1_138,
     "data": 5_505,
     "training": 3_515,
@@ -26,7 +26,7 @@ BUDGET = {
     "config": 2_053,
     "interop": 1_993,
     "cli": 1_747,
-    "documents": 1_426,
+    "documents": 1_427,
     "evaluation": 1_304,
     "runtime": 1_073,
     "runs": 1_040,
