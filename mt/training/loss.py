@@ -88,7 +88,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     a pass over (N, V).
 
     A loss scale reaches the gradients only afterwards. In float16 that loses nothing, since the
-    entries of dloss/dz are not divided by the number of tokens yet (test_loss_fp16.py), and their
+    entries of dloss/dz are not divided by the number of tokens yet, and their
     sum over the tokens is wider (`_sum_over_tokens`).
     """
 

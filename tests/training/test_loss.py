@@ -228,3 +228,26 @@ def test_a_large_gpu_computes_all_logits_of_an_update_at_once(
     properties = SimpleNamespace(total_memory=gigabytes * 10**9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     assert _chunk(torch.device("cuda"), 32_000) == tokens
+
+
+# --- float16 ----------------------------------------------------------------------------------
+
+
+def test_the_sum_over_many_tokens_in_float16_does_not_overflow() -> None:
+    """150,000 tokens, of which one word is 15 %: no loss scale could mend an infinite gradient."""
+    torch.manual_seed(1)
+    n, n_words, factor = 150_000, 16, 65536 / 25_000  # a loss scale, tokens of an update
+    target = torch.randint(1, n_words, (n,))
+    target[: n * 15 // 100] = 0
+    weight = torch.randn(n_words, 8, dtype=torch.float64)
+    hidden = (torch.randn(n, 8, dtype=torch.float64) / 10 + 4).half().double()
+    found = []
+    for h, w in ((hidden, weight), (hidden.half(), weight.float())):
+        leaf = w.clone().requires_grad_()
+        result = smoothed_cross_entropy(h.clone().requires_grad_(), leaf, None, target, 0.1)
+        (result.smoothed * factor).backward()
+        assert leaf.grad is not None
+        found.append(leaf.grad.double() / factor)
+    exact, low = found
+    assert exact.abs().max() > torch.finfo(torch.float16).max
+    assert (low - exact).norm() / exact.norm() < 2**-7
