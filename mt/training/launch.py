@@ -13,7 +13,7 @@ from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
 from mt.config.settled import Settled, has_auto
 from mt.data.reading.check import check_data
-from mt.data.tokens.store import corpus_records, known_records, open_or_build
+from mt.data.tokens.store import corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer
@@ -37,9 +37,9 @@ from mt.training.prepare import (
     hold_out,
     not_cleaned,
     prepare,
+    prepare_store,
     prepare_tokenizer,
     settle_start,
-    training_texts,
 )
 from mt.training.runlog import RunLog, format_duration
 from mt.training.trainer import Trainer
@@ -260,9 +260,7 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
             config = hold_out(settled.apply(config), log, World())
             cleaned = clean(plan_data(config.data), log, World())
             tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
-    folder = run_dir / runs.STORE / "train"
-    texts = training_texts(cleaned, tokenizer, folder, read.records)
-    store = open_or_build(folder, texts, log.say, log.watch)
+    store = prepare_store(cleaned, tokenizer, log, World(), read.records)
     return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 

@@ -12,13 +12,13 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_869,
-    "core": 21_342,
+    "all of mt": 32_867,
+    "core": 21_340,
     "tests": 31_203,
     "pages": 130_845,
     "api and single files": 1_138,
     "data": 5_505,
-    "training": 3_515,
+    "training": 3_513,
     "translate": 2_844,
     "cleaning": 2_364,
     "search": 2_242,
