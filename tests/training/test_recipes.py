@@ -43,7 +43,7 @@ def test_finetune(tiny_corpus: Path, tmp_path: Path) -> None:
     assert "## Use" in (output / "huggingface" / "README.md").read_text(encoding="utf-8")
     # As `mt translate` leaves behind when it is interrupted.
     (output / "after.txt.partial").touch()
-    record = {"format": FORMAT, "lines": 0, "bytes": 0, "sha256": "", "made_with": {}}
+    record = {"format": FORMAT, "lines": 0, "bytes": 0, "sha256": "", "made_with": {}, "counts": {}}
     (output / "after.txt.partial.json").write_text(json.dumps(record))
     again = run_recipe("finetune.sh", SAVED, *text, output, SET=SETTINGS, EXPORT="", **options)
     assert again.returncode == 0, again.stderr
