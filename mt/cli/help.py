@@ -71,7 +71,6 @@ class Group(TyperGroup):
             formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command, unless it was removed."""
         refuse_removed(ctx, args[:1])
         return super().resolve_command(ctx, args)
 

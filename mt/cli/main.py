@@ -26,7 +26,7 @@ from mt.terminal import print_messages
 COMMANDS = {
     "train": "mt.cli.train:train",
     "translate": "mt.cli.translate:translate",
-    "score": "mt.cli.score:score",
+    "score": "mt.cli.translate:score",
     "evaluate": "mt.cli.evaluate:evaluate",
     "average": "mt.cli.average:average",
     "backtranslate": "mt.synthetic.commands:backtranslate",

@@ -24,7 +24,6 @@ PrecisionOfWeights = Literal["fp32", "fp16", "bf16", "int8"]
 
 
 def options_in(panel: str | None) -> Callable[..., Any]:
-    """Return `typer.Option` for one panel of --help."""
     return partial(typer.Option, rich_help_panel=panel)
 
 

@@ -43,7 +43,6 @@ class Document:
 
     @property
     def needs_alignment(self) -> bool:
-        """Whether there are tags whose place depends on how words have moved."""
         return any(text.tagged.needs_alignment for text in self.texts)
 
     def render(

@@ -173,7 +173,6 @@ class TaggedText:
         return text, placing.lost
 
     def _raw(self, token: MarkupToken, is_first: bool) -> str:
-        """The text written for a token; a term at the start of a line has its capital."""
         if token.kind == "kept" and token.term and is_first and self._is_capital:
             return token.raw[:1].upper() + token.raw[1:]
         return token.raw
@@ -401,7 +400,6 @@ def _span(
 
 
 def _parts(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The punctuation before a word, the word, and the punctuation after it."""
     core = CORE.search(text, start, end)
     first, last = core.span() if core else (start, end)
     return [(start, first), (first, last), (last, end)]

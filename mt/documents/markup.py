@@ -139,7 +139,6 @@ def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
 
 
 def _open_or_close(names: list[str], kind: TokenKind, tag: str) -> None:
-    """Note that an element begins, or that one ends with all in it."""
     if kind == "start":
         names.append(tag)
     elif kind == "end" and tag in names:

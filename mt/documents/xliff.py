@@ -192,7 +192,6 @@ class XliffReader:
     def _text(
         self, start: int, end: int, line: int, first: int, last: int
     ) -> Iterator[DocumentText]:
-        """The text of the tokens from `start` to `end`, if it has words."""
         source = _xliff_tokens(self.tokens[start:end])
         if has_words(source):
             yield DocumentText(TaggedText(self._protect(source)), first, last, line)
@@ -247,7 +246,6 @@ def _opened(tag: str) -> str:
 
 
 def _as_suggestion(tag: str) -> str:
-    """A start tag of a target of XLIFF 1.2 whose text is to be reviewed."""
     tag = _with_attribute(tag, "state", "needs-review-translation")
     return _with_attribute(tag, "state-qualifier", "mt-suggestion")
 

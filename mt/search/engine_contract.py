@@ -143,7 +143,6 @@ class Engine(ABC):
         return found
 
     def with_n_best(self, n: int) -> Engine:
-        """Return an engine that finds `n` hypotheses of each source."""
         return replace(self, options=replace(self.options, n_best=n))  # type: ignore[type-var]
 
     def without_loops(self) -> Engine:

@@ -252,7 +252,6 @@ class Decoding:
         self.ancestors[:, hypotheses, first + hypotheses] = True
 
     def _grow(self) -> None:
-        """Double the room of every cache."""
         room = self.cache[0][0].shape[2]
         self._copy_cache(slice(None), room, 2 * room)
         if self.ancestors is not None:

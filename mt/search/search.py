@@ -80,7 +80,6 @@ class State:
         return self.tokens.shape[2] - 1
 
     def found(self) -> tuple[Tensor, Tensor]:
-        """Return the finished hypotheses, (B, N, 1 + t), and their log-probabilities, (B, N)."""
         return self.tokens, self.log_probs
 
 
@@ -94,7 +93,6 @@ class BeamState(State):
     n_finished: Tensor  # (B,) number of hypotheses that have finished, kept or not
 
     def found(self) -> tuple[Tensor, Tensor]:
-        """Return the kept hypotheses, (B, N, 1 + t), and their log-probabilities, (B, N)."""
         return self.kept_tokens, self.kept_log_probs
 
 

@@ -101,7 +101,6 @@ class LoadedEngine:
 
     @property
     def n_parallel(self) -> int:
-        """Batches that are searched at a time."""
         return self.engine.n_parallel if self.pool is None else len(self.pool.workers)
 
     def search(

@@ -99,7 +99,6 @@ class EscapeLoops(Step):
 
 
 def _loops(segment: Segment, line: Line) -> bool:
-    """Whether the best output of a segment repeats itself as the line does not."""
     return loops(segment.outputs[0].text.split(), line.text.split())
 
 

@@ -87,7 +87,6 @@ class Segments(Step):
                 self.split.add(line.number)
 
     def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
-        """Return the text of all segments, and their log-probability / length^penalty."""
         text = join_sentences([part.text for part in parts])
         length = sum(part.length + 1 for part in parts)
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty

@@ -51,7 +51,6 @@ class TextFiles:
 
     @property
     def wait(self) -> float | None:
-        """Seconds after which lines are passed on; None for a file."""
         return STDIN_WAIT if self.source == "-" else None
 
     @property
@@ -79,7 +78,6 @@ class TextFiles:
 
 
 def are_large(files: Iterable[Path]) -> bool:
-    """Whether files are together worth starting a process for each GPU."""
     return sum(os.path.getsize(file) for file in files if os.path.isfile(file)) >= LARGE_INPUT
 
 

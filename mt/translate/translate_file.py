@@ -210,7 +210,6 @@ class LineFormat:
         return self.scores or self.n_best > 1
 
     def _outputs(self, one: Translation) -> Iterator[tuple[str, float, str | None]]:
-        """Text, score and alignment of each output."""
         rows = itertools.zip_longest(one.texts, one.scores, one.alignments)
         return itertools.islice(rows, self.n_best)
 
