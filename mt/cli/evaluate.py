@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +56,7 @@ class EvaluationGroup:
     as_json: opt.AsJson = False
     perturb: Annotated[str, opt.output_option("--perturb", metavar="KINDS", help=
         "scores of a --model on the test set as people write it, and their drop: any of caps, "
-        "title, lower, no-final-stop, typos, noise, emoji, two-sentences, separated by "
+        "title, lower, no-final-stop, typos, noise, emoji, separated by "
         "commas")] = ""
     differences: Annotated[int, opt.output_option("--differences", metavar="N", min=0, help=
         "show the N lines whose chrF differs most from the first system's")] = 0
@@ -120,13 +121,9 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
         for test_set in sets:
             of_set = settings[test_set.direction]
             source, _ = test_set.direction or ("", "")
-            evaluations += evaluate_perturbed(
-                test_set,
-                kinds,
-                (source or model.config.data.src_lang, of_set.tgt_lang),
-                lambda perturbed: translate_sets(model, perturbed, search, engine),
-                of_set,
-            )
+            languages = source or model.config.data.src_lang, of_set.tgt_lang
+            translate = partial(translate_sets, model, search=search, engine=engine)
+            evaluations.append(evaluate_perturbed(test_set, kinds, languages, translate, of_set))
     else:
         outputs = {
             name: translate_sets(model, sets, search, engine, name if len(systems) > 1 else "")

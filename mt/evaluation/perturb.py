@@ -1,20 +1,18 @@
-"""Test sets as people write them: what capitals, typos or two sentences in a line cost a system."""
+"""Test sets as people write them: what capitals, typos or emoji cost a system."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
 
-from mt.data.reading.words import join_sentences
 from mt.data.tokens import noise
 from mt.errors import DataError
 from mt.evaluation.significance import SEED
 from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, evaluate_systems
 
 PLAIN = "plain"
-TWO = "two-sentences"
 # Percentages of the words that are changed: three, as a slope says more than a point.
 RATES = (5, 15, 30)
 # Changes a source and its references, given their languages.
@@ -49,7 +47,6 @@ CHANGES: dict[str, Change] = {
     **{f"typos {rate} %": partial(_typos, rate) for rate in RATES},
     **{f"noise {rate} %": partial(_noise, rate) for rate in RATES},
     "emoji": _emoji,
-    TWO: lambda texts, *_: texts,  # `in_pairs` joins the lines
 }
 KINDS = list(dict.fromkeys(name.split()[0] for name in CHANGES))[1:]
 
@@ -61,44 +58,21 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 
 def perturb(
-    data: EvaluationSet, change: str, languages: tuple[str, str], seed: int | None = SEED
+    data: EvaluationSet, change: str, languages: tuple[str, str], seed: int = SEED
 ) -> EvaluationSet:
     """Return the test set with one of `CHANGES`, a pure function of the seed.
 
-    Case, final stops and emoji change sources and references, typos and noise the sources only; two
-    sentences are two lines in a row, joined on both sides. `languages`: of source and target.
+    Case, final stops and emoji change sources and references, typos and noise the sources only.
+    `languages`: of source and target.
     """
-    name = ", ".join(filter(None, [data.name, change]))
     codes = [languages[0], *[languages[1]] * len(data.refs)]
     rows = [
         CHANGES[change](texts, codes, Random(f"{seed} {change} {number}"))
         for number, texts in enumerate(zip(data.sources or [], *data.refs, strict=True))
     ]
     sources, *refs = ([row[column] for row in rows] for column in range(len(codes)))
-    numbers = data.numbers
-    if change == TWO:
-        numbers = [data.number(line) for line in range(1, len(sources) + 1, 2)]
-        sources, refs = in_pairs(sources), _joined_references(refs)
-    return replace(data, name=name, sources=sources, refs=refs, numbers=numbers)
-
-
-def in_pairs(lines: Sequence[str]) -> list[str]:
-    """Join each two neighbouring lines; the last of an odd number stays alone."""
-    return [join_sentences(lines[start : start + 2]) for start in range(0, len(lines), 2)]
-
-
-def _joined_references(refs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """References in pairs of lines; with a half of a pair only it is blank, if others have both.
-
-    TER would take a half for a short reference.
-    """
-    starts = range(0, len(refs[0]), 2)
-    is_whole = [[all(map(str.strip, ref[start : start + 2])) for start in starts] for ref in refs]
-    some_whole = [any(column) for column in zip(*is_whole, strict=True)]
-    return [
-        [text if whole or not some else "" for text, whole, some in zip(*rows, strict=True)]
-        for rows in zip(map(in_pairs, refs), is_whole, [some_whole] * len(refs), strict=True)
-    ]
+    name = ", ".join(filter(None, [data.name, change]))
+    return replace(data, name=name, sources=sources, refs=refs)
 
 
 def evaluate_perturbed(
@@ -107,18 +81,12 @@ def evaluate_perturbed(
     languages: tuple[str, str],
     translate: Callable[[Sequence[EvaluationSet]], Sequence[Sequence[str]]],
     settings: Settings,
-) -> Iterator[Evaluation]:
-    """Yield what perturbations cost a model: each is a system, and the plain text the baseline.
+) -> Evaluation:
+    """What perturbations cost a model: each is a system, and the plain text the baseline.
 
-    The same lines are drawn of both, so the tests are paired. Two sentences in a line are compared,
-    in an evaluation of their own, with the same two translated by themselves.
+    The same lines are drawn of both, so the tests are paired.
     """
     names = [name for kind in [PLAIN, *kinds] for name in CHANGES if name.split()[0] == kind]
     sets = {name: perturb(data, name, languages, settings.seed) for name in names}
     outputs = dict(zip(sets, translate(list(sets.values())), strict=True))
-    joined = outputs.pop(TWO, None)
-    if len(outputs) > 1:
-        yield evaluate_systems(data, outputs, settings, sets)
-    if joined is not None:
-        by_themselves = {PLAIN: in_pairs(outputs[PLAIN]), TWO: joined}
-        yield evaluate_systems(sets[TWO], by_themselves, settings)
+    return evaluate_systems(data, outputs, settings, sets)

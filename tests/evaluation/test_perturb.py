@@ -12,7 +12,7 @@ from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 from scores import score_corpus
 
-from mt.evaluation.perturb import TWO, evaluate_perturbed, in_pairs, perturb
+from mt.evaluation.perturb import evaluate_perturbed, perturb
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
 from mt.search.options import EngineOptions, SearchOptions
@@ -31,7 +31,6 @@ DE_EN = ("de", "en")
         ("lower", "ein großer mann geht schnell heim.", "a tall man walks home."),
         ("no-final-stop", "Ein großer Mann geht schnell heim", "A tall man walks home"),
         ("emoji", "Ein großer Mann geht schnell heim.", "A tall man walks home."),
-        ("two-sentences", f"{SOURCES[0]} {SOURCES[1]}", "A tall man walks home. Two dogs!"),
     ],
 )
 def test_both_sides_are_changed(kind: str, source: str, ref: str) -> None:
@@ -44,11 +43,7 @@ def test_both_sides_are_changed(kind: str, source: str, ref: str) -> None:
         first = first[0].replace(f" {mark}", ""), first[1].replace(f" {mark}", "")
     assert first == (source, ref)
     # A missing reference stays missing.
-    assert found.refs[1][1] == ("Who is it?" if kind == "two-sentences" else "")
-    if kind == "two-sentences":  # and so does half a one, where there is a whole one
-        assert found.refs[1][0] == ""
-        alone = perturb(EvaluationSet("news", REFS[1:], SOURCES), kind, DE_EN)
-        assert alone.refs[0][0] == "A man goes."
+    assert found.refs[1][1] == ""
 
 
 def test_typos_and_noise_are_in_the_source_only_and_depend_on_the_seed() -> None:
@@ -71,23 +66,20 @@ def test_drops_are_those_of_the_paired_bootstrap() -> None:
     worse = [ref.replace("number", "one") if n % 3 == 0 else ref for n, ref in enumerate(plain)]
     data = EvaluationSet("", [refs], refs)
     settings = Settings(["bleu", "ter"], n_resamples=200)
-    by_set = {"typos 15 %": worse, "two-sentences": in_pairs(plain)}
-    by_set["caps"] = [line.upper() for line in plain]
-
-    kinds = ["typos", "two-sentences", "caps"]
+    by_set = {"typos 15 %": worse, "caps": [line.upper() for line in plain]}
 
     def translate(sets: Sequence[EvaluationSet]) -> list[list[str]]:
         return [by_set.get(one.name, plain) for one in sets]
 
-    both, pairs = evaluate_perturbed(data, kinds, DE_EN, translate, settings)
+    both = evaluate_perturbed(data, ["typos", "caps"], DE_EN, translate, settings)
     paired = evaluate_systems(data, {"plain": plain, "worse": worse}, settings).systems["worse"]
     for own, other in zip(both.systems["typos 15 %"], paired, strict=True):
         assert own.comparison is not None
         assert own.comparison == other.comparison
         assert own.comparison.verdict == "worse"
         assert 0 < (own.comparison.margin or 0) < abs(own.comparison.difference)
-    # The same outputs, in pairs or in capitals with their references: nothing is lost.
-    for nothing in (*both.systems["caps"], *pairs.systems["two-sentences"]):
+    # The same outputs, in capitals with their references: nothing is lost.
+    for nothing in both.systems["caps"]:
         assert nothing.comparison is not None
         assert nothing.comparison.difference == 0
     (row,) = re.findall("typos 15 %.*", format_evaluation(both, Style(margins=True)))[:1]
@@ -104,23 +96,21 @@ def test_evaluate_perturbs_what_a_model_translates(
     files.append("--as-written")
     command = ["evaluate", "--model", tiny_run, *files, "--metrics", "bleu", "--json"]
     command += ["--precision", "fp32", "--beam-size", 1, "--perturb"]
-    ended = mt(*command, "caps,typos,two-sentences", "--resamples", 50)
+    ended = mt(*command, "caps,typos", "--resamples", 50)
     found = json.loads(ended.out)
-    assert list(found) == ["plain", "caps", "typos 5 %", "typos 15 %", "typos 30 %", TWO]
+    assert list(found) == ["plain", "caps", "typos 5 %", "typos 15 %", "typos 30 %"]
     options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
     search = SearchOptions(split_sentences="never", as_written=True, beam_size=1)
     with load_translator(search, options) as translator:
-        for kind in ("caps", "two-sentences"):
-            data = perturb(EvaluationSet("", [ref[:11]], src[:11]), kind, DE_EN)
-            outputs = [one.texts[0] for one in translator.translate(data.sources or [])]
-            (score,) = score_corpus(outputs, data.refs, ["bleu"])
-            assert found[kind][0]["value"] == pytest.approx(score.value)
-            assert found[kind][0]["paired_bs"]["margin"] > 0
+        data = perturb(EvaluationSet("", [ref[:11]], src[:11]), "caps", DE_EN)
+        outputs = [one.texts[0] for one in translator.translate(data.sources or [])]
+        (score,) = score_corpus(outputs, data.refs, ["bleu"])
+        assert found["caps"][0]["value"] == pytest.approx(score.value)
+        assert found["caps"][0]["paired_bs"]["margin"] > 0
     for seed in ([], ["--seed", 12345]):  # without a test the same is drawn
         drawn = json.loads(mt(*command, "typos", *seed).out)
         assert all(drawn[kind][0]["value"] == found[kind][0]["value"] for kind in drawn)
-    assert [one.get("test_set") for one in found["plain"]] == [None, TWO]
-    assert says(ended.err, "caps: 11 lines", "typos 30 %: 11 lines", "two-sentences: 6 lines")
+    assert says(ended.err, "caps: 11 lines", "typos 30 %: 11 lines")
     wrongs: list[tuple[str, list[str | int], str]] = [
         ("odd", [], "odd"),
         (",", [], "one of caps"),
