@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -68,30 +67,18 @@ def check_picture_file(
 
 
 def check_replaceable(output: Path, generator: str, option: str = "-o") -> None:
-    """Raise DataError if `output` cannot be written, or was not written by `generator` before.
+    """Raise DataError if `output` is no file, or was not written by `generator` before.
 
     `generator`: the name of the command, as its files have it. `option` names the file. Devices and
     pipes are written to.
     """
-    folder = output.parent
-    problem = ""
-    if str(output) == "-":
-        problem = "must be a file, stdout is not written to; name one"
-    elif output.is_dir():
-        problem = "is a folder; name a file in it"
-    elif output.is_file() and not _is_made_by(output, generator):
-        problem = (
-            f"exists and was not written by {generator}, so it is not replaced; name another file, "
-            "or remove it first"
+    if str(output) == "-" or output.is_dir():
+        raise DataError(f"{option} {output}: must be a file; name one")
+    if output.is_file() and not _is_made_by(output, generator):
+        raise DataError(
+            f"{option} {output}: exists and was not written by {generator}, so it is not replaced; "
+            "name another file, or remove it first"
         )
-    elif not output.exists() and not folder.is_dir():
-        problem = f"the folder {folder} does not exist; create it, or correct the name"
-    elif (output.is_file() or not output.exists()) and not os.access(
-        os.path.dirname(os.path.realpath(output)), os.W_OK
-    ):
-        problem = f"the folder {folder} cannot be written; name a file elsewhere with {option}"
-    if problem:
-        raise DataError(f"{option} {output}: {problem}")
 
 
 def _is_made_by(path: Path, generator: str) -> bool:

@@ -240,7 +240,7 @@ def test_bad_input_gets_one_message(
         ([SENTENCE, "--head", "0"], ["--head", "1 to 2", "0"]),
         ([SENTENCE, "--head", "3", "-o", "a.svg"], ["--head", "1 to 2", "3"]),
         ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg or .png"]),
-        ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "nowhere", "create it"]),
+        ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "cannot be written", "elsewhere"]),
     ]:  # fmt: skip
         ended = mt("inspect", "attention", "--model", tiny_run, *options)
         assert says(refused(ended), *parts)

@@ -203,8 +203,8 @@ def test_the_page_stands_in_the_run_and_replaces_only_pages(tmp_path: Path, mt: 
     before = (run / "metrics.jsonl").read_bytes()
     for output, parts in (
         (run / "metrics.jsonl", ["metrics.jsonl", "not written by mt report", "another file"]),
-        (tmp_path / "no" / "page.html", ["page.html", "does not exist", "create"]),
-        (tmp_path, [tmp_path, "folder", "name a file"]),
+        (tmp_path / "no" / "page.html", ["page.html", "cannot be written", "elsewhere"]),
+        (tmp_path, [tmp_path, "must be a file"]),
     ):
         assert says(refused(mt("report", run, "-o", output)), "-o", *parts)
     assert (run / "metrics.jsonl").read_bytes() == before
