@@ -53,19 +53,11 @@ def _stages(config: Config) -> Iterator[Fault]:
     for number, stage in enumerate(stages):
         path = f"data.stages[{number}]"
         until = stage.until.model_dump(exclude_none=True) if stage.until else {}
-        if number + 1 < len(stages) and not until:
-            yield Fault(
-                [f"{path}.until"],
-                "must say where the stage ends, as another one follows, found nothing; add "
-                "{updates: 2000} or {share: 0.2}",
-            )
-        elif stage.until is not None and number + 1 == len(stages):
-            yield Fault([f"{path}.until"], "must be null in the last stage, which has no end")
-        elif len(until) == 2:
-            yield Fault(
-                [f"{path}.until.share"],
-                f"must stand without updates, found {until['share']:g}; leave one of them out",
-            )
+        is_last = number + 1 == len(stages)
+        if len(until) != (not is_last):
+            required = "null in the last stage" if is_last else "{updates: 2000} or {share: 0.2}"
+            found = ", ".join(until) or shown(None)
+            yield Fault([f"{path}.until"], f"must be {required}, found {found}")
         if stage.weights is not None and (len(stage.weights) != n_texts or not any(stage.weights)):
             yield Fault(
                 [f"{path}.weights", "data.train"],
@@ -247,10 +239,4 @@ def _training(config: Config) -> Iterator[Fault]:
             ["optim.peak_lr", "optim.schedule"],
             f"must be {'a number' if needs_peak else 'null'} with schedule {optim.schedule}, "
             f"found {optim.peak_lr or shown(None)}",
-        )
-    if train.new_vocabulary and train.init_from is None:
-        yield Fault(
-            ["train.new_vocabulary", "train.init_from"],
-            "must be false without train.init_from, found true; "
-            "training from scratch always learns a vocabulary",
         )

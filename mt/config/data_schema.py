@@ -21,10 +21,8 @@ def integral(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _boolean(value: object) -> object:
-    """Read the words for true and false that only YAML 1.1 has: yes, no, on, off."""
-    words = {"yes": True, "on": True, "no": False, "off": False}
-    return words.get(value.lower(), value) if isinstance(value, str) else value
+# Words for true and false that only YAML 1.1 has.
+_WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 def _name_or_count(value: object) -> object:
@@ -46,28 +44,22 @@ UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Portion = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 DirectionCode = Annotated[str, Field(strict=True, pattern=r"^[^\s-]+-[^\s-]+$")]
-Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
+Flag = Annotated[
+    bool, Field(strict=True), BeforeValidator(lambda value: _WORDS.get(str(value).lower(), value))
+]
 NameOrCount = Annotated[Text | Count, BeforeValidator(_name_or_count)]
-
-
-def _column_number(value: object) -> object:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return str(value) if is_number else value
-
-
-def _tab(value: object) -> object:
-    r"""Accept a backslash and t, which a shell or YAML without quotes leaves as they are."""
-    return "\t" if value == r"\t" else value
-
-
 FileOrColumn = Annotated[
     Text,
-    BeforeValidator(_column_number),
+    BeforeValidator(lambda value: str(value) if type(value) is int and value > 0 else value),
     WithJsonSchema(
         {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}
     ),
 ]
-Delimiter = Annotated[str, Field(strict=True, min_length=1, max_length=1), BeforeValidator(_tab)]
+Delimiter = Annotated[  # a shell, or YAML without quotes, leaves a backslash and t as they are
+    str,
+    Field(strict=True, min_length=1, max_length=1),
+    BeforeValidator(lambda value: "\t" if value == r"\t" else value),
+]
 
 SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
 # What a change of a key does to an existing run: other text in its store (text), another order of

@@ -7,7 +7,6 @@ the model of `train.init_from` decides are checked once it has been read.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -19,13 +18,11 @@ from pydantic import BaseModel, ValidationError
 
 from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
-from mt.config.messages import nearest, problem, shown, unknown_key, unknown_section
+from mt.config.messages import nearest, problem, shown, unknown_key
 from mt.config.schema import Config, sections
 from mt.errors import ConfigError
 from mt.removed import OFF, REMOVED, why_removed
 
-# The keys and list indices that lead to a value: ("data", "train", 0, "src").
-Steps = Sequence[str | int]
 # Keys of the section `data` that say which data there are, and are never taken from a recipe.
 TEXTS = ("root", "src_lang", "tgt_lang", "train", "valid", "test")
 
@@ -200,9 +197,7 @@ def _validate(
     A message starts with `where`, or with `--set` if a setting is involved.
     """
     faults = [
-        Fault([key], unknown_section(key) if isinstance(value, dict) else unknown_key(key, Config))
-        for key, value in tree.items()
-        if key not in Config.model_fields
+        Fault([key], unknown_key(key, Config)) for key in tree if key not in Config.model_fields
     ]
     valid: dict[str, BaseModel] = {}
     for section, model in sections().items():
@@ -235,7 +230,7 @@ def _validate(
 # --- paths into a config, such as data.train[0].src, and --set PATH=VALUE ------------------------
 
 
-def path_of(steps: Steps) -> str:
+def path_of(steps: Sequence[str | int]) -> str:
     """Return the path of ("data", "train", 0, "src"): "data.train[0].src"."""
     return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
 
@@ -265,28 +260,25 @@ def apply_setting(setting: str, tree: dict[str, Any]) -> str:
     return path
 
 
-def _put(tree: Any, steps: Steps, value: object, here: str) -> None:
+def _put(tree: Any, steps: Sequence[Any], value: object, here: str) -> None:
     """Set the value below `tree`, whose path is `here`; create missing mappings and lists."""
     step, rest = steps[0], steps[1:]
-    if isinstance(step, str) and isinstance(tree, list):
-        raise ValueError(f"{here} is a list; say which entry, such as {here}[0].{step}")
-    if not isinstance(tree, dict if isinstance(step, str) else list):
-        raise ValueError(f"there is nothing below {here}; set {here} itself")
-    node: Any = tree  # a mapping or a list, as the step requires
+    fits = isinstance(tree, dict if isinstance(step, str) else list)
+    if not fits:
+        entry = f", or an entry, such as {here}[0]" if isinstance(tree, list) else ""
+        raise ValueError(f"there is no {path_of([step])} in {here}; set {here} itself{entry}")
     if isinstance(step, int):
-        if step > len(node):
-            raise ValueError(
-                f"{here} has {len(node)} entries; set {here}[{len(node)}] or {here}=[...]"
-            )
-        if step == len(node):
-            node.append(None)
-    if rest:
-        child = node[step] if isinstance(step, int) else node.get(step)
-        if child is None:
-            child = [] if isinstance(rest[0], int) else {}
-        _put(child, rest, value, path_of([here, step]).lstrip("."))
-        value = child
-    node[step] = value
+        if step > len(tree):
+            raise ValueError(f"{here} has {len(tree)} entries; set {here}[{len(tree)}]")
+        tree.extend([None] * (step == len(tree)))
+    elif step not in tree:
+        tree[step] = None
+    if not rest:
+        tree[step] = value
+        return
+    if tree[step] is None:
+        tree[step] = [] if isinstance(rest[0], int) else {}
+    _put(tree[step], rest, value, path_of([here, step]).removeprefix("."))
 
 
 # --- the recipe ---------------------------------------------------------------------------------
@@ -337,27 +329,19 @@ def find_config(name: str) -> Path:
     for candidate in (name, f"{name}.yaml"):
         if candidate in shipped:
             return shipped_folder() / candidate
-    there = "a folder" if path.is_dir() else "neither"
-    if path.is_symlink() and not os.path.exists(path):
-        there = "a link that leads nowhere"
-    elif not path.is_dir() and os.path.exists(path):  # a config is read several times
-        there = "a pipe or device; write it to a file first"
-    meant = _meant(path.stem, [*shipped, *map(str, path.parent.glob("*.y*ml"))])
-    if (path / "config.yaml").is_file():
-        meant = f"; did you mean {path / 'config.yaml'}?"
     raise ConfigError(
         f"--config {name}: must be a file or the name of a shipped config "
-        f"({', '.join(shipped)}), found {there}{meant}"
+        f"({', '.join(shipped)}), found {'a folder' if path.is_dir() else 'neither'}"
+        f"{_meant(path.stem, shipped)}"
     )
 
 
-def _meant(stem: str, configs: Sequence[str]) -> str:
-    """The end of a message about a config that does not exist: which was meant, or when it left."""
-    known = {Path(config).stem: config for config in configs}
-    near = nearest(stem, known)
-    if near != stem and (removed := REMOVED.get(f"{stem}.yaml")):
+def _meant(stem: str, shipped: Sequence[str]) -> str:
+    """The end of a message about a config that is not there: which was meant, or when it left."""
+    if removed := REMOVED.get(f"{stem}.yaml"):
         return f"; {stem}.yaml was removed in {removed}"
-    return f"; did you mean {known[near]}?" if near else ""
+    near = nearest(stem, [Path(config).stem for config in shipped])
+    return f"; did you mean {near}.yaml?" if near else ""
 
 
 def shipped_folder() -> Path:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
@@ -34,19 +32,6 @@ _REQUIRED = {
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
 }
-# What other toolkits call our keys.
-_OTHER_NAMES = {
-    "batch_size": "batch.tokens_per_update",
-    "beam": "decode.beam_size",
-    "epochs": "train.max_epochs",
-    "hidden_size": "model.d_model",
-    "learning_rate": "optim.peak_lr",
-    "lr": "optim.peak_lr",
-    "max_update": "train.max_steps",
-    "max_updates": "train.max_steps",
-    "num_heads": "model.n_heads",
-    "warmup": "optim.warmup_steps",
-}
 
 
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
@@ -64,8 +49,7 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
             return f"was removed in {reason}"
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
-        keys = ", ".join(owner.model_fields)
-        return f"must have keys ({keys}), found {shown(value)}{_remedy(kind, value)}"
+        return f"must have keys ({', '.join(owner.model_fields)}), found {shown(value)}"
     if kind == "literal_error":
         if reason := why_removed(f"{path}: {value}"):
             return f"{value} was removed in {reason}"
@@ -81,11 +65,13 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     }
     required = _REQUIRED.get(kind, "cannot be used").format(**context | bounds)
     others = get_args(field.annotation) if field is not None else ()
-    if kind in ("int_type", "float_type", "bool_type") and Literal["auto"] in others:
-        required += " or auto"
-    if str(value).lower() == "none" and type(None) in others:
-        return f"{required} or null, found {shown(value)}; write null"
-    return f"{required}, found {shown(value)}{_remedy(kind, value)}"
+    if kind.endswith("_type"):
+        required += " or auto" * (Literal["auto"] in others) + " or null" * (type(None) in others)
+    is_scalar = isinstance(value, bool | int | float)
+    remedy = "; put the text in quotes" if kind == "string_type" and is_scalar else ""
+    if value is None:
+        remedy = "; leave the key out for its default"
+    return f"{required}, found {shown(value)}{remedy}"
 
 
 def _owner(steps: Sequence[str | int]) -> type[BaseModel]:
@@ -120,47 +106,11 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
     homes += ["data.train"] * (key in Source.model_fields)
     if homes:
         return f"unknown key; {key} belongs in section {' or '.join(homes)}"
-    word = key.lower().replace("-", "_")
-    elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
-    near = _OTHER_NAMES.get(word) or nearest(
-        word, [*owner.model_fields, *["recipe"] * (owner is Config)]
-    )
-    if near := near or elsewhere.get(nearest(word, elsewhere, 0.8) or ""):
+    known = [*owner.model_fields, *["recipe"] * (owner is Config)]
+    if near := nearest(key.lower().replace("-", "_"), known):
         return f"unknown key; did you mean {near}?"
-    return f"unknown key; known here: {', '.join(owner.model_fields)}"
+    return f"unknown key; known here: {', '.join(known)}"
 
 
-def unknown_section(name: str) -> str:
-    if near := nearest(name.lower(), sections()):
-        return f"unknown section; did you mean {near}?"
-    return f"unknown section; known: {', '.join(sections())}"
-
-
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    near = difflib.get_close_matches(word, list(known), 1, cutoff)
-    return near[0] if near else None
-
-
-def _remedy(kind: str, value: object) -> str:
-    """The remedy for a value of the wrong type, as far as its form tells."""
-    text = value if isinstance(value, str) else ""
-    if value is None:
-        return "; leave the key out for its default"
-    match kind:
-        case "model_type" if isinstance(value, list) and any(isinstance(e, dict) for e in value):
-            return "; write its keys without dashes"
-        case "model_type" if re.match(r"\w+\s*[:=]", text):
-            return "; write KEY: VALUE, with a space after the colon"
-        case "string_type" if isinstance(value, bool | int | float):
-            return "; put the text in quotes"
-        case "list_type" if text:
-            return f"; write [{text}]"
-        case "bool_type" if text.lower() in ("true", "false"):
-            return f"; write {text.lower()} without quotes"
-        case "float_type" if re.fullmatch(r"\d+,\d+", text):
-            return f"; write {text.replace(',', '.')}"
-        case "int_type" | "float_type" if text:
-            with suppress(ValueError, OverflowError):
-                number = int(text) if kind == "int_type" else float(text)
-                return f"; write {number} without quotes" if math.isfinite(number) else ""
-    return ""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)

@@ -6,6 +6,7 @@ PyYAML implements YAML 1.1, where an unquoted `no` is false, `010` is eight, `12
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.representer import BaseRepresenter
 
-from mt.errors import ConfigError
+from mt.errors import ConfigError, first_line
 
 # Tag, pattern and first characters of unquoted scalars that are not text: YAML 1.2, section 10.3.2,
 # without octal and hexadecimal numbers.
@@ -37,17 +38,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}
-        lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             mark = key_node.start_mark
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ConstructorError(None, None, "a key must be a word", mark)
-            key = key_node.value
-            if key in lines:
-                raise ConstructorError(
-                    None, None, f"the key {key} is already in line {lines[key]}", mark
-                )
-            lines[key] = mark.line + 1
+            if (key := key_node.value) in mapping:
+                raise ConstructorError(None, None, f"the key {key} is there already", mark)
             mapping[key] = self.construct_object(value_node, deep=deep)
         return mapping
 
@@ -78,20 +74,27 @@ def dump(tree: dict[str, Any] | list[Any]) -> str:
 def parse(text: str) -> Any:
     """Return the value that YAML text stands for. Raises ValueError, with the line, if not YAML."""
     try:
-        return _copy_aliases(_Loader(text).get_single_data())
+        # Through JSON an alias becomes a copy of its anchor, so that a setting changes one place.
+        return json.loads(json.dumps(_Loader(text).get_single_data()))
     except yaml.MarkedYAMLError as error:
-        raise ValueError(_message(error)) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise ValueError(f"line {line}: not valid YAML: a control character; remove it") from None
-    except ValueError:
-        raise ValueError("not valid YAML: a number too long") from None
-    except RecursionError:
-        reason = "keys too deep, or an alias (*) inside what it stands for"
-        raise ValueError(f"not valid YAML: {reason}; write it out") from None
-    except (AttributeError, IndexError, KeyError, TypeError):
-        # PyYAML's constructors do not check what stands behind an explicit tag.
-        raise ValueError("not valid YAML: a value that does not fit its !!tag; remove it") from None
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        begun = error.context_mark
+        context = f" {error.context} from line {begun.line + 1}" if begun and error.context else ""
+        problem = f"{error.problem}{context}; check this line and the one above it"
+        raise ValueError(f"{place}not valid YAML: {problem}") from None
+    # PyYAML's constructors do not check what stands behind an explicit tag.
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as e:
+        raise ValueError(
+            f"not valid YAML: {first_line(e)}; write the value in another way"
+        ) from None
 
 
 def read(path: Path) -> Any:
@@ -106,35 +109,3 @@ def read(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _copy_aliases(value: Any) -> Any:
-    """Copy a tree; an alias becomes a copy of its anchor, so that a setting changes one place."""
-    if isinstance(value, dict):
-        return {key: _copy_aliases(below) for key, below in value.items()}
-    return [_copy_aliases(below) for below in value] if isinstance(value, list) else value
-
-
-# What to do about an error, by a part of PyYAML's (or `_Loader`'s) description of it.
-_REMEDIES = {
-    "'\\t'": "indent with spaces, not tabs",
-    "mapping values": "check the indentation and the line above; quote text with a colon",
-    "is already in line": "remove one of the two",
-    "<block end>": "indent all keys of a section alike",
-    "another document": "a config is one document, so remove this line",
-    "not closed": "close it in the same line",
-    "escape": "a backslash in double quotes starts an escape: use single quotes or none",
-    "": "check this line and the one above it",
-}
-
-
-def _message(error: yaml.MarkedYAMLError) -> str:
-    mark = error.problem_mark
-    reason = error.problem or "it cannot be read"
-    if "quoted scalar" in (error.context or "") and "end of stream" in reason:
-        # The error is where the quote opens, not at the end of the file.
-        mark = error.context_mark
-        reason = "a quote is not closed"
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    remedy = next(text for part, text in _REMEDIES.items() if part in reason)
-    return f"{place}not valid YAML: {reason}; {remedy}"

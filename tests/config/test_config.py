@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -241,27 +240,17 @@ def test_a_file_goes_before_a_shipped_config(
             "found neither; iwslt14.yaml was removed in 0.3.0: nobody had measured it; "
             "take recipe: medium.yaml",
         ),
-        ("run/iwslt14.yml", "found neither; did you mean run/iwslt14.yaml?"),
         ("multi30.yml", "found neither; did you mean multi30k.yaml?"),
         ("elsewhere/base.yaml", "found neither; did you mean base.yaml?"),
-        ("mine.yml", "found neither; did you mean mine.yaml?"),
         ("zzz", "found neither"),
-        ("run", "found a folder; did you mean run/config.yaml?"),
         ("empty", "found a folder"),
-        ("loop", "found a link that leads nowhere"),
-        ("pipe", "found a pipe or device; write it to a file first"),
     ],
 )
 def test_missing_config(
     name: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("run", "empty"):
-        Path(folder).mkdir()
-    for file in ("mine.yaml", "run/config.yaml", "run/iwslt14.yaml"):
-        Path(file).touch()
-    Path("loop").symlink_to("loop")
-    os.mkfifo("pipe")
+    Path("empty").mkdir()
     with pytest.raises(ConfigError) as caught:
         load_config(name)
     shipped = ", ".join(shipped_configs())

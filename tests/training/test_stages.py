@@ -128,11 +128,7 @@ def test_faults_of_stages() -> None:
         ([{"weights": [1, 1]}], ["data.stages[0].weights", "3 texts", "[1.0, 1.0]", "0 leaves"]),
         ([{"weights": [0, 0, 0]}], ["data.stages[0].weights", "above 0", "[0.0, 0.0, 0.0]"]),
         ([{"shares": [0.5, 0, 0.4]}], ["data.stages[0].shares", "removed", "weights"]),
-        (
-            [{"until": {"share": 0.5, "updates": 1}}, {}],
-            ["data.stages[0].until.share", "without updates", "0.5"],
-        ),
-        ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
+        ([{"until": {"share": 0.5, "updates": 1}}, {}], ["data.stages[0].until", "or", "share"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
         ([{"augment": {"caps": 0.9}}], ["data.stages[0].augment.caps", "was removed"]),
     ]
