@@ -54,12 +54,6 @@ def run_recipe(title: str) -> dict[str, Any]:
     return names
 
 
-def test_recipes_are_short() -> None:
-    assert len(RECIPES) == 6
-    for title, code in RECIPES:
-        assert len([line for line in code.splitlines() if line.strip()]) <= 12, title
-
-
 def test_the_page_translates_and_scores(here: Path) -> None:
     assert len(run_recipe("Use mt from Python")["line"].hypotheses) == 2
     table = run_recipe("Translate a column of a data frame")["table"]

@@ -56,18 +56,6 @@ def test_help_is_plain_text_of_80_columns_with_valid_examples(name: str, mt: Mt)
         command.make_context(name, given).close()  # raises for an unknown option
 
 
-def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
-    for group in ("", "config", "data", "import", "export", "inspect", "tokenizer"):
-        ended = mt(*group.split(), "--help")
-        listed = ended.out.decode().split("\nCommands:\n")[1]
-        assert listed
-        assert "..." not in listed
-    listed = mt("--help").out.decode().split("\nCommands:\n")[1]
-    commands = [line.split()[0] for line in listed.splitlines() if re.match("  [a-z]", line)]
-    assert commands[:4] == ["train", "translate", "score", "evaluate"]
-    assert {name.split()[0] for name in COMMANDS} <= set(commands)
-
-
 def test_message_about_wrong_usage(mt: Mt) -> None:
     for arguments, message in [
         (["transalte"], "No such command 'transalte'. Did you mean 'translate'"),
@@ -107,20 +95,6 @@ def test_what_was_removed_says_what_to_do_instead(name: str, mt: Mt) -> None:
         words = f"{command} --{option}" if option else command
         message = refused(mt(*words.split()[1:], "x"))
         assert message == f"{words}: was removed in {REMOVED[name]}"
-
-
-def test_options_are_listed_in_panels(mt: Mt) -> None:
-    blocks = mt("translate", "--help").out.decode().split("\n\n")
-    panels = {title: options for title, _, options in (block.partition(":\n") for block in blocks)}
-    assert list(panels)[-7:] == [
-        "Input", "Output", "Search", "Constraints on outputs", "Sampling", "Execution", "Options",
-    ]  # fmt: skip
-    assert says(panels["Input"], "--model", " IN ", "--format")
-    assert says(panels["Output"], "--output", "--n-best", "--scores")
-    assert says(panels["Execution"], "--workers", "--precision", "--device")
-    assert says(panels["Search"], "--beam-size", "--length-penalty")
-    assert says(panels["Sampling"], "--sample", "--top-p", "--seed")
-    assert says(panels["Options"], "--help")
 
 
 def test_version(mt: Mt) -> None:

@@ -8,25 +8,16 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from conftest import Mt, refused
 from lxml import etree, html
 from messages import raises_saying, says
-from stand_in_engine import StandInEngine, stand_in_translator
 
-from mt.config.schema import Config
-from mt.documents import translate_document as module
 from mt.documents.document import Document
 from mt.documents.translate_document import read_document
 from mt.errors import DataError
-from mt.runs.model_folder import ModelFolder
-from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.lines import Translation
-from mt.translate.streaming import TextFiles
-from mt.translate.translate_file import LineFormat
-from mt.translate.translator import Translator
 
 SRT = (
     "\ufeff1\r\n00:00:01,000 --> 00:00:02,500 X1:40\r\n<i>Hallo Welt,</i>\r\nwie geht es?\r\n\r\n"
@@ -339,38 +330,6 @@ def test_a_document_is_in_the_languages_of_the_model(
         assert not (tmp_path / "out.xlf").exists()
     else:
         assert (ended.code, b"<target" in (tmp_path / "out.xlf").read_bytes()) == (0, True)
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    searches: list[SearchOptions] = []
-    said: list[str] = []
-
-    def translate(text: str) -> Translation:
-        return copied([text], lambda text: text.replace(" weg", ""))[0]._replace(
-            flags=("truncated",) * ("b" in text)
-        )
-
-    def load(search: SearchOptions, *_: object, **wants: Any) -> Translator:
-        searches.append(search)
-        return stand_in_translator(StandInEngine(translate), **wants)
-
-    monkeypatch.setattr(module, "load_translator", load)
-    monkeypatch.setattr(module, "say", said.append)
-    opened = ModelFolder(tmp_path / "model", {}, Config(), cast("Any", None))
-    engine = EngineOptions(models=[opened])
-    for content in (
-        "<p>eins</p>\n\n<p>b <b>weg</b> <code>weg</code></p>",
-        "<p>eins</p><b>zwei</b>",
-    ):
-        (tmp_path / "in.html").write_text(content, encoding="utf-8")
-        files = TextFiles(source=str(tmp_path / "in.html"), output=str(tmp_path / "out"))
-        module.translate_protected(files, LineFormat("html"), SearchOptions(), engine)
-    assert [search.alignments for search in searches] == [True, False]
-    assert says(said[0], "tags inside sentences", "--alignments")
-    # The line is that of the document.
-    assert says(said[1], "2 texts", "2 tags without a place", "at the end: line 3, 3")
-    assert says(said[1], "truncated: 1", "limit): line 3", "engine: stands in")
-    assert (tmp_path / "out").read_text(encoding="utf-8") == content
 
 
 def test_a_model_translates_a_document_named_by_its_ending(

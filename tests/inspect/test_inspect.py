@@ -16,7 +16,6 @@ from token_stores import tokenizer_of
 from mt.config.load import load_config
 from mt.config.schema import TokenizerConfig
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.inspect import position_map
 from mt.inspect.position_map import as_text, similarity
 from mt.inspect.schedule import schedule_table
 from mt.inspect.token_listing import list_tokens
@@ -140,21 +139,6 @@ def test_sinusoids_are_as_alike_as_their_distance_says() -> None:
         np.testing.assert_allclose(np.diagonal(found, distance), expected, atol=1e-12)
         row = f"{distance:>8}{expected:>14.3f}{expected:>8.3f}{expected:>10.3f}"
         assert row in as_text(sinusoids(60, 16).numpy()) or distance == 7
-
-
-def test_sines_are_drawn_before_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At position 0 every sine is 0 and every cosine 1."""
-    figures: list[Any] = []
-    monkeypatch.setattr(position_map, "save_figure", lambda _, draw: figures.append(draw()))
-    position_map.save_picture(Path("unused"), sinusoids(5, 6).numpy(), "sinusoidal")
-    drawn = figures[0].axes[0].images[0].get_array()
-    np.testing.assert_array_equal(drawn[0], [0, 0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(drawn[:, 0], np.sin(np.arange(5)))
-    # The axis names the dimension that is drawn there.
-    names = [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
-    assert names == ["0", "2", "4", "1", "3", "5"]
-    curves = {line.get_label(): line.get_ydata() for line in figures[0].axes[2].get_lines()}
-    np.testing.assert_array_equal(curves["1"], np.cos(np.arange(5)))
 
 
 def test_positions_are_drawn(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from messages import says
 from mt.config.schema import ModelConfig
 from mt.inspect.attention import masks_of
 from mt.inspect.steps import MatrixStep, steps_of_sentence, walk
-from mt.inspect.steps_view import corner, heat_map, number
+from mt.inspect.steps_view import corner
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import open_tokenizer
 
@@ -209,12 +209,6 @@ def test_a_config_gives_shapes_alone(mt: Mt) -> None:
     assert says(text, "Q =", "(8, 10, 64)", "S =", "(8, 10, 10)", "(10, 2048)", "(12, 32000)")
     assert "step 1" not in text
     assert " 0." not in text
-
-
-def test_a_heat_map_is_a_picture_of_its_signs() -> None:
-    assert heat_map(np.array([[1.0, -1.0, -np.inf]])).startswith("data:image/png;base64,iVBOR")
-    assert [number(value) for value in np.array([0.5, 12, -np.inf])] == ["0.500", "12.000", "-∞"]
-    assert number(np.int64(1)) == "1"
 
 
 def test_masks_of_a_batch_by_hand(tiny_run: Path, tmp_path: Path, mt: Mt) -> None:

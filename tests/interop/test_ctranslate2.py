@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt, config_of, merged, refused
-from faults import raising
 from messages import says
 from sentencepiece import SentencePieceTrainer
 from untrained_models import untrained_model
@@ -190,15 +189,3 @@ def test_a_full_disk(mt: Mt, tiny_run: Path, small_disk: Callable[[int], Path]) 
     message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", out))
     assert says(message, "--output", out, "(No space left on device)", "the export needs 0.")
     assert list(out.parent.iterdir()) == []
-
-
-def test_a_disk_that_is_full_after_the_weights(
-    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder with the model card and the shortlist appears as a whole, too."""
-    for name in ("write_shortlist", "write_whole"):
-        monkeypatch.setattr(module, name, raising(OSError(28, "No space left on device")))
-        command = ("export", "ctranslate2", "--shortlist", "-m", tiny_run)
-        message = refused(mt(*command, "-o", tmp_path / "out"))
-        assert message.startswith(f"--output {tmp_path / 'out'}: cannot be written (No space left")
-        assert list(tmp_path.iterdir()) == []

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from conftest import Mt, refused
 from messages import says
-from safetensors import SafetensorError
 
 from mt.errors import CheckpointError
 from mt.interop.exporter import new_folder
 from mt.model.checkpoint import LoadedModel, load_model, save_model_folder, weights_of
 from mt.runtime.devices import Device, choose_device
 from mt.search.inference import Inference
-from mt.search.scoring import ForcedDecoder, LogProbs, Pair, prove, random_pairs
+from mt.search.scoring import ForcedDecoder, LogProbs, Pair, prove
 
 
 def scorer(folder: Path) -> LogProbs:
@@ -51,26 +50,6 @@ def test_the_recipe_exports_and_refuses_a_wrong_conversion(
     parity = export(loaded, tmp_path / "out")
     assert says(parity, "tokens of 64 pairs have the same log-probability, within 0.0e+00")
     assert (tmp_path / "out" / "model" / "meta.json").exists()
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"),
-    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")],
-    ids=["ours", "safetensors"])  # fmt: skip
-def test_a_full_disk_is_told_and_leaves_nothing(
-    error: Exception, loaded: LoadedModel, tmp_path: Path
-) -> None:
-    def write_half() -> None:
-        with new_folder(tmp_path / "out", loaded.model) as partial:
-            (partial / "half").touch()
-            raise error
-
-    with pytest.raises(CheckpointError) as told:
-        write_half()
-    message = str(told.value)
-    assert says(
-        message, "--output", tmp_path / "out", "(No space left on device)", "MB", "free some"
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_of_two_exports_to_one_folder_the_later_is_refused(
@@ -111,12 +90,3 @@ def test_one_nan_among_all_scores_and_missing_scores_are_refused(loaded: LoadedM
         prove(loaded, "other", last_is_nan)
     with pytest.raises(ValueError, match="shorter"):
         prove(loaded, "other", lambda pairs: [[0.0]] * len(pairs))
-
-
-def test_what_is_put_before_a_source_fits_a_short_model(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = loaded.model.config.model_copy(update={"max_positions": 9})
-    monkeypatch.setattr(loaded.model, "config", short)
-    for n_first in (0, 2):
-        assert max(len(src) for src, _ in random_pairs(loaded, n_first)) == 8 - n_first

@@ -27,7 +27,7 @@ from torch import Tensor
 from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import MtError
 from mt.interop import huggingface_import
-from mt.interop.huggingface_folder import DEFAULTS, LISTED, history_in, read_config
+from mt.interop.huggingface_folder import DEFAULTS, LISTED, read_config
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_tokenizer import read_tokenizer
 from mt.model.checkpoint import LoadedModel, load_model
@@ -421,14 +421,3 @@ def test_every_segment_of_a_long_line_names_the_target_language(imported: Path) 
     assert [row[1:] for row in rows] == without
     assert tokenizer.src.pieces(">>deu<< Nein")[0] == ">>deu<<"
     assert ">>xyz<<" not in tokenizer.src.pieces(">>xyz<< Nein")
-
-
-@pytest.mark.parametrize(
-    "saved_from", [5, None, "./", "..", "/", ["a"], "org/name", "/home/me/name/"]
-)
-def test_the_model_of_a_history_has_a_name(marian: Path, saved_from: object) -> None:
-    """What config.json says it was saved from may be anything; the hub's name comes first."""
-    settings = {"_name_or_path": saved_from}
-    name = "name" if str(saved_from).endswith(("name", "name/")) else "marian"
-    assert [start.model for start in history_in(marian, settings)] == [name]
-    assert [start.model for start in history_in(marian, settings, "Owner/opus")] == ["opus"]

@@ -11,7 +11,6 @@ from unittest import mock
 
 import pytest
 import torch
-from faults import raising
 from scripted_stepper import A, B, C, ScriptedStepper, random_model
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -24,7 +23,6 @@ from mt.search.candidates import (
     Past,
     best_candidates,
     compile_candidates,
-    compile_for,
     draw_tokens,
     force_prefixes,
     fused_candidates,
@@ -61,15 +59,6 @@ def test_best_candidates_are_those_of_a_stable_sort(n_hyps: int, vocab: int) -> 
     assert torch.equal(best.log_probs, values)
     real = values > -torch.inf
     assert torch.equal((best.parents * vocab + best.tokens)[real], places[real])
-
-
-def test_rounding_lifts_no_log_probability_above_zero() -> None:
-    """A sum above 0 counts as 0, which is above all others: in a block's peak and inside it."""
-    logits = torch.full((1, 1, 2 * BLOCK), -9.0)
-    logits[0, 0, A] = -0.25
-    logits[0, 0, BLOCK + A] = 0.5
-    best = best_candidates(logits, torch.zeros(1, 1), 1)
-    assert (best.tokens.item(), best.log_probs.item()) == (BLOCK + A, 0.0)
 
 
 def test_bf16_logits_give_fp32_log_probabilities() -> None:
@@ -145,16 +134,6 @@ def test_one_pass_keeps_non_finite_logits_apart(bad: float) -> None:
     found = fused_candidates(logits, state.log_probs, full, 4)
     assert not (found.log_probs[1] > -torch.inf).any()
     assert torch.equal(found.log_probs[::2], expected.log_probs[::2])
-
-
-def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BACKEND", raising(RuntimeError("no kernel\nand a long trace")))
-    said: list[str] = []
-    assert compile_for(torch.device("cpu"), 4, 100, said.append) is None
-    torch._dynamo.reset()
-    assert len(said) == 1
-    assert "cannot be compiled, so decoding is slower (" in said[0]
-    assert "long trace" not in said[0]
 
 
 # --- random draws ----------------------------------------------------------------------------

@@ -18,19 +18,15 @@ from token_stores import tokenizer_of
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
-from mt.data.tokens import plan
 from mt.data.tokens.plan import batch_ends, bucket, micro_batches
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
-from mt.search import engine as module
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import memory_error
-from mt.search.inference import Ensemble, EnsembleDecoding, Inference
-from mt.search.options import Sampling, SearchOptions
+from mt.search.inference import EnsembleDecoding, Inference
 from mt.search.search import Stepper, greedy_search
-from mt.translate import loaded_engine
 from mt.translate.loaded_engine import LoadedEngine, batch_cuts
 from mt.translate.translator import Translator, make_translator
 
@@ -90,24 +86,6 @@ def test_a_batch_that_does_not_fit_is_searched_in_halves(
     assert said == ["2"]  # 7 = 3 + 4, 4 = 2 + 2
 
 
-def test_the_batches_of_a_gpu_fill_half_of_its_memory(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inference = Inference(loaded.model, CPU)
-    config = loaded.model.config
-    # Four columns of keys and values; a row of logits, twice, for eight tokens: all in float32.
-    per_token = 4.0 * 2 * config.n_decoder_layers * config.d_model * 4
-    per_token += loaded.tokenizer.tgt.size * 8 / 8
-    assert inference.bytes_per_token() == per_token
-    both = Ensemble([inference, inference])
-    assert both.bytes_per_token() == 2 * per_token
-    one = TorchEngine(inference, loaded.config.decode)
-    monkeypatch.setattr(TorchEngine, "device", torch.device("cuda"))
-    for megabytes, expected in ((1, int(5e5 / per_token)), (1e9, module.MOST_BATCH_TOKENS)):
-        monkeypatch.setattr(module, "unused_memory_mb", lambda _, free=megabytes: free)
-        assert one.batch_tokens == expected
-
-
 def test_no_batch_has_more_rows_than_the_grid_of_a_cuda_kernel() -> None:
     """Of translation, scoring, validation and training: 70,000 sentences of one token."""
     ones = np.ones(70_000, np.int64)
@@ -120,28 +98,6 @@ def test_no_batch_has_more_rows_than_the_grid_of_a_cuda_kernel() -> None:
     ):
         sizes = np.diff(ends, prepend=0)
         assert (sizes.sum(), sizes.max() <= 65_535) == (70_000, True)
-
-
-@pytest.mark.parametrize("search", [{"sample": Sampling(), "n_best": 4}, {"beam_size": 2}, {}])
-def test_no_search_has_more_rows_than_that(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
-) -> None:
-    """With a grid that ends at 9: nine sources, four in a beam of 2, two with 4 samples."""
-    monkeypatch.setattr(loaded_engine, "MOST_ROWS", 9)
-    monkeypatch.setattr(plan, "MOST_ROWS", 9)
-    decode = loaded.config.decode.model_copy(update={"beam_size": search.pop("beam_size", 1)})
-    engine = TorchEngine(Inference(loaded.model, CPU), decode, SearchOptions(**search))
-    rows: list[int] = []
-    real = engine.model.start
-
-    def start(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
-        rows.append(len(src) * n_hypotheses)
-        return real(src, src_mask, n_hypotheses)
-
-    monkeypatch.setattr(engine.model, "start", start)
-    one = translator(loaded, engine, batch_tokens=10**6)
-    assert len(list(one.translate(["eins"] * 40))) == 40
-    assert 8 <= max(rows) <= 9
 
 
 # --- ensembles ------------------------------------------------------------------------------------

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import Mt, lines_of, refused
 from messages import says
 from odd_lines import odd_lines
 
-from mt.search.engine_contract import Hypothesis, Job
-from mt.search.engine_ctranslate2 import CTranslate2Engine
 from mt.search.options import DEFAULT_SEARCH, EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate import load
 from mt.translate.load import load_engine, reasons_for_torch
@@ -89,21 +84,6 @@ def test_both_engines_find_the_same(both: Load, tiny_corpus: Path, options: dict
         assert one.texts != other.texts or max(more) < 0.2
 
 
-def test_a_greedy_output_is_cut_at_its_limit(
-    both: Load, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It costs no second search, as in a beam, where it could have been another one."""
-    monkeypatch.setattr(CTranslate2Engine, "_search_again", lambda *_: None)
-    lines = lines_of(tiny_corpus / "test.src")
-    found = []
-    for engine in ("torch", "ctranslate2"):
-        options = {"beam_size": 1, "max_len_factor": 0.5, "max_len_extra": 1}
-        with both(engine, with_scores=False, **options) as translator:
-            found.append([(one.texts, one.flags) for one in translator.translate(lines)])
-    assert found[0] == found[1]
-    assert sum("truncated" in flags for _, flags in found[0]) > len(lines) / 2
-
-
 def test_a_beam_does_not_depend_on_the_limits_of_its_batch(both: Load, tiny_corpus: Path) -> None:
     lines = lines_of(tiny_corpus / "test.src")
     options = {"beam_size": 4, "n_best": 2, "max_len_factor": 0.5, "max_len_extra": 1}
@@ -112,62 +92,6 @@ def test_a_beam_does_not_depend_on_the_limits_of_its_batch(both: Load, tiny_corp
         alone = [next(translator.translate([line])) for line in lines]
     assert [line.texts for line in together] == [line.texts for line in alone]
     assert sum("truncated" in line.flags for line in together) > len(lines) / 2
-
-
-class Scripted:
-    """Stands for CTranslate2's translator: returns prepared results."""
-
-    def __init__(self, *results: Any) -> None:
-        self.results = list(results)
-        self.calls: list[dict[str, Any]] = []
-
-    def translate_batch(self, sources: Any, **options: Any) -> list[Any]:
-        self.calls.append(options)
-        found = self.results.pop(0)[: len(sources)]
-        return [SimpleNamespace(result=lambda one=one: one) for one in found]
-
-
-def result(*hypotheses: list[str]) -> Any:
-    """Results in CTranslate2's form, each with a score of -1 a token."""
-    return SimpleNamespace(hypotheses=list(hypotheses), scores=[-1.0] * len(hypotheses))
-
-
-def scripted(engine: Any, limits: Sequence[int], *results: Any) -> tuple[Any, Scripted]:
-    """The engine with prepared results; a source of n tokens has the limit `limits[n - 1]`."""
-    script = Scripted(*results)
-    changed = replace(engine, translator=script)
-
-    def limits_of(sources: Sequence[Sequence[int]], _: object) -> Any:
-        return np.array([limits[len(ids) - 1] for ids in sources])
-
-    object.__setattr__(changed, "limits", limits_of)
-    return changed, script
-
-
-def test_what_its_limit_may_change_is_searched_again_last_and_in_its_place(both: Load) -> None:
-    """By hand: in a batch of two limits, a beam that is longer than the lower one."""
-    with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
-        a, b, c = translator.loaded.tokenizer.tgt.all_pieces()[9:12]
-        short, long = result([a, "</s>"], [b, "</s>"]), result([a, a, a, "</s>"], [b, "</s>"])
-        never = result([c, c, c], [c, b, "</s>"])
-        engine, script = scripted(
-            translator.loaded.engine, [2, 4], [short, long], [long, short], [never]
-        )
-        jobs: list[Job] = [([[9, 9], [9]], [[], []])] * 2
-        found = dict(engine.search_batches(jobs))
-        assert list(found) == [1, 0]
-        tokens = {number: [row[0].tokens for row in rows] for number, rows in found.items()}
-        # What is cut is no hypothesis where another has ended.
-        assert tokens == {0: [(9,), (11, 10)], 1: [(9, 9, 9), (9,)]}
-        (row,) = list(found[0])[1:]
-        assert row == [Hypothesis((11, 10), -3.0, -1.0)]
-        assert [call["max_decoding_length"] for call in script.calls] == [5, 5, 3]
-        for call in script.calls:
-            assert (call["min_decoding_length"], call["disable_unk"]) == (1, True)
-            assert call["suppress_sequences"] == [["<pad>"], ["<s>"]]
-        # So that memory has a limit.
-        assert script.calls[2]["batch_type"] == "tokens"
-        assert script.calls[2]["max_batch_size"] <= engine.batch_tokens // 2
 
 
 # --- which engine ---------------------------------------------------------------------------------
@@ -193,17 +117,8 @@ def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatc
         broken.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
         broken.setattr(load, "find_spec", lambda _: "installed")
         says(reasons(device="cpu"), "CTranslate2", "imported")
-    with monkeypatch.context() as terminated:
-        terminated.setattr(builtins, "__import__", interrupted)
-        with pytest.raises(ImportError):  # `mt` finds the signal in it
-            reasons(device="cpu")
     monkeypatch.setattr(load, "find_spec", lambda _: None)
     says(reasons(device="cpu"), "pip install ctranslate2")
-
-
-def interrupted(name: str, *_: Any) -> Any:
-    """Stand for `__import__` of compiled code in which SIGTERM arrives."""
-    raise ImportError("initialization failed") from SystemExit(143)
 
 
 def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:

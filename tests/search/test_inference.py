@@ -11,12 +11,12 @@ from torch import Tensor
 
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.model.transformer import Linear, Transformer
+from mt.model.transformer import Transformer
 from mt.runtime import devices
 from mt.runtime.devices import Device
 from mt.search import inference
 from mt.search.engine_contract import Hypothesis
-from mt.search.inference import Inference, PrepackedLinear, SplitQueryKeyValue, can_pack
+from mt.search.inference import Inference
 from mt.search.scoring import ForcedDecoder
 from mt.search.search import Stepper, beam_search, greedy_search
 
@@ -86,7 +86,6 @@ class Uncached:
     def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor, n: int) -> None:
         self.model, self.src, self.src_mask = model, src, src_mask
         self.prefixes = torch.zeros(len(src), n, 0, dtype=torch.int64)
-        self.kept = 0
 
     @torch.no_grad()
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
@@ -105,7 +104,6 @@ class Uncached:
         self.prefixes = self.prefixes[rows]
         self.src = self.src[rows]
         self.src_mask = self.src_mask[rows]
-        self.kept += 1
 
 
 def difference(one: Tensor, other: Tensor) -> float:
@@ -122,32 +120,6 @@ def test_caches_as_a_gpu_has_them(monkeypatch: pytest.MonkeyPatch, n: int) -> No
     )
     monkeypatch.setitem(inference.COLUMNS, "cpu", inference.COLUMNS["cuda"])
     check_every_step({}, "fp32", n)
-
-
-@pytest.mark.parametrize(("longest", "columns"), [(8, 8), (9, 16), (17, 20)])
-def test_sources_as_a_gpu_reads_them(
-    monkeypatch: pytest.MonkeyPatch, longest: int, columns: int
-) -> None:
-    """Padded to a multiple of 8, as far as there are positions; the hypotheses are the same."""
-    model, (src, src_mask) = build(max_positions=20), sentences(longest=longest)
-    limits = torch.full((len(src),), 12)
-
-    def found() -> list[list[Hypothesis]]:
-        return searched(Inference(model, cpu("fp32")).start(src, src_mask, 3), limits, 3)
-
-    expected = found()
-    shapes: list[torch.Size] = []
-    real = Inference._encode
-
-    def encode(self: Inference, src: Tensor, src_mask: Tensor) -> Tensor:
-        shapes.append(src.shape)
-        assert src.shape == src_mask.shape
-        return real(self, src, src_mask)
-
-    monkeypatch.setattr(Inference, "_encode", encode)
-    monkeypatch.setitem(inference.COLUMNS, "cpu", inference.COLUMNS["cuda"])
-    assert_same(found(), expected, 1e-4)
-    assert shapes == [(len(src), columns)]
 
 
 @SHAPES
@@ -187,15 +159,6 @@ def searched(stepper: Stepper, limits: Tensor, beam_size: int) -> list[list[Hypo
     return list(beam_search(stepper, limits, length_penalty=1.0, **options))
 
 
-def assert_same(
-    found: list[list[Hypothesis]], expected: list[list[Hypothesis]], tolerance: float
-) -> None:
-    for row, other in zip(found, expected, strict=True):
-        assert [one.tokens for one in row] == [one.tokens for one in other]
-        log_probs = pytest.approx([one.log_prob for one in other], abs=tolerance)
-        assert [one.log_prob for one in row] == log_probs
-
-
 def test_logits_of_a_bf16_model_are_not_rounded_to_bf16() -> None:
     """They are the products of what the decoder gives, in decoding and scoring."""
     model, (src, src_mask) = build(), sentences()
@@ -212,27 +175,6 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16() -> None:
     (forced,) = decoder.log_probs([([9, 10], [11, 12])])
     expected = (hidden[1].double() @ weight.t()).log_softmax(-1)[0, range(3), [11, 12, EOS]]
     assert forced == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-@SHAPES
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_whole_search_finds_the_same_hypotheses(shape: dict[str, Any], beam_size: int) -> None:
-    shape = shape | {"output_bias": True}
-    src, src_mask = sentences(count=12)
-    limits = torch.randint(4, STEPS, (12,), generator=torch.Generator().manual_seed(4))
-    lengths, left = set(), 0
-    for seed in (1, 2):
-        model = build("fp64", seed=seed, eos_bias=2.5, **shape)
-        slow = Uncached(model, src, src_mask, beam_size)
-        fast = Inference(model, cpu("fp64")).start(src, src_mask, beam_size)
-        expected = searched(slow, limits, beam_size)
-        # The search adds up in float32.
-        assert_same(searched(fast, limits, beam_size), expected, 1e-5)
-        lengths |= {len(row[0].tokens) for row in expected}
-        left += slow.kept
-    # Otherwise nothing was tested: sentences of one length, none of which left before the others.
-    assert len(lengths) > 3
-    assert left > 0
 
 
 def test_as_many_steps_as_the_model_has_positions() -> None:
@@ -283,67 +225,3 @@ def test_a_model_in_training_decodes_in_the_precision_of_the_device(
     assert model.compute_dtype == compute
     error = difference(logits, Uncached(build(dropout=0.0), src, src_mask, 1).step(*first))
     assert error < 1e-5 if precision == "fp32" else 0 < error < 0.1
-
-
-# --- prepacked linear layers ----------------------------------------------------------------------
-
-
-needs_packing = pytest.mark.skipif(
-    not can_pack(torch.float32), reason="this torch cannot prepack matrices"
-)
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@needs_packing
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_a_prepacked_matrix_gives_the_same_product(dtype: torch.dtype, with_bias: bool) -> None:
-    if not can_pack(dtype):
-        pytest.skip(f"no {dtype} here")
-    weight = drawn(50, 64, seed=1).to(dtype)
-    bias = drawn(50, seed=2).to(dtype) if with_bias else None
-    product = PrepackedLinear(weight, bias)
-    for shape in ((1, 64), (7, 1, 64), (3, 11, 64), (200, 64)):
-        x = drawn(*shape).to(dtype)
-        found = product(x)
-        assert found.dtype == dtype
-        # Sums of 64 products in float32, whose rounding errors grow as a random walk in whatever
-        # order (Higham and Mary, 2019), rounded to the dtype.
-        values = x.double(), weight.double(), torch.zeros(50) if bias is None else bias
-        exact, size = (
-            torch.nn.functional.linear(*(f(v.double()) for v in values))
-            for f in (torch.clone, torch.abs)
-        )
-        bound = (8 * torch.finfo(torch.float32).eps + torch.finfo(dtype).eps) * size
-        assert bool(((found.double() - exact).abs() <= bound).all())
-
-
-def small() -> Transformer:
-    torch.manual_seed(1)
-    config = ModelConfig(
-        d_model=32, n_heads=2, d_ff=64, n_encoder_layers=2, n_decoder_layers=2, max_positions=20
-    )
-    return Transformer(config, 40, 40, joint=True).eval()
-
-
-@needs_packing
-def test_every_linear_layer_of_a_model_is_replaced() -> None:
-    model = small()
-    ready = Inference(model, Device(torch.device("cpu"), "fp32"))
-    assert not any(isinstance(module, Linear) for module in ready.model.modules())
-    n_products = sum(isinstance(module, PrepackedLinear) for module in ready.model.modules())
-    # Four in an encoder layer; six in a decoder layer, one of them split in two; the output.
-    assert n_products == 2 * 4 + 2 * 7 + 1
-    assert sum(isinstance(module, SplitQueryKeyValue) for module in ready.model.modules()) == 2
-    assert any(isinstance(module, Linear) for module in model.modules())  # the original is intact
-    src = torch.randint(4, 40, (6, 9), generator=torch.Generator().manual_seed(2))
-    mask = torch.ones_like(src, dtype=torch.bool)
-    first = torch.full((6, 1), BOS), torch.zeros(6, 1, dtype=torch.long)
-    found = ready.start(src, mask, 1).step(*first)
-    with torch.no_grad():
-        expected = model.output(model(src, first[0], mask))
-    assert found.dtype == torch.float32
-    assert 0 <= float((found - expected).abs().max()) < 1e-5

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
-from mt.model import attention, transformer
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -178,50 +177,6 @@ def test_unequal_files_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> No
         assert not (tmp_path / "out").exists()
     said = refused(mt("score", *options, "--src", "-", "--tgt", "-"))
     assert says(said, "--src, --tgt", "only one", "stdin", "a file")
-
-
-# --- word alignment -------------------------------------------------------------------------------
-
-
-# --- cross-attention ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_weights_are_those_of_the_forward_pass(
-    norm: str,
-    loaded: LoadedModel,
-    pairs: list[tuple[list[int], list[int]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They are what the model multiplies its values with; rows sum to 1, padding has exactly 0."""
-    config = loaded.config.model.model_copy(
-        update={"norm": norm, "n_decoder_layers": 3, "n_encoder_layers": 2}
-    )
-    torch.manual_seed(0)
-    model = Transformer(config, 320, 320, joint=True).eval()
-    batch = collate([(np.array(src), np.array(tgt)) for src, tgt in pairs[:6]])
-    maps = torch.stack(list(cross_attention(model, batch)), dim=1)  # (B, L, H, T, S)
-
-    seen: list[Tensor] = []
-    attend = attention.attend
-
-    def spy(
-        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, causal: bool
-    ) -> Tensor:
-        assert causal == (bias is None)
-        scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
-        seen.append((scores if bias is None else scores + bias).softmax(-1))
-        return attend(q, k, v, bias, dropout, causal)
-
-    monkeypatch.setattr(transformer, "attend", spy)
-    with torch.inference_mode():
-        model(batch.src, batch.tgt_in, batch.src_mask)
-    crossed = seen[2:][1::2]  # after the encoder's 2: own, cross, own, cross, ...
-    torch.testing.assert_close(maps, torch.stack(crossed, dim=1), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
-    hidden = ~batch.src_mask[:, None, None, None, :].expand_as(maps)
-    assert hidden.any()
-    assert not maps[hidden].any()
 
 
 # --- from pieces to words -----------------------------------------------------------------------

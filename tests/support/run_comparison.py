@@ -39,12 +39,6 @@ def kept_steps(run: Path) -> list[int]:
     return [model_folder.step_of(folder.name) for folder in model_folder.checkpoints(run)]
 
 
-def saved_state(run: Path, step: int) -> dict[str, Any]:
-    """The position and scores in the checkpoint of `step`."""
-    state: dict[str, Any] = checkpoint.load_state(checkpoint_of(run, step))["train"]
-    return state
-
-
 def train_until_lost(config: Config, run: Path, updates: int) -> None:
     """Train for so many updates, and end as if killed: without another checkpoint."""
     learn, number = Updater.train_step, itertools.count()

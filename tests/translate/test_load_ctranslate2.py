@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
 from faults import raising
@@ -19,13 +17,10 @@ from model_files import copy_model, drop, empty, flip, truncate
 
 from mt import artefacts
 from mt.artefacts import RECORD, is_made, user_cache
-from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.store import open_built
-from mt.data.tokens.tokenizer import EOS, Tokenizer
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of
-from mt.interop import ctranslate2 as exporter
-from mt.interop.ctranslate2 import ALWAYS, CANDIDATES, store_of, translation_table
+from mt.interop.ctranslate2 import ALWAYS, CANDIDATES, store_of
 from mt.runs.model_folder import ModelFolder, checkpoints, open_model
 from mt.search import ctranslate2_model
 from mt.translate import load, load_ctranslate2
@@ -190,31 +185,6 @@ def test_a_cache_has_one_place_whatever_the_current_folder(
     assert user_cache(CACHE) == tmp_path / ".cache" / "mt" / "ctranslate2"
 
 
-def test_the_cache_keeps_what_was_used_last(
-    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models = [
-        replace(described, meta={**described.meta, "sha256": {"model.safetensors": str(number)}})
-        for number in range(4)
-    ]
-    for model in models[:3]:
-        load_converted(model, content)
-    for age, place in enumerate(cached()):
-        os.utime(place, (age, age))
-    load_converted(models[0], content)  # used now
-    monkeypatch.setattr(load_ctranslate2, "KEPT", 3)
-    interrupted, current = (user_cache(CACHE) / f".{name}.partial" for name in ("old", "new"))
-    for folder in (interrupted, current):
-        folder.mkdir()
-    os.utime(interrupted, (1, 1))
-    load_converted(models[3], content)
-    assert (len(calls), len(cached())) == (4, 3)
-    assert current in cached()
-    for model in (models[0], models[3]):
-        load_converted(model, content)
-    assert len(calls) == 4
-
-
 def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
     described: ModelFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,31 +215,6 @@ def test_an_unknown_language_is_refused_before_the_model_is_converted(
 
 
 pytest.importorskip("ctranslate2")
-
-
-def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in loops over words, as in the paper."""
-    monkeypatch.setattr(exporter, "MOST_LINKS", 2_000)
-    pairs = DirectedPairs.of(open_built(tiny_run / "store" / "train"))
-    size = Tokenizer.load(tiny_run).tgt.size
-    source, target, probability = translation_table(pairs, size)
-    links = int(((pairs.src_lengths + 1) * pairs.tgt_lengths).sum())
-    chosen = pairs.pairs(np.arange(0, len(pairs), 1 + links // 2_000))
-    assert len(chosen) > 10
-    table: dict[tuple[int, int], float] = defaultdict(lambda: 1 / size)
-    for _ in range(exporter.ITERATIONS):
-        expected: dict[tuple[int, int], float] = defaultdict(float)
-        total: dict[int, float] = defaultdict(float)
-        for src, tgt in chosen:
-            words = [*src.tolist(), EOS]
-            for word in tgt.tolist():
-                norm = sum(table[other, word] for other in words)
-                for other in words:
-                    expected[other, word] += table[other, word] / norm
-                    total[other] += table[other, word] / norm
-        table.update({key: value / total[key[0]] for key, value in expected.items()})
-    found = np.array([table[key] for key in zip(source.tolist(), target.tolist(), strict=True)])
-    np.testing.assert_allclose(probability, found, rtol=1e-9)
 
 
 def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,10 @@ from conftest import lines_of
 from messages import says
 from odd_lines import odd_lines
 
-from mt.search.options import EngineName, EngineOptions, Sampling, SearchOptions
-from mt.translate.lines import Line, SegmentOutput, Translation
-from mt.translate.load import load_engine, load_translator
-from mt.translate.loaded_engine import LoadedEngine
-from mt.translate.quality_flags import EscapeLoops, flags, longest_repeat, loops
+from mt.search.options import EngineName, EngineOptions, SearchOptions
+from mt.translate.lines import Translation
+from mt.translate.load import load_engine
+from mt.translate.quality_flags import flags, loops
 from mt.translate.translator import make_translator
 
 
@@ -68,14 +65,6 @@ def test_flags_from_the_length_limit_and_ratio() -> None:
     )
 
 
-def test_longest_repeat() -> None:
-    words = ["x", "a", "b", "a", "b", "a", "b", "a", "y"]
-    assert [longest_repeat(words, n) for n in (1, 2, 3, 4)] == [1, 3, 1, 1]
-    assert longest_repeat(["a", "a", "a", "b", "b"], 1) == 3
-    assert longest_repeat([], 1) == 0
-    assert longest_repeat(["a"], 2) == 0
-
-
 # --- loops ----------------------------------------------------------------------------------------
 
 
@@ -117,38 +106,3 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     common = torch.keys() & ctranslate2.keys()
     assert len(common) >= 2
     assert sum(torch[n] != ctranslate2[n] for n in common) <= len(common) // 20
-
-
-@pytest.mark.parametrize(
-    ("search", "escapes"), [({}, True), ({"n_best": 2}, False), ({"sample": Sampling()}, False)]
-)
-def test_what_is_drawn_and_several_outputs_are_not_searched_again(
-    search: dict[str, Any], escapes: bool, tiny_run: Path
-) -> None:
-    options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
-    with load_translator(SearchOptions(**search), options) as translator:
-        assert any(isinstance(step, EscapeLoops) for step in translator.steps) == escapes
-
-
-@pytest.mark.parametrize("known", [-50.0, math.nan])
-def test_no_log_probability_decides(
-    known: float, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without `with_scores` a greedy search of CTranslate2 gives NaN, and must give the same text.
-
-    Here the second search repeats itself too, and its log-probability is higher than -50.
-    """
-
-    def search(
-        _: object, lines: list[Line], __: object, loop_free: bool = False
-    ) -> Iterator[float]:
-        text, log_prob = ("b " * 9, -1.0) if loop_free else ("a " * 9, known)
-        for line in lines:
-            line.segments[0].outputs = [SegmentOutput(text, log_prob, log_prob, 9, True, [])]
-        yield 1.0
-
-    monkeypatch.setattr(LoadedEngine, "search", search)
-    options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
-    translator = load_translator(SearchOptions(beam_size=1, as_written=True), options)
-    assert [one.texts for one in translator.translate(["x"])] == [("a " * 9,)]
-    assert says(translator.summary(), "1 repeating up to the limit", "better for 0")

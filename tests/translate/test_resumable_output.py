@@ -190,23 +190,6 @@ def test_two_jobs_do_not_write_to_one_place(tmp_path: Path) -> None:
     assert files(tmp_path) == ["out"]
 
 
-def test_output_that_cannot_take_its_place_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Path, target: Path) -> None:
-        if self.name == "out.partial":
-            raise OSError(5, "Input/output error")
-        os.replace(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", fail)
-        with pytest.raises(OSError, match="Input/output error"):
-            work(tmp_path / "out")
-    assert files(tmp_path) == ["out.partial", "out.partial.json"]
-    assert work(tmp_path / "out", resume=True) == []
-    assert (tmp_path / "out").read_text() == WANTED
-
-
 def test_a_record_without_its_partial_output_is_ignored(tmp_path: Path) -> None:
     """The power failed between two renames, or the user removed only the partial output."""
     with pytest.raises(KeyboardInterrupt):

@@ -21,7 +21,6 @@ from subwords import pairs_of
 from mt.config.plan import plan_data
 from mt.data.reading.languages import base_code
 from mt.data.reading.words import join_sentences, split_sentences
-from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import open_model
@@ -158,28 +157,11 @@ def test_a_line_is_not_cut_where_its_prefix_has_several_sentences(
     assert says(done.err, "2 of several sentences, translated one by one")
 
 
-def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
-    tiny_run: Path, tmp_path: Path
-) -> None:
+def test_a_tag_is_that_of_each_segment() -> None:
     letters: Any = Letters()
     cut = partial(split_sentences, language="")
     rows = split_source(" #b Aa. Bb ccc, dd.", letters, 7, cut, {"#", "#b"})
     assert ["".join(map(chr, row.source)) for row in rows] == ["#bAa.", "#bBb", "#bccc,", "#bdd."]
-    folder = copy_model(tiny_run, tmp_path / "model")
-    side = Tokenizer.load(folder).src
-    tag = next(one for one in side.all_pieces() if side.pieces(one) == ["▁", one])
-    with changed_meta(folder) as meta:
-        meta["config"]["data"]["train"][0]["tag"] = tag
-        meta["config"]["tokenizer"]["user_defined_symbols"] = [tag]
-    search = SearchOptions(split_sentences="always", alignments=True)
-    with load_translator(search, EngineOptions(models=[folder], workers=1)) as translator:
-        lines = [f"{tag} eins zwei. Drei vier.", f"{tag} eins zwei.", f"{tag} Drei vier."]
-        whole, first, last = translator.translate(lines)
-    assert whole.texts[0] == f"{first.texts[0]} {last.texts[0]}"
-    # The words of the second sentence begin at 3; its own tag has none.
-    sources = [int(link.split("-")[0]) for link in last.alignments[0].split()]
-    found = [int(link.split("-")[0]) for link in whole.alignments[0].split()]
-    assert found[-len(sources) :] == [number + 2 for number in sources]
 
 
 def test_translations_are_joined_as_the_language_does() -> None:

@@ -10,26 +10,16 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from conftest import Mt, mt_command, open_pipes, refused
 from corpora import write
 from messages import raises_saying, says
 
 from mt.errors import DataError
 from mt.files import whole_file
-from mt.model.checkpoint import LoadedModel
-from mt.runtime.devices import Device
-from mt.search.engine import TorchEngine
-from mt.search.inference import Inference
-from mt.terminal import Progress
-from mt.translate.lines import LineNumbers, Tally
-from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
     open_output,
@@ -38,7 +28,6 @@ from mt.translate.streaming import (
     windows,
     write_lines,
 )
-from mt.translate.translator import Translator, make_translator
 
 # --- windows -----------------------------------------------------------------------------------
 
@@ -57,20 +46,6 @@ def test_windows_hold_all_lines_in_order(wait: float | None) -> None:
 
     with pytest.raises(DataError, match="line 2"):
         list(windows(lines(), lambda: 10, wait))
-
-
-def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
-    go_on = threading.Event()
-
-    def lines() -> Iterator[str]:
-        yield from ("one", "two")
-        assert go_on.wait(30)
-        yield "three"
-
-    found = windows(lines(), lambda: 10, 0.05)
-    assert next(found) == ["one", "two"]
-    go_on.set()
-    assert list(found) == [["three"]]
 
 
 def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
@@ -92,18 +67,6 @@ def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
 
 
 # --- reading ahead ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def engine(loaded: LoadedModel) -> TorchEngine:
-    return TorchEngine(
-        Inference(loaded.model, Device(torch.device("cpu"), "fp32")), loaded.config.decode
-    )
-
-
-def reading_ahead(engine: TorchEngine, loaded: LoadedModel) -> Translator:
-    values: dict[str, Any] = {"tokenizer": loaded.tokenizer, "max_source": 32, "reads_ahead": True}
-    return make_translator(LoadedEngine(engine=engine, **values))
 
 
 def test_items_come_in_order_and_errors_in_their_turn() -> None:
@@ -175,11 +138,6 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(DataError, match=r"stdout: is closed.* -o"), open_output("-"):
         raise AssertionError("nothing must be translated")
-
-
-def test_a_name_that_is_too_long_is_one_message(mt: Mt, tiny_run: Path) -> None:
-    for name in ("x" * 5000, "x" * 5000 + ".html"):
-        assert says(refused(mt("translate", "-m", tiny_run, name)), name, "cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -322,43 +280,3 @@ def test_a_standard_stream_over_input_is_refused(
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"mt: --output {text}: is the same file as the input (-)")
     assert text.read_bytes() == b"eins\n"
-
-
-def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    said: list[str] = []
-    with Progress(5000, 1000, on_terminal=False, report=said.append) as shown:
-        for seconds, done in ((1, 1001), (59, 1059), (61, 1122), (62, 1130), (122, 1976)):
-            clock[0] = float(seconds)
-            shown.update(done)
-    assert said == [
-        "translated: 1,122 of 5,000 lines, 2.0 lines/s",
-        "translated: 1,976 of 5,000 lines, 8.0 lines/s",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("tally", "summary"),
-    [
-        (Tally(1, tokens=8, seconds=0.5), "1 line in 0.5 s: 2 lines/s, 16 tokens/s"),
-        (Tally(), "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"),
-        (
-            Tally(12000, blank=2, tokens=90000, seconds=10.0),
-            "12,000 lines (2 blank) in 10.0 s: 1,200 lines/s, 9,000 tokens/s",
-        ),
-    ],
-)
-def test_the_closing_line(
-    engine: TorchEngine, loaded: LoadedModel, tally: Tally, summary: str
-) -> None:
-    translator = reading_ahead(engine, loaded)
-    translator.tally = tally
-    assert translator.summary() == summary
-    tally.flagged = {"copied": LineNumbers(1, [3]), "truncated": LineNumbers()}
-    for number in range(1, 7):
-        tally.flagged["truncated"].add(number)
-    assert translator.summary().split("\n")[1:] == [
-        "copied: 1 (equal to the source): line 3",
-        "truncated: 6 (stopped at the length limit): line 1, 2, 3, 4, 5, ...",
-    ]

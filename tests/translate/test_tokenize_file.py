@@ -47,21 +47,6 @@ def test_the_command_and_training_learn_the_same_bytes(
     assert ended.err.split("\n")[-2] == f"mt: {of_config}: {size} tokens"
 
 
-def test_a_config_with_two_vocabularies_gives_two_files(
-    mt: Mt, tiny_config: Path, tmp_path: Path
-) -> None:
-    ended = mt(
-        *("tokenizer", "train", "--config", tiny_config, "--set", "tokenizer.joint=false"),
-        *("--vocab-size", 300, "-o", tmp_path / "own.model"),
-    )
-    assert ended.code == 0, ended.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.src.model", "own.tgt.model"]
-    source = Tokenizer((tmp_path / "own.src.model").read_bytes())
-    assert source.src.pieces("eins") != Tokenizer(
-        (tmp_path / "own.tgt.model").read_bytes()
-    ).src.pieces("eins")
-
-
 def test_the_options_are_those_of_the_config(mt: Mt, tmp_path: Path) -> None:
     settings = ["byte_fallback=false", "split_digits=false", "user_defined_symbols=[<br>, '{x}']"]
     sets = [word for setting in settings for word in ("--set", f"tokenizer.{setting}")]

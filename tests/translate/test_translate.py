@@ -109,19 +109,6 @@ def test_alone_or_among_64_in_any_batches_and_any_order(
     assert texts(shuffled) == [alone[i].texts[0] for i in order]
 
 
-def test_the_budget_counts_padded_tokens_times_beam_and_longest_come_first(
-    loaded: LoadedModel, sources: list[str]
-) -> None:
-    for beam_size, budget in ((1, 60), (4, 240), (4, 60)):
-        one = translator(loaded, batch_tokens=budget, beam_size=beam_size)
-        shapes = started(one)
-        texts(one.translate(sources))
-        assert all(rows * width * beam_size <= budget or rows == 1 for rows, width in shapes)
-        widths = [width for _, width in shapes]
-        assert widths == sorted(widths, reverse=True)
-        assert sum(rows for rows, _ in shapes) == 64
-
-
 def test_windows_do_not_show(
     loaded: LoadedModel, sources: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,26 +264,6 @@ def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
 
 
 # --- lines that are too long -------------------------------------------------------------------
-
-
-def test_a_line_of_3000_words_is_one_line_and_is_counted(
-    loaded: LoadedModel, sources: list[str]
-) -> None:
-    words = " ".join(sources).split()
-    long = " ".join((words * 20)[:3000])
-    one = translator(loaded, beam_size=2, n_best=2)
-    shapes = started(one)
-    found = list(one.translate(["eins", long, "", "zwei"]))
-    assert len(found) == 4
-    assert found[1].segments > 3000 / loaded.config.data.max_tokens
-    assert max(width for _, width in shapes) <= loaded.config.data.max_tokens + 1  # eos
-    assert len(found[1].texts[0].split()) > 1000
-    assert "\n" not in found[1].texts[0]
-    assert "  " not in found[1].texts[0]
-    assert "1 too long for the model, translated in pieces: line 2)" in one.summary()
-    assert [found[0].texts[0], found[3].texts[0]] == texts(
-        translator(loaded, beam_size=2).translate(["eins", "zwei"])
-    )
 
 
 def test_equal_outputs_of_a_line_are_merged_and_the_next_moves_up() -> None:

@@ -15,14 +15,12 @@ import torch
 from conftest import open_pipes
 from faults import raising
 from jobs import fail, square
-from messages import raises_saying
 
-from mt.errors import ConfigError, DataError, MtError
+from mt.errors import DataError, MtError
 from mt.search import engine
-from mt.search.options import DEFAULT_SEARCH, EngineOptions, SearchOptions
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import load_torch
 from mt.translate.load import load_translator
-from mt.translate.load_torch import SearchOnDevice, searches_on_gpus
 from mt.translate.loaded_engine import batch_cuts
 from mt.translate.workers import Pool
 
@@ -112,20 +110,6 @@ def on_cpu(model: Path, **more: Any) -> EngineOptions:
     return EngineOptions(models=[model], workers=1, **options | more)
 
 
-def on_cpus(
-    models: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
-    large: bool = False,
-    search: SearchOptions = DEFAULT_SEARCH,
-    **given: Any,
-) -> tuple[SearchOnDevice, ...]:
-    """Functions for workers, with CPUs in the place of so many GPUs."""
-    monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * count)
-    options = EngineOptions(models=models, engine="torch", precision="fp32", **given)
-    return searches_on_gpus(search, options, large)
-
-
 def test_a_process_for_each_gpu(
     tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,45 +139,6 @@ def test_a_process_for_each_gpu(
         pool.workers[1].process.kill()
         with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
             list(together.translate(lines))
-
-
-def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def count(**given: Any) -> int:
-        return len(on_cpus([tiny_run], monkeypatch, 4, **given))
-
-    assert count() == 0  # one GPU, in the process that reads and writes
-    assert count(large=True) == 4
-    assert count(workers=1, large=True) == 0
-    assert count(workers=3) == 3
-    # The process that reads and writes needs a GPU of its own.
-    aligned = SearchOptions(alignments=True)
-    assert count(large=True, search=aligned) == 3
-    assert count(device="cuda:2", large=True, search=aligned) == 0
-    (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
-    assert alone.options.device == "cuda:2"  # lest encoding and decoding text wait for each other
-    # It loads the model itself.
-    assert searches_on_gpus(alone.search, alone.options, large=True) == ()
-    for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
-        with raises_saying(ConfigError, "--workers", "GPUs", "found 5", found, "lower it"):
-            count(workers=5, **given)
-
-
-def test_the_last_batches_are_small() -> None:
-    sizes = np.sort(np.random.default_rng(1).integers(8, 40, 3000))[::-1]
-
-    def areas(workers: int) -> list[int]:
-        batches = np.split(sizes, batch_cuts(sizes, 2000, workers))
-        assert sum(map(len, batches)) == len(sizes)
-        return [len(batch) * int(batch[0]) for batch in batches]
-
-    alone, two = areas(1), areas(2)
-    assert max(alone) <= 2000
-    assert max(two) <= 2000
-    last = next(i for i, _ in enumerate(two) if sum(two[i:]) <= 4000)
-    assert max(two[last:]) <= 500
-    assert two[: len(alone) - 4] == alone[:-4]
-    assert len(two) >= len(alone) + 6
-    assert min(alone[:-1]) > 1500
 
 
 def test_little_work_is_shared_evenly() -> None:
