@@ -15,7 +15,6 @@ from mt.artefacts import exclusive, make
 from mt.cleaning.executors import run_here
 from mt.cleaning.plan import CleaningPlan, plan_of
 from mt.cleaning.report import HEADER, CleaningReport, sum_up
-from mt.cleaning.stages import write_packed
 from mt.config.schema import Source
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords, file_record
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from mt.training.runlog import RunLog
 
 LOCK = "lock"  # in the work folder
+PACKINGS = (".gz", ".zst")  # of tables that are written
 WORK_FILE = "cleaning.json"  # tells that a folder is one of work
 Run = Callable[[CleaningPlan], None]
 
@@ -71,10 +71,8 @@ def clean_corpora(
                 _keep_or_remove(plan, error, keep_work)
                 raise
             if rejected is not None:
-                header = plan.work / "header"
-                write_packed(header, HEADER, plan.form.rejected_packing)
                 every = CleanedFiles(range(len(plan.corpora)), [rejected])
-                _concatenate(plan, every, ["rejected"], [header])
+                _concatenate(plan, every, ["rejected"], HEADER)
             empty = [
                 number
                 for output in outputs
@@ -82,7 +80,7 @@ def clean_corpora(
                 for number in output.corpora
             ]
             for output in outputs if not empty else ():
-                _concatenate(plan, output, ["pairs"] if plan.form.is_table else ["src", "tgt"])
+                _concatenate(plan, output, ["pairs"] if plan.is_table else ["src", "tgt"])
             # The kept pairs are in the output.
             shutil.rmtree(plan.kept if keep_work else plan.work, ignore_errors=True)
     except OSError as error:
@@ -135,15 +133,21 @@ def records_of(plan: CleaningPlan) -> FileRecords:
 
 
 def _concatenate(
-    plan: CleaningPlan, output: CleanedFiles, names: Sequence[str], first: Sequence[Path] = ()
+    plan: CleaningPlan, output: CleanedFiles, names: Sequence[str], header: str = ""
 ) -> None:
-    """Put `first` and the files of all shards end to end, in the order of the corpora."""
+    """Put the files of all shards end to end, in the order of the corpora; packed by the name."""
     folders = [plan.kept / shard.name for shard in plan.shards if shard.corpus in output.corpora]
     with ExitStack() as stack:
         for name, path in zip(names, output.paths, strict=True):
             file = stack.enter_context(whole_file(path))
-            for source in [*first, *(folder / name for folder in folders)]:
-                with source.open("rb") as content:
+            if path.suffix in PACKINGS:
+                from xopen import xopen
+
+                packing = path.suffix.removeprefix(".")
+                file = stack.enter_context(xopen(file, "wb", threads=0, format=packing))
+            file.write(header.encode())
+            for folder in folders:
+                with (folder / name).open("rb") as content:
                     shutil.copyfileobj(content, file, 1 << 20)
 
 

@@ -72,8 +72,8 @@ def clean(corpora: opt.CorpusGroup, given: CleanGroup) -> None:
     data = data_to_clean(corpora.value(), given.against or [], given.limits or [])
     prefix, rejected, work = given.prefix, given.rejected, given.work
     where = "data.train" if corpora.config else "IN"
-    output, form = cleaning_files(prefix, rejected, work, data, given.overwrite, where)
-    plan = plan_of(data, work or Path(f"{prefix}.work"), form, where)
+    output, is_table = cleaning_files(prefix, rejected, data, given.overwrite, where)
+    plan = plan_of(data, work or Path(f"{prefix}.work"), is_table, where)
     files: FileRecords = {}
     with stage_progress() as progress:
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mt.cleaning.clean import CleanedFiles
+from mt.cleaning.clean import PACKINGS, CleanedFiles
 from mt.cleaning.executors import run_here, run_on_slurm
-from mt.cleaning.plan import OutputForm, Packing
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
@@ -78,21 +77,16 @@ def chosen_executor(
 
 
 def cleaning_files(
-    prefix: str,
-    rejected: Path | None,
-    work: Path | None,
-    data: DataPlan,
-    overwrite: bool,
-    where: str,
-) -> tuple[CleanedFiles, OutputForm]:
-    """Return the files that -o names, and their form. ConfigError also where a file would be lost.
+    prefix: str, rejected: Path | None, data: DataPlan, overwrite: bool, where: str
+) -> tuple[CleanedFiles, bool]:
+    """Return the files that -o names; is it a table? ConfigError also where a file would be lost.
 
     `where`: what named the texts of `data.train`, for messages.
     """
     for option, name in (("--output", prefix), ("--rejected", str(rejected))):
         if name == "-":
             raise ConfigError(f"{option} -: must be a file, stdout is not written to; name one")
-    packing = _packing(prefix)
+    packing = Path(prefix).suffix if Path(prefix).suffix in PACKINGS else ""
     is_table = prefix.removesuffix(packing).endswith(".tsv")
     if packing and not is_table:
         raise ConfigError(f"--output {prefix}: only a table can be compressed, as OUT.tsv{packing}")
@@ -112,16 +106,8 @@ def cleaning_files(
         )
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
     read_cleaned_record(record_path(prefix))  # that of another program is not replaced
-    form = OutputForm(is_table, packing, _packing(str(rejected)))
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite, where)
-    for ours in (record_path(prefix), work or Path(f"{prefix}.work")) if rejected else ():
-        place, taken = os.path.realpath(rejected or ""), os.path.realpath(ours)
-        # Without --work the folder is removed at the end, with all that is in it.
-        if place == taken or (work is None and taken in map(str, Path(place).parents)):
-            raise ConfigError(
-                f"--rejected {rejected}: this command itself writes {ours}; name another file"
-            )
-    return CleanedFiles(range(len(data.corpora)), paths), form
+    return CleanedFiles(range(len(data.corpora)), paths), is_table
 
 
 def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: FileRecords) -> None:
@@ -162,12 +148,6 @@ def _refuse_to_lose(written: Sequence[Path], data: DataPlan, overwrite: bool, wh
             raise ConfigError(f"--rejected {path}: is the output too; name another file")
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def _packing(name: str) -> Packing:
-    if name.endswith(".gz"):
-        return ".gz"
-    return ".zst" if name.endswith(".zst") else ""
 
 
 @contextmanager

@@ -6,11 +6,11 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -39,7 +39,6 @@ BYTES_PER_SHARD = 64 << 20
 PAIRS_PER_BUCKET = 1_000_000
 
 AGAINST = "data.clean.against"  # in messages
-Packing = Literal["", ".gz", ".zst"]
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,6 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class OutputForm:
-    """The form of cleaned pairs: two aligned text files, or TSV; and how they are packed."""
-
-    is_table: bool = False
-    packing: Packing = ""
-    rejected_packing: Packing = ""
-
-
-@dataclass(frozen=True)
 class CleaningPlan:
     """All that the stages of a cleaning need to know; each process gets it whole."""
 
@@ -90,7 +80,7 @@ class CleaningPlan:
     clean: Clean
     usual: Direction  # languages of corpora that do not say theirs
     evaluation: tuple[Corpus, ...] = ()  # validation and test sets
-    form: OutputForm = OutputForm()
+    is_table: bool = False  # TSV, not two aligned text files
     pairs_per_shard: int = PAIRS_PER_SHARD
     pairs_per_bucket: int = PAIRS_PER_BUCKET
 
@@ -141,7 +131,7 @@ class CleaningPlan:
         weights = [corpus.weight for corpus in self.corpora]
         names = [self.title(number) for number in range(len(self.corpora))]
         settings = self.clean.model_dump(mode="json")
-        return _digest(self.scoring_key, settings, weights, names, asdict(self.form))
+        return _digest(self.scoring_key, settings, weights, names, self.is_table)
 
     @property
     def scored(self) -> Path:
@@ -267,7 +257,7 @@ def files_against(clean: Clean, root: Path) -> list[Path]:
 
 
 def plan_of(
-    data: DataPlan, work: Path, form: OutputForm = OutputForm(), where: str = "data.train"
+    data: DataPlan, work: Path, is_table: bool = False, where: str = "data.train"
 ) -> CleaningPlan:
     """Plan the cleaning of the corpora of a config; `where` opens their names in messages."""
     assert data.clean is not None
@@ -275,7 +265,7 @@ def plan_of(
         replace(corpus, name=corpus.name.replace("data.train", where, 1)) for corpus in data.corpora
     ]
     sets = tuple(data.held_out)
-    return CleaningPlan(work, data.root, tuple(corpora), data.clean, data.usual, sets, form)
+    return CleaningPlan(work, data.root, tuple(corpora), data.clean, data.usual, sets, is_table)
 
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:

@@ -88,18 +88,15 @@ class ShardFindings:
         title = self.plan.title(self.shard.corpus)
         place = self.plan.parts[self.shard.part].place(self.shard.start + row)
         texts = (text[:SHOWN] + "…" * (len(text) > SHOWN) for text in self.pairs[row])
-        return ExamplePair(title, place, *self._reason(row, number), *texts)
-
-    def _reason(self, row: int, number: int) -> tuple[str, str]:
-        """The score by which a pair is rejected, empty without one, and the reason in words."""
+        score, reason = "", "equals another pair"
         if number < len(RULES):
-            score = float(self.scores[row, number])
-            return f"{score:.4g}", rules.reason(number, score, self.plan.clean)
-        if number == LEAK:
+            value = float(self.scores[row, number])
+            score, reason = f"{value:.4g}", rules.reason(number, value, self.plan.clean)
+        elif number == LEAK:
             sides = {SOURCE: "source", TARGET: "target"}
             side = sides.get(int(self.flags[row]), "source and target")
-            return "", f"its {side} is in a validation or test set"
-        return "", "equals another pair"
+            reason = f"its {side} is in a validation or test set"
+        return ExamplePair(title, place, score, reason, *texts)
 
 
 @dataclass(frozen=True)
@@ -190,17 +187,7 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
 
 
 def report_text(report: CleaningReport) -> str:
-    """The whole report as text: the table, leaks, examples of each reason."""
-    blocks = [
-        _table(report),
-        _leaks(report),
-        *(_examples(report, name) for name in report.examples),
-    ]
-    return "\n\n".join(filter(None, map("\n".join, blocks)))
-
-
-def _table(report: CleaningReport) -> Iterator[str]:
-    """Rows of the funnel: a column for each corpus."""
+    """The whole report as text: a table with a column for each corpus, leaks, examples."""
     corpora = report.corpora
     rows = [
         ["", *(corpus.name[-24:] for corpus in corpora)],
@@ -210,21 +197,14 @@ def _table(report: CleaningReport) -> Iterator[str]:
         rows.append([reason, *(share_of(each.rejected[reason], each.read) for each in corpora)])
     rows.append(["kept", *(share_of(each.kept, each.read) for each in corpora)])
     rows.append(["of these repaired", *(share_of(each.repaired, each.read) for each in corpora)])
-    yield aligned(rows, n_left=1)
-    yield from report.notes
+    lines = [aligned(rows, n_left=1), *report.notes, ""]
+    lines += [f"{name}: {leak.summary()}" for name, leak in report.leaks.items()]
+    for name, drawn in report.examples.items():
+        lines += ["", f"{name}: {len(drawn)} of {report.rejected(name):,}"]
+        for pair in drawn:
+            lines += [f"  {pair.place}: {pair.reason}", f"    {pair.src}", f"    {pair.tgt}"]
+    return "\n".join(lines).rstrip("\n")
 
 
 def share_of(count: int, total: int) -> str:
     return f"{count:,} {100 * count / max(total, 1):6.2f} %"
-
-
-def _leaks(report: CleaningReport) -> Iterator[str]:
-    for name, leak in report.leaks.items():
-        yield f"{name}: {leak.summary()}"
-
-
-def _examples(report: CleaningReport, name: str) -> Iterator[str]:
-    drawn = report.examples[name]
-    yield f"{name}: {len(drawn)} of {report.rejected(name):,}"
-    for pair in drawn:
-        yield f"  {pair.place}: {pair.reason}\n    {pair.src}\n    {pair.tgt}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -120,25 +121,16 @@ class PairBlock:
 
     @cached_property
     def plain_counts(self) -> tuple[CharacterCounts, CharacterCounts]:
-        src, tgt = map(_counts_of_plain, self.counts, self.texts, self.plain)
+        src, tgt = (
+            counts if all(map(operator.is_, texts, plain)) else count_characters(plain)
+            for counts, texts, plain in zip(self.counts, self.texts, self.plain, strict=True)
+        )
         return src, tgt
 
     @cached_property
     def words(self) -> tuple[list[list[str]], list[list[str]]]:
         src, tgt = ([text.lower().split() for text in side] for side in self.texts)
         return src, tgt
-
-
-def _counts_of_plain(
-    counts: CharacterCounts, texts: Sequence[str], plain: Sequence[str]
-) -> CharacterCounts:
-    changed = [i for i, text in enumerate(texts) if plain[i] is not text]
-    if not changed:
-        return counts
-    rest = count_characters([plain[i] for i in changed])
-    classes, length = counts.classes.copy(), counts.length.copy()
-    classes[changed], length[changed] = rest.classes, rest.length
-    return replace(counts, classes=classes, length=length)
 
 
 def blank_sides(block: PairBlock) -> Values:

@@ -6,7 +6,6 @@ processes work. A stage needs all results of the one before.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,18 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import assert_never
 
 from mt.artefacts import is_made, make
 from mt.cleaning.leaks import Found
-from mt.cleaning.plan import (
-    BYTES_PER_SHARD,
-    CleaningPlan,
-    Packing,
-    Shard,
-    pairs_in,
-    read_artefact,
-)
+from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, pairs_in, read_artefact
 from mt.cleaning.report import DUPLICATE, LEAK, ShardFindings, tab_free
 from mt.cleaning.rules import PairScorer, decide
 from mt.data.reading.text_files import Damage, FileRecords
@@ -204,30 +195,13 @@ def _duplicates(
     return np.concatenate(places)[repeated(np.concatenate(own_keys))]
 
 
-def write_packed(path: Path, text: str, packing: Packing) -> None:
-    """Write text as a file of its own that can be appended to others of the same packing."""
-    content = text.encode()
-    match packing:
-        case "":
-            path.write_bytes(content)
-        case ".gz":
-            path.write_bytes(gzip.compress(content, 6, mtime=0) if content else b"")
-        case ".zst":
-            from xopen import xopen
-
-            with xopen(path, "wb", threads=0, format="zst") as file:
-                file.write(content)
-        case _:
-            assert_never(packing)
-
-
 def write_shard(plan: CleaningPlan, number: int) -> None:
     build = partial(_write, plan, number)
     make(plan.kept / plan.shards[number].name, plan.writing_key, build)
 
 
 def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
-    shard, form = plan.shards[number], plan.form
+    shard = plan.shards[number]
     scored = plan.scored / shard.name
     pairs = read_artefact(scored / "pairs.txt")
     decisions = all_decisions(plan, number)
@@ -235,19 +209,18 @@ def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     arrays = read_artefact(scored / "scores.npz")
     values = {name: arrays[name] for name in columns}
     findings = ShardFindings(plan, shard, pairs, decisions, **values)
-    write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
+    (folder / "rejected").write_bytes("".join(findings.rejected_rows()).encode())
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
     rows = values["repaired"].tolist()
     for row, pair in zip(rows, read_artefact(scored / "repaired.txt"), strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
-    if form.is_table:
-        rows = [f"{tab_free(src)}\t{tab_free(tgt)}\n" for src, tgt in kept]
-        write_packed(folder / "pairs", "".join(rows), form.packing)
-        return
-    for side, name in enumerate(("src", "tgt")):
-        write_packed(folder / name, "".join([pair[side] + "\n" for pair in kept]), form.packing)
+    texts = {"src": [src for src, _ in kept], "tgt": [tgt for _, tgt in kept]}
+    if plan.is_table:
+        texts = {"pairs": [f"{tab_free(src)}\t{tab_free(tgt)}" for src, tgt in kept]}
+    for name, lines in texts.items():
+        (folder / name).write_bytes("".join([line + "\n" for line in lines]).encode())
 
 
 def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:

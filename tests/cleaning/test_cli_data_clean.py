@@ -167,8 +167,6 @@ def test_messages(mt: Mt) -> None:
         (["-o", "o", "--rejected", "-"], ["--rejected -", "a file", "stdout"]),
         (["-o", "o", "--rejected", "test.en", "--against", "test.en"], ["test.en", "--against"]),
         (["-o", "o", "--rejected", "o.de"], ["--rejected o.de", "output too"]),
-        (["-o", "o", "--rejected", "o.work"], ["--rejected o.work", "command itself"]),
-        (["-o", "o", "--rejected", "o.corpus.yaml"], ["o.corpus.yaml", "command itself"]),
         (["-o", "o", "--rejected", "link"], ["--rejected link", "output too"]),
         (["-o", "other/"], ["--output other/", "folder", "other/clean"]),
         (["-o", "o", "--against", "t.tmx"], ["data.clean.against", "t.tmx", "data.test"]),
