@@ -121,6 +121,7 @@ class PairBlock:
 
     @cached_property
     def plain_counts(self) -> tuple[CharacterCounts, CharacterCounts]:
+        """The characters of both sides without links and tags."""
         src, tgt = (
             counts if all(map(operator.is_, texts, plain)) else count_characters(plain)
             for counts, texts, plain in zip(self.counts, self.texts, self.plain, strict=True)

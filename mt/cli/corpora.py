@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
-from mt.data.reading.compression import similar_names, suffix_of, unpacked_name
+from mt.data.reading.compression import suffix_of, unpacked_name
 from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 from mt.errors import ConfigError
@@ -59,7 +59,7 @@ def require_there(name: str) -> None:
     longer = map(str, matching_files(f"{name}.*", Path()))
     is_stem = any(Path(unpacked_name(other)) != path for other in longer)
     if suffix_of(path) in SUFFIXES or (is_side and not is_stem):
-        raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
+        raise ConfigError(f"{name}: there is no such file. Correct the name.")
 
 
 def is_side_of_text(path: Path) -> bool:

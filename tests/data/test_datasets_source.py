@@ -106,8 +106,7 @@ def test_a_missing_or_unknown_data_file_is_not_looked_for_on_the_hub(
     write(tmp_path / "train.jsonl", "x")
     assert message_of(tmp_path, "de", "en", path="trian.jsonl") == (
         f"data.train[0].path: there is no file {tmp_path}/trian.jsonl ('trian.jsonl' below "
-        f"data.root, which is '{tmp_path}'). Similar names there: train.jsonl. Correct the name, "
-        "or data.root where paths start."
+        f"data.root, which is '{tmp_path}'). Correct the name, or data.root where paths start."
     )
     assert "there is no file" in message_of(tmp_path, "de", "en", path="./corpus")
     assert "there is no file" in message_of(tmp_path, "de", "en", path="a/b/corpus")

@@ -175,7 +175,7 @@ def test_a_prefix_is_completed_by_two_endings_compressed_or_not(tmp_path: Path, 
     (tmp_path / "train.en").unlink()
     for chosen in (None, "text"):
         message = message_of(tmp_path, "de", "en", path="train", format=chosen)
-        assert says(message, "data.train[0].tgt: there is no file", "train.en", f"train.de{packed}")
+        assert says(message, "data.train[0].tgt: there is no file", "train.en")
 
 
 def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:

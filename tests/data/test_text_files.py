@@ -140,14 +140,10 @@ def test_bad_bytes_can_be_replaced_and_streams_be_read() -> None:
 # --- files that are missing, damaged or of another kind ---------------------------------------
 
 
-def test_a_missing_file_is_named_with_similar_names(tmp_path: Path) -> None:
-    for name in ("train.de.gz", "train.en.gz", "val.de.gz"):
-        write(tmp_path / name, "a\n", packed=True)
-    message = message_of(tmp_path, "train.de", "train.en.gz")
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "train.en", "a\n")
+    message = message_of(tmp_path, "train.de", "train.en")
     assert says(message, "data.train[0].src: there is no file", f"{tmp_path}/train.de", "data.root")
-    assert says(message, f"'{tmp_path}'", "train.de.gz, train.en.gz. Correct the name", "data.root")
-    message = message_of(tmp_path / "none", "train.de", f"{tmp_path}/train.en.gz")
-    assert f"'{tmp_path}/none'). Its folder {tmp_path}/none does not exist either." in message
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -270,8 +266,7 @@ def test_files_that_never_matched_get_no_guess(tmp_path: Path) -> None:
     assert f"{tmp_path}/a.en has 1 lines, {tmp_path}/a.de has 2. Line n" in message_of(tmp_path)
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_damage_in_the_middle_of_a_packed_file_is_no_encoding(tmp_path: Path, counts: bool) -> None:
+def test_damage_in_the_middle_of_a_packed_file_is_no_encoding(tmp_path: Path) -> None:
     """Bytes that come out wrong are not UTF-8, long before the checksum shows why."""
     draw = random.Random(1)
     text = "".join(f"{draw.random()} grüße\n" for _ in range(20_000)).encode()
@@ -281,5 +276,5 @@ def test_damage_in_the_middle_of_a_packed_file_is_no_encoding(tmp_path: Path, co
     packed[middle : middle + 4] = bytes(255 - byte for byte in packed[middle : middle + 4])
     path.write_bytes(packed)
     with pytest.raises(DataError) as caught:
-        count_lines(path, "data.train[0].src") if counts else list(read_lines(path))
+        count_lines(path, "data.train[0].src")
     assert says(str(caught.value), path, "is a .gz file that is truncated or damaged", "gzip -t")

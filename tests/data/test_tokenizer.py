@@ -213,13 +213,13 @@ def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() ->
     with pytest.raises(DataError) as caught:
         trained(letters, vocab_size=265)
     message = str(caught.value)
-    assert says(message, "tokenizer.vocab_size: the vocabulary", "271 tokens", "4 special tokens")
-    assert says(message, "256 bytes, 11 characters of ", "found 265", "Set it to several times 271")
+    assert says(message, "tokenizer.vocab_size: the vocabulary", "271 tokens", "260 symbols")
+    assert says(message, "11 characters of ", "found 265", "Set it to several times 271")
     assert trained(letters, vocab_size=271).src.size == 271
     with pytest.raises(DataError) as caught:
         trained(letters, vocab_size=7, joint=False, byte_fallback=False)
     message = str(caught.value)
-    assert says(message, "tokenizer.vocab_size: the source", "13 tokens (4 special tokens, 9 char")
+    assert says(message, "tokenizer.vocab_size: the source", "13 tokens (4 symbols, 9 char")
     assert says(message, "found 7. Set it to several times 13", "room for words.")
     many = [("".join(chr(0x4E00 + i) for i in range(500)), "a")]
     with pytest.raises(DataError, match=r"room for words, or set tokenizer\.byte_fallback to true"):

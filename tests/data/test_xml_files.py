@@ -122,7 +122,7 @@ def test_texts_without_languages_are_not_taken_for_their_own_translations(
 ) -> None:
     write(tmp_path / name, content)
     message = message_of(tmp_path, "de", "en", path=name)
-    assert says(message, "data.train[0].path", name, "does not say", "xml:lang", "source-language")
+    assert says(message, "data.train[0].path", name, "not said (1)", "xml:lang", "source-language")
     # de-AT and de-CH would both take the text in de.
     mixed = tmx(
         unit("gleich", "same", ("de", "en")), unit("Erdapfel", "Härdöpfel", ("de-AT", "de-CH"))

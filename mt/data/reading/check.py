@@ -142,7 +142,7 @@ def _check_text(
         check.faults += (aligned and aligned.faults(records)) or str(error).split("\n")
         return check
     check.n_pairs = sample.pairs * where.startswith("data.train")
-    check.warnings += sample.warnings(text, root)
+    check.warnings += sample.warnings(text)
     left_out = damage.messages()
     if left_out and not sample.pairs:
         check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
@@ -214,13 +214,6 @@ class _Sample:
         """Yield warnings about sides in another language than the config says."""
         codes = [base_code(code) for code in text.direction]
         others = list(map(other_language, self.lines, codes))
-        if others == codes[::-1]:
-            yield (
-                f"{text.name}: source and target look swapped: the source is mostly in "
-                f"{others[0]}, the target in {others[1]}, and the config says {text.direction}. "
-                "Swap src and tgt, or data.src_lang and data.tgt_lang"
-            )
-            return
         for side, code, other in zip(("src", "tgt"), codes, others, strict=True):
             if other:
                 yield (
@@ -228,9 +221,9 @@ class _Sample:
                     f"the file of that language, or set {side}_lang to {other}"
                 )
 
-    def warnings(self, text: Corpus, root: Path) -> Iterator[str]:
+    def warnings(self, text: Corpus) -> Iterator[str]:
         """Yield warnings about these pairs of a text."""
-        where, source = text.name, text.source
+        where = text.name
         lines, first = self.odd.kinds.get("no reference", (0, ""))
         if lines and not where.startswith("data.train"):
             yield (
@@ -246,16 +239,7 @@ class _Sample:
                 "go together there as in the other lines. Look at the first ones: a line may be "
                 "missing on one side"
             )
-        is_same_text = source.src == source.tgt or (
-            isinstance(opened := open_text(source, root), AlignedText)
-            and any(src.samefile(tgt) for src, tgt in opened.aligned())
-        )
-        if is_same_text:
-            yield (
-                f"{where}: src and tgt are the same ({source.src}), so the model would learn to "
-                "copy. Set tgt to the translations"
-            )
-        elif 2 * self.odd.count("identical") > self.pairs:
+        if 2 * self.odd.count("identical") > self.pairs:
             identical, copied = self.odd.kinds["identical"]
             yield (
                 f"{where}: source and target are the same in {identical:,} of {self.pairs:,} "

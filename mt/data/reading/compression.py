@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import difflib
 import io
 import lzma
 from collections.abc import Callable, Iterator
@@ -163,7 +162,7 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
         ) from None
     except FileNotFoundError:
         raise DataError(
-            f"{prefix(where)}there is no file {path.absolute()}.{similar_names(path)}"
+            f"{prefix(where)}there is no file {path.absolute()}. Correct the name."
         ) from None
     except Exception as error:
         is_damage = type(error).__name__ in _DAMAGE
@@ -183,13 +182,3 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
             f"{prefix(where)}{path} cannot be read: {error.strerror or error}. Check that you have "
             "the right to read it (ls -l) and that its disk is mounted, or copy it elsewhere."
         ) from None
-
-
-def similar_names(path: Path) -> str:
-    """Files with names like that of a missing file, as the rest of a message."""
-    folder = path.parent
-    if not folder.is_dir():
-        return f" Its folder {folder.absolute()} does not exist either."
-    names = [entry.name for entry in folder.iterdir()]
-    similar = difflib.get_close_matches(path.name, names, n=3)
-    return f" Similar names there: {', '.join(similar)}." if similar else ""

@@ -82,13 +82,8 @@ class TableText(RowFiles):
                 "it has one object per line, set format to jsonl."
             ) from None
         if not isinstance(rows, list):
-            keys = (
-                f" with the keys {', '.join(map(repr, [*rows][:5]))}"
-                if isinstance(rows, dict)
-                else ""
-            )
             raise DataError(
-                f"{self.where}.path: {path} holds one {type(rows).__name__}{keys}; a list of "
+                f"{self.where}.path: {path} holds one {type(rows).__name__}; a list of "
                 "objects is required (pandas: to_json with orient='records'), or one object per "
                 "line and format: jsonl."
             )
@@ -156,8 +151,12 @@ class TableText(RowFiles):
                 cells = next(reader, None)
             except csv.Error as error:
                 if self.source.errors != "skip" or not has_names or "field limit" in str(error):
-                    place = f"{self.where}.path: {path}, line {start:,}"
-                    raise DataError(_csv_fault(error, place)) from None
+                    raise DataError(
+                        f"{self.where}.path: {path}, line {start:,}: this row is no CSV ({error}). "
+                        "A quotation mark that is not closed makes one cell of many lines, and one "
+                        'inside a quoted cell is written twice (""). Correct the row, or set '
+                        "quoting to none where quotation marks are part of the text."
+                    ) from None
                 for number in range(start, reader.line_num + 1):
                     damage.add(LEFT_OUT, f"{path}, line {number:,}")
                 cells = []  # the reader goes on after the line in which the fault is
@@ -175,17 +174,3 @@ def _json_object(value: Any, place: str) -> dict[str, Any]:
         f"{place}: one JSON object is required, found {type(value).__name__} {shown!r}. Correct "
         "the line or remove it."
     )
-
-
-def _csv_fault(error: csv.Error, place: str) -> str:
-    """Describe a faulty row of CSV, with the remedy."""
-    fault = (
-        f"this row is not CSV ({error}). A quotation mark inside a quoted cell is written twice "
-        '(""). Correct the row'
-    )
-    if "field limit" in str(error):
-        fault = (
-            f"a cell of this row has more than {csv.field_size_limit():,} characters. Most often a "
-            "quotation mark that is not closed makes one cell of many lines: correct it"
-        )
-    return f"{place}: {fault}, or set quoting to none where quotation marks are part of the text."

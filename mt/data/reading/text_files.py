@@ -19,7 +19,6 @@ from mt.data.reading.compression import (
     packed_suffix,
     prefix,
     require_whole,
-    similar_names,
 )
 from mt.errors import DataError
 from mt.files import sha256_of
@@ -130,15 +129,15 @@ def file_record(
     old = known.get(str(path))
     if old and (old["size"], old["mtime_ns"]) == (stat.st_size, stat.st_mtime_ns):
         return old
-    digest = hashlib.sha256()
     try:
-        lines = count_lines(path, where, digest, errors)
+        new: FileRecords = {}
+        count_lines(path, where, errors, new)
+        return new[str(path)]
     except DataError:
         if text:
             raise
         with os_errors_as_data_errors(path, where):
             return _record(stat, sha256_of(path), None)
-    return _record(stat, digest.hexdigest(), lines)
 
 
 def _record(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, Any]:
@@ -197,21 +196,11 @@ def is_damaged(text: str) -> bool:
     return False
 
 
-def count_lines(path: Path, where: str, digest: Any = None, errors: str = "strict") -> int:
-    """Number of lines as `read_lines` gives them, and the same errors, several times faster."""
-    decoder = codecs.getincrementaldecoder("utf-8")("strict" if errors == "strict" else "ignore")
-    lines = 0
-    last_byte = b"\n"
-    try:
-        with open_text(path, where, digest) as file:
-            while block := file.read(1 << 20):
-                decoder.decode(block)
-                lines += block.count(b"\n")
-                last_byte = block[-1:]
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return sum(1 for _ in read_lines(path, where))  # raises, and names the line
-    return lines + (last_byte != b"\n")
+def count_lines(
+    path: Path, where: str, errors: str = "strict", records: FileRecords | None = None
+) -> int:
+    """Number of lines as `read_lines` gives them, and the same errors."""
+    return sum(1 for _ in read_lines(path, where, errors, records, limit=MAX_LINE))
 
 
 def normalize_line(line: str) -> str:
@@ -232,8 +221,7 @@ def existing_path(name: str, root: Path, where: str) -> Path:
         if not path.exists() and matching_files(name, root) in ([], [path]):
             raise DataError(
                 f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
-                f"{str(root)!r}).{similar_names(path)} Correct the name, or data.root where paths "
-                "start."
+                f"{str(root)!r}). Correct the name, or data.root where paths start."
             )
         if path.is_fifo():  # a second reader would wait for ever
             raise DataError(

@@ -90,19 +90,14 @@ def _no_pairs(path: Path, source: Source, counts: Counter[tuple[str, ...]]) -> s
     languages: Counter[str] = Counter()
     for names, count in counts.items():
         languages.update(dict.fromkeys(names, count))
-    if languages.keys() == {ANY}:
-        return (
-            f"path: {path} does not say the languages of its texts, which are required to tell "
-            "source from target. Add them: xml:lang in each <tuv>, or source-language and "
-            "target-language in <file>."
-        )
     sides = {"src": source.src, "tgt": source.tgt}
     missing = [side for side, name in sides.items() if _choose(languages, name) is None]
     shown = ", ".join(f"{name} ({count:,})" for name, count in languages.most_common())
     return (
         f"{missing[0] if missing else 'path'}: {path} has no unit in {source.src} and "
         f"{source.tgt}; its languages, with their units: {shown or 'none'}. Set "
-        f"{' and '.join(missing or sides)} to one of them."
+        f"{' and '.join(missing or sides)} to one of them; where they are not said add xml:lang to "
+        "each <tuv>, or source-language and target-language to <file>."
     )
 
 

@@ -363,13 +363,11 @@ def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[s
             yield f"{name}: {counts.summary(texts.limits)}"
         if 2 * counts.kept >= counts.read:
             continue
-        reason = ". Check that source and target belong together, and the limits in data"
-        if 2 * counts.duplicate > counts.read - counts.kept:
-            reason = (
-                ", most others are duplicates: a pair stays in the corpus of the highest weight, "
-                "else in the first one. Set data.dedupe to false to use them all"
-            )
-        yield f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept{reason}"
+        yield (
+            f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept. Check that "
+            "source and target belong together, and the limits in data; of duplicates in several "
+            "texts one stays, unless data.dedupe is false"
+        )
 
 
 def open_built(folder: Path) -> Store:

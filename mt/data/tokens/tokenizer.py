@@ -45,10 +45,8 @@ NORMALIZATION = "identity"
 
 # Share of the text that the characters in the vocabulary cover. With byte fallback, characters that
 # make up less than one in 100,000 are spelled in bytes: too rare to learn an embedding for. Where
-# that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese. Without
-# byte fallback every character gets a token.
-COVERAGE_WITH_BYTES = (0.99999, 0.9995)
-COVERAGE_WITHOUT_BYTES = (1.0,)
+# that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese.
+COVERAGE_WITH_BYTES: tuple[float, ...] = (0.99999, 0.9995)
 
 # SentencePiece starts threads for a list of lines, also for one: 75 us instead of 5. One by one, so
 # many lines take no longer (Zen 4).
@@ -262,19 +260,15 @@ class Tokenizer:
 
 
 def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
-    """The tokenizer of `cfg.model` and `cfg.tgt_model`. DataError with all faults of the files."""
-    faults = []
-    models = []
-    for key, name in (("model", cfg.model), ("tgt_model", cfg.tgt_model)):
-        if name is None:
-            continue
-        try:
-            models.append(read_model(Path(name).expanduser(), f"tokenizer.{key}"))
-        except DataError as error:
-            faults.append(str(error))
-    if faults:
-        raise DataError("\n".join(faults))
-    return Tokenizer(*models)
+    """The tokenizer of `cfg.model` and `cfg.tgt_model`. Raises DataError."""
+    files = {"model": cfg.model, "tgt_model": cfg.tgt_model}
+    return Tokenizer(
+        *(
+            read_model(Path(name).expanduser(), f"tokenizer.{key}")
+            for key, name in files.items()
+            if name is not None
+        )
+    )
 
 
 # Of the lines that a vocabulary is learnt from, and of changes to them: another run.seed has the
@@ -361,9 +355,9 @@ def _train(
         )
     if too_long := sum(len(line) > MAX_LINE_LENGTH for line in lines):
         log(f"tokenizer: {too_long:,} {side}lines of over {MAX_LINE_LENGTH:,} characters left out")
-    needed = ""
-    coverages: tuple[float, ...]
-    coverages = COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT_BYTES
+    needed = 0
+    # Without byte fallback every character gets a token.
+    coverages = COVERAGE_WITH_BYTES if cfg.byte_fallback else (1.0,)
     if cfg.character_coverage is not None:
         coverages = (cfg.character_coverage,)
     for coverage in coverages:
@@ -375,7 +369,7 @@ def _train(
                 raise DataError(
                     f"tokenizer: SentencePiece cannot learn from the {side}training data: {error}"
                 ) from error
-            needed = match[1]
+            needed = int(match[1])
             continue
         size = Tokenizer(model).src.size
         if size < cfg.size:
@@ -384,20 +378,13 @@ def _train(
                 f"tokenizer.vocab_size {cfg.size:,}; the {side}vocabulary has {size:,}"
             )
         return model
-    raise DataError(_too_small(cfg, side, int(needed)))
-
-
-def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
-    parts = "4 special tokens" + ", 256 bytes" * cfg.byte_fallback
-    if cfg.user_defined_symbols:
-        parts += f", {len(cfg.user_defined_symbols):,} user-defined symbols"
-    characters = needed - cfg.symbols
     bytes_fit = not cfg.byte_fallback and cfg.size > 4 + 256
     remedy = ", or set tokenizer.byte_fallback to true" if bytes_fit else ""
-    return (
-        f"tokenizer.vocab_size: the {side}vocabulary needs at least {needed:,} tokens ({parts}, "
-        f"{characters:,} characters of the training data), found {cfg.size:,}. "
-        f"Set it to several times {needed:,}, so that there is room for words{remedy}."
+    raise DataError(
+        f"tokenizer.vocab_size: the {side}vocabulary needs at least {needed:,} tokens "
+        f"({cfg.symbols:,} symbols, {needed - cfg.symbols:,} characters of the training data), "
+        f"found {cfg.size:,}. Set it to several times {needed:,}, so that there is room for "
+        f"words{remedy}."
     )
 
 
