@@ -186,20 +186,14 @@ def _vocabulary(config: Config) -> Iterator[Fault]:
             f"{len(tokenizer.user_defined_symbols)} user-defined symbols, 4 special tokens), "
             f"found {size}",
         )
-    both_ways = {
-        flow.name.partition(" ")[0] + ".directions": True
-        for flow in corpora_and_flows(data)[1]
-        if flow.is_turned and flow.name.endswith(")")  # of several directions
-    }
-    both_ways |= {f"data.train[{n}].reverse": entry.reverse for n, entry in enumerate(data.train)}
-    for n, stage in enumerate(data.stages or []):
-        both_ways[f"data.stages[{n}].both_directions"] = stage.both_directions
-    for path in (path for path, is_on in both_ways.items() if is_on and not tokenizer.joint):
+    both_ways = [flow.name for flow in corpora_and_flows(data)[1] if flow.is_turned]
+    both_ways += [f"data.stages[{n}]" for n, s in enumerate(data.stages or []) if s.both_directions]
+    if both_ways and not tokenizer.joint:
         yield Fault(
-            [path, "tokenizer.joint"],
-            "must not train both ways on a text with tokenizer.joint: false, as either language is "
-            "source and target then; set tokenizer.joint to true, or remove one of them (or set "
-            "data.stages to null, if a recipe has both_directions)",
+            ["tokenizer.joint", "data.train", "data.stages"],
+            f"must be true where training goes both ways ({both_ways[0]}), as either language is "
+            "source and target then, found false; or train one way (set data.stages to null, if a "
+            "recipe has both_directions)",
         )
     needs_second = tokenizer.model is not None and not tokenizer.joint
     if needs_second != (tokenizer.tgt_model is not None):

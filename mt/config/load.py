@@ -235,13 +235,10 @@ def path_of(steps: Sequence[str | int]) -> str:
     return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
 
 
-def is_within(path: str, holder: str) -> bool:
-    return path == holder or path.startswith((f"{holder}.", f"{holder}["))
-
-
 def is_set(path: str, set_paths: Iterable[str]) -> bool:
     """Whether a setting named this path, a value below it, or a mapping or list around it."""
-    return any(is_within(path, other) or is_within(other, path) for other in set_paths)
+    ours, *others = (f"{each}.".replace("[", ".[") for each in (path, *set_paths))
+    return any(ours.startswith(other) or other.startswith(ours) for other in others)
 
 
 def apply_setting(setting: str, tree: dict[str, Any]) -> str:

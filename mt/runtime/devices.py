@@ -102,10 +102,6 @@ def gpu_uuid(device: Device) -> str | None:
 
 
 def _find_precision(name: str, device: torch.device) -> str:
-    if name == "int8":
-        raise ConfigError(
-            "precision: torch has no int8 here, only CTranslate2 has it; leave out --precision int8"
-        )
     if name not in ("auto", *DTYPES):
         raise ConfigError(f"precision: must be auto, {', '.join(DTYPES)}, found {name!r}")
     if device.type == "cuda":

@@ -67,17 +67,10 @@ class World:
         """
         if self.size == 1:
             return call()
-        message: list[Any] = [0, None]  # exit code, result
-        if self.is_main:
-            try:
-                message[1] = call()
-            except MtError as error:
-                dist.broadcast_object_list([error.exit_code, None], src=0, group=self.patient_group)
-                raise
+        result = self.all_or_raise(lambda: call() if self.is_main else None)
+        message = [result]
         dist.broadcast_object_list(message, src=0, group=self.patient_group)
-        if message[0]:
-            raise OtherRankFailedError(message[0])
-        return cast("T", message[1])
+        return cast("T", message[0])
 
     def all_or_raise(self, call: Callable[[], T]) -> T:
         """Call `call` in every rank, and return this rank's result if no rank raised an MtError.
@@ -88,8 +81,7 @@ class World:
         """
         if self.size == 1:
             return call()
-        result: Any = None
-        own_error: MtError | None = None
+        result, own_error = None, None
         try:
             result = call()
         except MtError as error:
@@ -123,11 +115,11 @@ class World:
         `values`: what each rank has read from `run_dir`, by name. Other ranks raise
         OtherRankFailedError.
         """
-        ours = {name.replace("_", " "): repr(value) for name, value in values.items()}
-        expected = self.all_gather(ours)[0]
+        expected = self.all_gather(values)[0]
 
         def compare() -> None:
-            if differing := [name for name in ours if ours[name] != expected[name]]:
+            names = [name for name in values if values[name] != expected[name]]
+            if differing := [name.replace("_", " ") for name in names]:
                 raise DataError(
                     f"run directory {run_dir}: holds another {' and another '.join(differing)} "
                     f"than rank 0 sees. {NOT_SHARED}"
@@ -208,8 +200,9 @@ def world_from_environment() -> World:
 def _env_int(name: str, default: int = 0, most: int = 1 << 30) -> int:
     text = os.environ.get(name, str(default))
     if not text.isascii() or not text.isdigit() or int(text) > most:
-        kind = f"a whole number up to {most}" if most < 1 << 30 else "a whole number"
-        raise ConfigError(f"{name}: must be {kind}, found {text!r}; torchrun sets it")
+        raise ConfigError(
+            f"{name}: must be a whole number up to {most}, found {text!r}; torchrun sets it"
+        )
     return int(text)
 
 
@@ -327,11 +320,8 @@ def _rendezvous_store(world: World) -> Any:
         opened = tcp_store(host, 0, is_master=True, **settings)
         store.set(key, str(opened.port))
         return opened
-    deadline = time.monotonic() + TIMEOUT.total_seconds()
-    port = int(store.get(key))
-    while not _accepts_connections(host, port) and time.monotonic() < deadline:
+    while not _accepts_connections(host, port := int(store.get(key))):
         time.sleep(0.2)  # the port of an earlier start, until rank 0 has left its own
-        port = int(store.get(key))
     return tcp_store(host, port, is_master=False, **settings)
 
 

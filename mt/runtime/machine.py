@@ -11,8 +11,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -91,51 +91,41 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     }
     command = [sys.executable, "-m", "mt", *arguments]
     processes: list[subprocess.Popen[bytes]] = []
-    with _passing_on(processes):
-        for rank in range(count):
-            variables = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
-            processes.append(subprocess.Popen(command, env=variables, start_new_session=True))
-        return _wait(processes)
+    _pass_on_signals(processes)
+    for rank in range(count):
+        variables = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+        processes.append(subprocess.Popen(command, env=variables, start_new_session=True))
+    return _wait(processes)
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended; kill those that do not, some time after another has failed."""
-    failed = 0
-    deadline = float("inf")
-    while running := [process for process in processes if process.poll() is None]:
-        if not failed and (failed := _first_failure(processes)):
-            deadline = time.monotonic() + SHUTDOWN_SECONDS
-        if time.monotonic() > deadline:
-            for process in running:
-                process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            running[0].wait(0.1)
-    failed = failed or _first_failure(processes)
-    return 128 - failed if failed < 0 else failed  # -9 becomes 137, as in a shell
-
-
-def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    return next((process.returncode for process in processes if process.returncode), 0)
-
-
-@contextmanager
-def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Inside, signals to this process go to the others, and nothing else happens."""
-
+def _pass_on_signals(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         for process in processes:
             process.send_signal(number)
 
     # Under nohup the hangup is ignored, which the others have inherited, unless it is handled here.
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    passed = [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
-    before = {number: signal.signal(number, pass_on) for number in passed}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in SIGNALS:
+        if not (ignored and number == signal.SIGHUP):
+            signal.signal(number, pass_on)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Wait until all have ended; kill those that do not, some time after another has failed."""
+    failed, deadline = 0, float("inf")
+    while True:
+        running = [process for process in processes if process.poll() is None]
+        if not failed:
+            failed = next((each.returncode for each in processes if each.returncode), 0)
+            deadline = time.monotonic() + SHUTDOWN_SECONDS if failed else deadline
+        if not running:
+            return 128 - failed if failed < 0 else failed  # -9 becomes 137, as in a shell
+        if time.monotonic() > deadline:
+            for process in running:
+                process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            running[0].wait(0.1)
 
 
 def free_port() -> int:

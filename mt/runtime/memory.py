@@ -113,28 +113,22 @@ def available_memory_mb(device: torch.device) -> float:
 def _free_in_groups_mb() -> Iterator[float]:
     """Yield MB that control groups leave to this process: limits of a container, or of a job.
 
-    Each group above its own counts as well.
+    Each group above its own counts as well. Groups of version 1 do not.
     """
-    groups = []
+    path = ""
     with suppress(OSError):
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2
-            root, limit, used = CGROUPS, "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            root, limit, used = CGROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        group = root / path.lstrip("/")  # in a container, that of the machine, which is not there
-        for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):
-                stat = (folder / "memory.stat").read_text()
-                counts = dict(row.split() for row in stat.splitlines())
-                # Of files that were read, and given back when memory is wanted.
-                cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
-                free = int((folder / limit).read_text()) - int((folder / used).read_text())
-                yield (free + cached) / 1e6
+        path = Path("/proc/self/cgroup").read_text(encoding="utf-8").rpartition("0::/")[2].strip()
+    group = CGROUPS / path  # in a container, that of the machine, which is not there
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):
+            stat = (folder / "memory.stat").read_text()
+            counts = dict(row.split() for row in stat.splitlines())
+            # Of files that were read, and given back when memory is wanted.
+            cached = int(counts.get("inactive_file", 0))
+            limit, used = (
+                int((folder / f"memory.{key}").read_text()) for key in ("max", "current")
+            )
+            yield (limit - used + cached) / 1e6
 
 
 def unused_memory_mb(gpu: torch.device) -> float:

@@ -174,7 +174,7 @@ def test_a_tag_counts_on_the_side_that_is_the_source(tokenizer: Tokenizer, tmp_p
 def test_faults_of_directions(tmp_path: Path) -> None:
     rows: list[Any] = [
         ([FORWARD, BACK], {"tokenizer": {"joint": False}},
-         ["data.train[1].reverse", "joint", "set", "true"]),
+         ["tokenizer.joint", "must be true", "data.train[1]", "found false"]),
         ([FORWARD, BACK], {"data": {"valid": BACK}},
          ["data.valid[0].reverse", "data.train", "remove"]),
         ([FORWARD, OTHER], {"data": {"stages": [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]}},

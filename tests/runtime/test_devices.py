@@ -126,7 +126,6 @@ def test_auto_on_a_cpu_is_bf16_if_fast(
         ("no_gpu", "cuda", "auto", ["--device", "cuda", torch.__version__, "no CUDA", "use cpu"]),
         ("gpus", "cuda:2", "auto", ["--device", "cuda:2", "sees 2 CUDA devices", "use cpu"]),
         ("gpus", "cuda", "bf16", ["precision", "no bf16", "use fp16 or fp32"]),
-        ("gpus", "cpu", "int8", ["precision", "only CTranslate2", "leave out --precision int8"]),
         ("gpus", "cpu", "fp16", ["precision", "fp16 needs a GPU", "bf16 or fp32"]),
         ("gpus", "cpu", "fp8", ["precision", "auto, fp32, bf16, fp16", "'fp8'"]),
     ],

@@ -58,14 +58,15 @@ def test_processes_within_processes_are_refused(
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
 def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
     """Under nohup; the other processes inherit that."""
-    before = signal.signal(signal.SIGHUP, handler)
+    before = {number: signal.getsignal(number) for number in machine.SIGNALS}
     try:
-        with machine._passing_on([]):
-            is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.signal(signal.SIGHUP, handler)
+        machine._pass_on_signals([])
+        is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         assert is_ignored == (handler == signal.SIG_IGN)
-        assert signal.getsignal(signal.SIGHUP) == handler
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="-m looks into the folder in any case")

@@ -125,7 +125,7 @@ def test_what_languages_need_is_said() -> None:
         ({"valid": {"src": "a", "tgt": "b", "directions": ["de-en"]}},
          ("data.valid[0].directions", "path")),
         ({"language_tokens": True, "train": [{"path": "a", "directions": ["de-en", "en-de"]}]},
-         ("data.train[0].directions", "joint: false", "remove one of them")),
+         ("tokenizer.joint", "must be true", "data.train[0] (en-de)", "one way")),
     ]:  # fmt: skip
         with raises_saying(ConfigError, *said):
             config_from_mapping({"data": data} | separate, "c")

@@ -122,7 +122,7 @@ def test_a_share_is_of_the_updates_where_those_end_the_training_first() -> None:
 
 def test_faults_of_stages() -> None:
     rows: list[Any] = [
-        ([{}, {}], ["data.stages[0].until", "nothing", "{updates: 2000}"]),
+        ([{}, {}], ["data.stages[0].until", "{updates: 2000}", "nothing"]),
         ([{"until": {"updates": 3}}], ["data.stages[0].until", "null", "last stage"]),
         ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "removed", "a share"]),
         ([{"weights": [1, 1]}], ["data.stages[0].weights", "3 texts", "[1.0, 1.0]", "0 leaves"]),
