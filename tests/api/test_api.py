@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 import shutil
@@ -21,7 +20,6 @@ from messages import raises_saying
 
 import mt as typed
 from mt.config.load import as_settings
-from mt.search.options import EngineOptions, SearchOptions
 
 package: Any = typed  # some tests give it what its types forbid
 PAGE = (ROOT / "mt" / "api.md").read_text(encoding="utf-8")
@@ -33,10 +31,7 @@ SHORT = {"train.max_steps": 2, "optim.warmup_steps": 1}
 
 @pytest.fixture
 def here(
-    tiny_run: Path,
-    tiny_mapping: Mapping[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_run: Path, tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """A folder with `runs/tiny` and a `tiny.yaml` of its own, in which the test runs."""
     shutil.copytree(tiny_run, tmp_path / "runs" / "tiny")
@@ -239,15 +234,6 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
     ]:
         with raises_saying(package.Error, *parts.split("|")):
             call(tiny_run)
-
-
-def test_load_lists_the_settings_of_the_search_and_the_engine() -> None:
-    keywords = inspect.signature(package.load).parameters
-    fields = SearchOptions.__annotations__.keys() | EngineOptions.__annotations__.keys()
-    # A command sets these by what it reads and writes.
-    assert keywords.keys() == fields - {"models", "with_scores", "prefixes"} | {"model"}
-    assert keywords["beam_size"].default is None
-    assert keywords["alignments"].annotation == str | bool | None
 
 
 def test_it_is_silent_unless_asked_and_importing_it_is_cheap(here: Path) -> None:

@@ -43,10 +43,7 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
     """8 PB are more than any process can address."""
     decode = loaded.config.decode.model_copy(update={"beam_size": 10**15})
     engine = TorchEngine(Inference(loaded.model, CPU), decode)
-    with (
-        translator(loaded, engine) as one,
-        pytest.raises(ConfigError) as caught,
-    ):
+    with translator(loaded, engine) as one, pytest.raises(ConfigError) as caught:
         list(one.translate(["eins"]))
     assert re.fullmatch(
         r"decoding: a batch of 1 sentence with 1,000,000,000,000,000 hypotheses each does "

@@ -78,21 +78,6 @@ def test_each_log_probability_is_conditioned_on_the_tokens_before_it(
     assert scores == pytest.approx(expected, abs=1e-5)
 
 
-def test_scores_do_not_depend_on_the_batch(
-    loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
-) -> None:
-    inference = Inference(loaded.model, CPU)
-    together, alone = ForcedDecoder(inference), ForcedDecoder(inference, batch_tokens=1)
-    for one, other in zip(together.log_probs(pairs), alone.log_probs(pairs), strict=True):
-        assert one == pytest.approx(other, abs=1e-5)
-    maps = together.attention(pairs)
-    torch.testing.assert_close(maps, alone.attention(pairs), rtol=1e-4, atol=1e-5)
-    for found, (src, tgt) in zip(maps, pairs, strict=True):
-        assert found is not None
-        assert found.shape == (len(tgt) + 1, len(src) + 1)
-    assert together.attention([]) == together.log_probs([]) == []
-
-
 @pytest.mark.parametrize(("n_layers", "aligns"), [(1, 0), (4, 2)])
 def test_the_last_decoder_layer_but_one_aligns(
     n_layers: int, aligns: int, loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]

@@ -89,11 +89,7 @@ def run_beams(
     models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, **more: Any
 ) -> Ran:
     stepper = ScriptedStepper(models, size, more.get("vocab", 7))
-    options: dict[str, Any] = {
-        "beam_size": size,
-        "length_penalty": alpha,
-        "n_best": n_best,
-    }
+    options: dict[str, Any] = {"beam_size": size, "length_penalty": alpha, "n_best": n_best}
     found = beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options)
     return list(found), stepper
 
@@ -103,12 +99,7 @@ def greedy(model: Model, limit: int, alpha: float = 0.0) -> list[Hypothesis]:
 
 
 def beams(
-    model: Model,
-    limit: int,
-    size: int,
-    alpha: float = 0.0,
-    n_best: int = 1,
-    vocab: int = 7,
+    model: Model, limit: int, size: int, alpha: float = 0.0, n_best: int = 1, vocab: int = 7
 ) -> list[Hypothesis]:
     return run_beams([model], [limit], size, alpha, n_best, vocab=vocab)[0][0]
 

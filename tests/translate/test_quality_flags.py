@@ -10,10 +10,10 @@ from conftest import lines_of
 from messages import says
 from odd_lines import odd_lines
 
-from mt.search.options import EngineName, EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate.lines import Translation
-from mt.translate.load import load_engine
-from mt.translate.quality_flags import flags, loops
+from mt.translate.load import load_engine, load_translator
+from mt.translate.quality_flags import EscapeLoops, flags, loops
 from mt.translate.translator import make_translator
 
 
@@ -106,3 +106,12 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     common = torch.keys() & ctranslate2.keys()
     assert len(common) >= 2
     assert sum(torch[n] != ctranslate2[n] for n in common) <= len(common) // 20
+
+
+@pytest.mark.parametrize("search", [{"n_best": 2}, {"sample": Sampling()}], ids=str)
+def test_what_is_drawn_and_several_outputs_are_not_searched_again(
+    search: dict[str, Any], tiny_run: Path
+) -> None:
+    options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
+    with load_translator(SearchOptions(**search), options) as translator:
+        assert not any(isinstance(step, EscapeLoops) for step in translator.steps)

@@ -21,13 +21,7 @@ from messages import raises_saying, says
 from mt.errors import DataError
 from mt.files import whole_file
 from mt.translate.resume import ResumableOutput
-from mt.translate.streaming import (
-    open_output,
-    read_ahead,
-    read_input,
-    windows,
-    write_lines,
-)
+from mt.translate.streaming import open_output, read_ahead, read_input, windows, write_lines
 
 # --- windows -----------------------------------------------------------------------------------
 

@@ -15,12 +15,14 @@ import torch
 from conftest import open_pipes
 from faults import raising
 from jobs import fail, square
+from messages import raises_saying
 
-from mt.errors import DataError, MtError
+from mt.errors import ConfigError, DataError, MtError
 from mt.search import engine
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import load_torch
 from mt.translate.load import load_translator
+from mt.translate.load_torch import searches_on_gpus
 from mt.translate.loaded_engine import batch_cuts
 from mt.translate.workers import Pool
 
@@ -139,6 +141,21 @@ def test_a_process_for_each_gpu(
         pool.workers[1].process.kill()
         with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
             list(together.translate(lines))
+
+
+def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(aligns: bool = False, large: bool = False, **given: Any) -> int:
+        options = EngineOptions(models=[tiny_run], engine="torch", **given)
+        return len(searches_on_gpus(SearchOptions(alignments=aligns), options, large))
+
+    monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * 4)
+    assert [count(), count(large=True), count(workers=3)] == [0, 4, 3]  # 0: in this process
+    # The process that reads and writes aligns words on a GPU of its own.
+    assert count(large=True, aligns=True) == 3
+    assert count(device="cuda:2", large=True) == 1
+    for device, found in (("auto", "4 of them"), ("cuda:2", "--device cuda:2")):
+        with raises_saying(ConfigError, "--workers", "GPUs", "found 5", found, "lower it"):
+            count(workers=5, device=device)
 
 
 def test_little_work_is_shared_evenly() -> None:
