@@ -68,7 +68,11 @@ def clean_corpora(
                 run(plan)
                 report = sum_up(plan, notes)
             except (MtError, KeyboardInterrupt, SystemExit) as error:
-                _keep_or_remove(plan, error, keep_work)
+                if any(plan.scored.glob("*/*")):
+                    done = f"what is done is in {plan.work}; the same command continues with it"
+                    add_note(error, done)
+                elif not keep_work:
+                    shutil.rmtree(plan.work, ignore_errors=True)
                 raise
             if rejected is not None:
                 every = CleanedFiles(range(len(plan.corpora)), [rejected])
@@ -112,13 +116,6 @@ def claim_work(folder: Path) -> None:
             "empty. Name another folder with --work."
         )
     (folder / WORK_FILE).touch()
-
-
-def _keep_or_remove(plan: CleaningPlan, error: BaseException, keep_work: bool) -> None:
-    if any(plan.scored.glob("*/*")):
-        add_note(error, f"what is done is in {plan.work}; the same command continues with it")
-    elif not keep_work:
-        shutil.rmtree(plan.work, ignore_errors=True)
 
 
 def records_of(plan: CleaningPlan) -> FileRecords:

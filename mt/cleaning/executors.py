@@ -50,7 +50,7 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
                 continue
             to_send = replace(plan)  # without what it has loaded
             pool = pool or stack.enter_context(process_pool(workers, to_send))
-            calls = ((_run_task, name, *arguments) for _, arguments in chain(first, tasks))
+            calls = ((stage.run, *arguments) for _, arguments in chain(first, tasks))
             for done, _ in enumerate(results_of(pool, calls, workers), start=1):
                 progress(name, done, total)
 
@@ -113,10 +113,6 @@ def with_shared(task: Callable[..., T], *arguments: Any) -> T:
     return task(_shared, *arguments)
 
 
-def _run_task(plan: CleaningPlan, name: str, *arguments: Any) -> None:
-    STAGES[name].run(plan, *arguments)
-
-
 def run_rank(plan: CleaningPlan, stage: str, start: str, _: object, rank: int, world: int) -> None:
     """Run a stage as datatrove calls it, in the folder in which the command was given."""
     with suppress(OSError):  # absolute paths need none
@@ -134,7 +130,12 @@ def run_on_slurm(
     `sbatch` are options of sbatch; all nodes must see the work folder. Ranks that were killed are
     submitted again. Raises MtError where ranks still fail, ConfigError without datatrove.
     """
-    executor_class = _slurm_executor()
+    try:
+        from datatrove.executor.slurm import SlurmPipelineExecutor
+    except ImportError as error:
+        raise ConfigError(
+            f"--executor slurm: needs datatrove ({error}); install it by: pip install 'mt[cluster]'"
+        ) from None
     for name, stage in STAGES.items():
         world = min(ranks, stage.n_tasks(plan) or ranks)
         progress(name, 0, world)
@@ -145,7 +146,7 @@ def run_on_slurm(
         # datatrove remembers which ranks are done, also where their results have been removed.
         shutil.rmtree(logs / "completions", ignore_errors=True)
         for _ in range(ATTEMPTS):
-            job = executor_class(
+            job: Any = SlurmPipelineExecutor(
                 pipeline=[partial(run_rank, replace(plan), name, os.getcwd())],
                 tasks=world,
                 logging_dir=str(logs),
@@ -158,7 +159,8 @@ def run_on_slurm(
                 requeue=False,
                 with_srun=False,
             )
-            job.launch_merge_stats = _no_statistics
+            # Without the job that adds up statistics: it waits for ever for ranks that have died.
+            job.launch_merge_stats = lambda: None
             try:
                 job.run()
             except (FileNotFoundError, subprocess.CalledProcessError) as error:
@@ -177,31 +179,13 @@ def run_on_slurm(
 
 def _wait(job: Any, stage: str, world: int, progress: Progress) -> bool:
     """Wait until no job of the array is left; whether all ranks are done."""
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A %F"]
     while True:
-        is_running = job.job_id != -1 and _is_queued(str(job.job_id))
+        queue = subprocess.run(command, capture_output=True, text=True, check=False)
+        # A busy controller says nothing: look again.
+        is_queued = queue.returncode != 0 or str(job.job_id) in queue.stdout.split()
         done = world - len(job.get_incomplete_ranks())
         progress(stage, done, world)
-        if done == world or not is_running:
+        if done == world or job.job_id == -1 or not is_queued:
             return done == world
         time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def _is_queued(job: str) -> bool:
-    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A %F"]
-    queue = subprocess.run(command, capture_output=True, text=True, check=False)
-    return queue.returncode != 0 or job in queue.stdout.split()  # a busy controller: look again
-
-
-def _slurm_executor() -> Any:
-    """The class of datatrove that submits job arrays."""
-    try:
-        from datatrove.executor.slurm import SlurmPipelineExecutor
-    except ImportError as error:
-        raise ConfigError(
-            f"--executor slurm: needs datatrove ({error}); install it by: pip install 'mt[cluster]'"
-        ) from None
-    return SlurmPipelineExecutor
-
-
-def _no_statistics() -> None:
-    """Start no job that adds up statistics: it would wait for ever for ranks that have died."""

@@ -13,10 +13,7 @@ from mt.data.tokens.duplicates import Hashes, hashes, is_among, normalised
 # Bits of the flags of a pair.
 SOURCE, TARGET, PAIR = 1, 2, 4
 Pairs = Sequence[tuple[str, str]]
-
-
-def _no_hashes() -> Hashes:
-    return np.zeros(0, np.uint64)
+NONE: Hashes = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -26,9 +23,9 @@ class Found:
     Those of an evaluation set are aligned; 0 is an empty line, which cannot leak.
     """
 
-    src: Hashes = field(default_factory=_no_hashes)
-    tgt: Hashes = field(default_factory=_no_hashes)
-    pairs: Hashes = field(default_factory=_no_hashes)  # of both sides together
+    src: Hashes = field(default_factory=lambda: NONE)
+    tgt: Hashes = field(default_factory=lambda: NONE)
+    pairs: Hashes = field(default_factory=lambda: NONE)  # of both sides together
 
     def __add__(self, other: Found) -> Found:
         return Found(*map(np.union1d, vars(self).values(), vars(other).values()))

@@ -96,13 +96,12 @@ def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]
         raise ConfigError("--model: its config names no training data; give the text with --src")
     forward = {flow.corpus for flow in data.flows if not flow.is_turned}
     return data.root, {
-        corpus.name: corpus.source if place in forward else _turned(corpus.source)
+        corpus.name: source
+        if place in forward
+        else source.model_copy(update={"src": source.tgt, "tgt": source.src})
         for place, corpus in enumerate(data.corpora)
+        if (source := corpus.source)
     }
-
-
-def _turned(source: Source) -> Source:
-    return source.model_copy(update={"src": source.tgt, "tgt": source.src})
 
 
 def _count(sources: Iterable[Source], root: Path) -> int | None:

@@ -119,7 +119,7 @@ def test_a_null_object_is_null_and_a_row_may_lack_a_key(tmp_path: Path, columns:
     assert pairs_of(tmp_path, *names, path=path) == [("ja", "yes"), ("", "")]
     write(tmp_path / path, f"{whole}\n{lacking}\n")
     message = message_of(tmp_path, *names, path=path)
-    assert says(message, "[0].src", "line 2: this row has no", "or set errors: skip to leave such")
+    assert says(message, "[0].src", "line 2: there is no column", "lack it set errors: skip")
     assert pairs_of(tmp_path, *names, path=path, errors="skip") == [("ja", "yes")]
     write(tmp_path / path, f"{lacking}\n")
     message = message_of(tmp_path, *names, path=path)

@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_453,
-    "core": 21_039,
+    "all of mt": 32_413,
+    "core": 21_022,
     "tests": 29_902,
     "pages": 130_256,
     "api and single files": 1_129,
-    "data": 5_431,
+    "data": 5_414,
     "training": 3_513,
     "translate": 2_838,
-    "cleaning": 2_284,
+    "cleaning": 2_262,
     "search": 2_238,
     "inspect": 2_105,
     "interop": 1_993,
@@ -32,7 +32,7 @@ BUDGET = {
     "model": 1_028,
     "runtime": 1_023,
     "report": 947,
-    "synthetic": 531,
+    "synthetic": 530,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -71,7 +71,10 @@ def check_data(
         watches = [sample.watch, *([watch] if watch is not None and is_training else [])]
         if not is_training:
             watches.append(partial(_remember, held_out.setdefault(text.name, set())))
-        limit = _limit(text, data.root, before_training) if is_training and not watch else None
+        limit = None
+        if is_training and not watch:
+            limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
+            limit = MAX_PAIRS_BEFORE_TRAINING if before_training else limit
         checks[text.name] = _check_text(text, data.root, sample, watches, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
         is_whole = limit is None or sample.pairs < limit
@@ -92,12 +95,6 @@ def check_data(
         records=records,
         n_pairs=sum(check.n_pairs for check in every),
     )
-
-
-def _limit(text: Corpus, root: Path, before_training: bool) -> int:
-    if before_training:
-        return MAX_PAIRS_BEFORE_TRAINING
-    return MAX_PAIRS if local_files(text.source, root) else MAX_STREAMED_PAIRS
 
 
 def _remember(pairs: set[Pair], watched: Iterator[Pair]) -> Iterator[Pair]:

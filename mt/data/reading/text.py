@@ -139,7 +139,7 @@ def select_pairs(
         tgt = lookup(row, source.tgt)
         try:
             if not (isinstance(src, str) and isinstance(tgt, str)):
-                raise DataError("\n".join(_column_faults(source, place, row, where, n_pairs > 0)))
+                raise DataError("\n".join(_column_faults(source, place, row, where)))
             src = _text(src, f"{where}.src", place, source.errors, damage)
             tgt = _text(tgt, f"{where}.tgt", place, source.errors, damage)
         except DataError as error:
@@ -196,13 +196,8 @@ def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str
     return " ".join([first.rstrip(), *between, rest[-1].lstrip()])
 
 
-def _column_faults(
-    source: Source, place: str, row: Mapping[str, Any], where: str, is_known: bool
-) -> list[str]:
-    """Messages about the cells of a row that is not two texts.
-
-    `is_known`: an earlier row has both columns, so this one lacks a key.
-    """
+def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: str) -> list[str]:
+    """Messages about the cells of a row that is not two texts."""
     names: list[str] = []
     for name, value in row.items():
         names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
@@ -214,11 +209,6 @@ def _column_faults(
             faults.append(
                 f"{where}.{side}: {place}: column {column!r} holds {shown}, text is required. "
                 "Correct the row or remove it."
-            )
-        elif cell is None and is_known:
-            faults.append(
-                f"{where}.{side}: {place}: this row has no {column!r}, as the rows before it have. "
-                "Correct the row or remove it, or set errors: skip to leave such rows out."
             )
         elif cell is None:
             faults.append(

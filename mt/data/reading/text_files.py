@@ -173,8 +173,12 @@ def decode_lines(
                 raise NotTextError(f"{prefix(where)}{reason}") from None
             match errors:
                 case "strict":
-                    reason = _not_utf8(name, number, raw, error.start)
-                    raise DataError(f"{prefix(where)}{reason}") from None
+                    bad = raw[error.start : error.start + 4].hex(" ")
+                    raise DataError(
+                        f"{prefix(where)}{name}, line {number:,}, byte {error.start:,} (the line's "
+                        f"first is 0): {bad} is not UTF-8. Convert the file; if it is "
+                        "WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8"
+                    ) from None
                 case "replace":
                     line = raw.decode(errors="replace")
                     if damage is not None:
@@ -275,11 +279,3 @@ def _no_utf8_at_all(name: str, first: bytes) -> str:
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return f"{name} is UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 FILE > FILE.utf8"
     return ""
-
-
-def _not_utf8(name: str, number: int, raw: bytes, offset: int) -> str:
-    return (
-        f"{name}, line {number:,}, byte {offset:,} (the line's first is 0): "
-        f"{raw[offset : offset + 4].hex(' ')} is not UTF-8. Convert the file; if it is "
-        "WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8"
-    )
