@@ -22,14 +22,14 @@ from pydantic import TypeAdapter
 
 from mt.cleaning.clean import CleanedFiles, clean_corpora
 from mt.cleaning.executors import run_here, run_rank
-from mt.cleaning.leaks import LeakCount, LeakIndex
+from mt.cleaning.leaks import LeakCount
 from mt.cleaning.plan import CleaningPlan, plan_of
 from mt.cleaning.report import REASONS, CleaningReport, report_text
 from mt.cleaning.rules import RULES, PairScorer, decide
 from mt.cleaning.stages import STAGES, all_decisions
 from mt.config.plan import Corpus, Direction, plan_data
 from mt.config.schema import Clean, DataConfig, Source
-from mt.data.tokens.duplicates import hashes, normalised
+from mt.data.tokens.duplicates import normalised
 from mt.errors import DataError
 from mt.inspect.corpus_statistics import count_corpora
 
@@ -393,22 +393,6 @@ TRAINING = [
     ("Good day", "Guten Tag"),  # the other way round
     ("...", "und so weiter"),
 ]
-
-
-def test_leaks_are_found_by_letters_on_each_side() -> None:
-    index = LeakIndex({"data.test[0]": TESTED, "valid": [("x", "y")]})
-    src, tgt = ([normalised(pair[side]) for pair in TRAINING] for side in (0, 1))
-    flags = index.flags(hashes(src), hashes(tgt))
-    assert flags.tolist() == [1, 2, 7, 3, 0, 0, 0]
-    found = index.found(hashes(src), hashes(tgt), flags)
-    counts = {"data.test[0]": LeakCount(4, 2, 2, 1), "valid": LeakCount(1, 0, 0, 0)}
-    assert index.counts(found) == counts
-    lines = {"lines": [("a", "a"), ("c", "c")]}
-    index = LeakIndex({"valid": [("a", "b")], **lines}, lines=lines)
-    for pair, n_targets, n_pairs in (("a", "b"), 0, 0), (("a", "c"), 1, 2):  # the first is of valid
-        sides = hashes([normalised(pair[0])]), hashes([normalised(pair[1])])
-        found = index.found(*sides, index.flags(*sides))
-        assert index.counts(found)["lines"] == LeakCount(2, 1, n_targets, n_pairs)
 
 
 @pytest.mark.parametrize(("leaks", "stays"), [("sides", 1), (None, 7)])

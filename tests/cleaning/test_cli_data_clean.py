@@ -140,17 +140,6 @@ def test_damage_that_is_left_out_is_counted_and_said(mt: Mt) -> None:
     assert says(Path("bad.tsv").read_text(), "empty", "a.de, pair 2", "duplicate", "a.de, pair 3")
 
 
-def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
-    assert mt(*IN, "-o", "out", "--work", "w").code == 0
-    scored = {path: path.stat().st_mtime_ns for path in Path("w").rglob("scores.npz")}
-    assert scored
-    again = ["--work", "w", "--limit", "max_words=3", "--overwrite", "--rejected", "w/bad.tsv"]
-    ended = mt(*IN, "-o", "out", *again, "--json")
-    assert Path("w/bad.tsv").read_text().count("words")
-    assert json.loads(ended.out)["corpora"][0]["rejected"]["words"] == 1
-    assert {path: path.stat().st_mtime_ns for path in Path("w").rglob("scores.npz")} == scored
-
-
 def test_messages(mt: Mt) -> None:
     Path("there.en").write_text("kept\n")
     Path("t.tmx").write_text("<tmx/>\n")

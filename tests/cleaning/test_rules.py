@@ -15,11 +15,10 @@ from messages import raises_saying, says
 from mt.cleaning.characters import Language, scripts_of
 from mt.cleaning.contents import conflicting_numbers
 from mt.cleaning.rules import RULES, PairScorer, decide, reason
-from mt.config.load import load_config
 from mt.config.schema import Clean
 from mt.data.reading.languages import base_code
 from mt.data.reading.words import without_invisible
-from mt.errors import ConfigError, DataError
+from mt.errors import DataError
 
 KEYS = {rule.name: rule.key for rule in RULES}
 OFF: dict[str, Any] = dict.fromkeys(key for key in KEYS.values() if key)
@@ -268,16 +267,3 @@ def test_a_missing_package_is_named_with_its_extra(
     if package == "ftfy":
         assert PairScorer(without, "de", "en").fix("a  b") == "a b"
     assert PairScorer(without, "de", "en").scores([("", "a")])[0, 0] == 1
-
-
-def test_config(tmp_path: Any) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text("data: {clean: {max_words: 9, max_wrods: 2, max_copied: 2}}\n")
-    with pytest.raises(ConfigError) as error:
-        load_config(str(path))
-    assert says(str(error.value), "data.clean.max_wrods", "did you mean max_words")
-    assert says(str(error.value), "data.clean.max_copied", "at most 1", "found 2")
-    path.write_text("data: {clean: {}}\n")
-    assert load_config(str(path)).config.data.clean == Clean()
-    loaded = load_config(str(path), ["data.clean.max_words=9"]).config.data.clean
-    assert loaded == Clean(max_words=9)

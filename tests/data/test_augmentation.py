@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import log_of, merged, weights_of
 from messages import says
 from subwords import digest, made_lines, pairs_of, rows
@@ -20,9 +18,7 @@ from mt.config.data_schema import Augment
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig, Config, TokenizerConfig
-from mt.data.tokens import augmentation
 from mt.data.tokens.augmentation import Augmentation
-from mt.data.tokens.batches import Prefetcher, collate
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.tokenizer import Tokenizer
@@ -137,43 +133,6 @@ def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, pairs: DirectedPai
     assert max(longest[batch].max() * len(batch) for batch in batches) <= 900
     assert sorted(np.concatenate(batches)) == list(range(len(made.pairs)))
     assert made.pairs.src_lengths.sum() > pairs.src_lengths.sum()
-
-
-def test_the_prefetcher_goes_from_one_augmented_epoch_into_the_next(
-    tokenizer: Tokenizer, pairs: DirectedPairs
-) -> None:
-    plan = plan_of(pairs, tokenizer, config_of(typos=0.4, noise=0.3))
-    first, second = (plan.for_epoch(epoch, Event()) for epoch in (4, 5))
-    n = len(first.updates(4))
-    places = [(first, 4, n - 2), (first, 4, n - 1), (second, 5, 0), (second, 5, 1)]
-    with Prefetcher(plan, 4, n - 2) as prefetcher:
-        for (made, epoch, number), update in zip(places, prefetcher, strict=False):
-            assert (update.epoch, update.number) == (epoch, number)
-            assert update.last == (epoch == 4 and number == n - 1)
-            batches = [collate(made.pairs.pairs(batch)) for batch in made.updates(epoch)[number]]
-            for ours, theirs in zip(update.batches, batches, strict=True):
-                assert torch.equal(ours.src, theirs.src)
-                assert torch.equal(ours.tgt_in, theirs.tgt_in)
-
-
-def test_leaving_the_prefetcher_does_not_wait_for_the_epoch_that_is_being_made(
-    tokenizer: Tokenizer, pairs: DirectedPairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(augmentation, "PAIRS_PER_CHUNK", 10)
-    asked = Event()
-    real = Augmentation._change
-
-    def slow(*arguments: Any) -> Any:
-        asked.set()
-        time.sleep(0.1)  # a minute for the whole store
-        return real(*arguments)
-
-    monkeypatch.setattr(Augmentation, "_change", slow)
-    with Prefetcher(plan_of(pairs, tokenizer, config_of(typos=0.1)), 0, 0) as prefetcher:
-        assert asked.wait(10)
-        thread, start = prefetcher._thread, time.perf_counter()
-    assert not thread.is_alive()
-    assert time.perf_counter() - start < 5
 
 
 def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(

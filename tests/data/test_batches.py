@@ -71,16 +71,6 @@ def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
     assert flat(plan_of(pairs, seed=2).updates(1)) != epochs[2]
 
 
-def test_batches_of_one_epoch_are_not_those_of_the_next() -> None:
-    """Not only the order of the batches differs: sentences are batched with others."""
-    plan = plan_of(random_pairs(20_000))
-    before, after = (
-        {frozenset(b.tolist()) for b in chain.from_iterable(plan.updates(e))} for e in (0, 1)
-    )
-    assert len(before) > 300
-    assert len(before & after) < 30  # the longest sentences have few to meet
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=150),
     st.integers(1, 2000),
@@ -346,25 +336,6 @@ def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | st
             )
             assert rows(update.batches) == planned(plan, epoch, number)
             assert update.n_tgt == sum(len(batch.tgt_out) for batch in update.batches)
-
-
-def test_batches_for_a_gpu_are_made_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a thread that has selected that GPU: pinned memory belongs to the current one."""
-    selected: list[int] = []
-    pinned: list[bool] = []
-    real = torch.empty
-
-    def empty(*sizes: object, pin_memory: bool = False, **given: object) -> torch.Tensor:
-        pinned.append(pin_memory and selected == [1])
-        return real(*sizes, **given)  # type: ignore[call-overload, no-any-return]
-
-    monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
-    monkeypatch.setattr(torch, "empty", empty)
-    plan = plan_of(random_pairs(50), update=1000, batch=1000)
-    with Prefetcher(plan, 0, 0, device=torch.device("cuda", 1)) as prefetcher:
-        next(iter(prefetcher))
-    assert pinned
-    assert all(pinned)
 
 
 def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:

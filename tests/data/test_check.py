@@ -47,13 +47,6 @@ def table(name: str) -> dict[str, str]:
     ("name", "text"),
     [
         ("a.en", "yes\n\n \nno\n"),
-        ("a.csv", "de,en\nja,yes\nja,\nja, \nnein,no\n"),
-        ("a.tsv", "de\ten\nja\tyes\nja\t\nja\t \nnein\tno\n"),
-        (
-            "a.jsonl",
-            '{"de": "ja", "en": "yes"}\n{"de": "ja", "en": null}\n{"de": "ja", "en": " "}\n'
-            '{"de": "nein", "en": "no"}\n',
-        ),
         (
             "b.jsonl",
             '{"t": {"de": "ja", "en": "yes"}}\n{"t": {"de": "ja", "en": null}}\n'

@@ -293,19 +293,6 @@ def test_length_limits_are_inclusive() -> None:
     assert Counts(read=8, empty=1, too_long=2, ratio=2).kept == 3
 
 
-def test_summary_reads_well() -> None:
-    data = Limits(256, 3.0, dedupe=True)
-    counts = Counts(read=29_000, duplicate=60, too_long=40)
-    assert counts.summary(data) == (
-        "28,900 of 29,000 pairs kept; dropped: 60 duplicates, 40 longer than 256 tokens"
-    )
-    assert Counts(read=5).summary(data) == "5 of 5 pairs kept"
-    assert Counts(read=9, empty=1, duplicate=1, ratio=2).summary(data) == (
-        "5 of 9 pairs kept; dropped: 1 with an empty side, 1 duplicate, 2 with one side over 3 "
-        "times the other"
-    )
-
-
 # --- building ---------------------------------------------------------------------------------
 
 

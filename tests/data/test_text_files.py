@@ -216,18 +216,6 @@ def aligned(n: int) -> tuple[list[str], list[str]]:
     return src, tgt
 
 
-def test_unequal_counts_name_both_files_and_the_first_pair_that_looks_shifted(
-    tmp_path: Path,
-) -> None:
-    src, tgt = aligned(29_000)
-    del tgt[1203]
-    write(tmp_path / "train.de", "\n".join(src) + "\n")
-    write(tmp_path / "train.en", "\n".join(tgt) + "\n")
-    message = message_of(tmp_path, "train.de", "train.en")
-    assert says(message, "data.train[0].tgt: ", "train.en has 28,999 lines", "train.de has 29,000")
-    assert says(message, "looks shifted: line 1,204. ", "restore the missing line")
-
-
 def test_the_place_where_files_get_out_of_step_is_found_or_not_guessed(tmp_path: Path) -> None:
     for drop_src, drop_tgt, line in [
         (range(0), range(700, 701), 701),  # a line is missing

@@ -125,25 +125,6 @@ def test_numbers_are_split_into_digits(joint: Tokenizer) -> None:
     ]
 
 
-def test_bytes_that_spell_line_ends_do_not_end_the_line(joint: Tokenizer) -> None:
-    spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
-    pieces = {piece: i for i, piece in enumerate(joint.tgt.all_pieces())}
-    dog, cat = (joint.tgt.encode([word])[0] for word in ("dog", "cat"))
-    for byte in spelled.values():
-        assert joint.tgt.decode([[*dog, pieces[byte], *cat]]) == ["dog cat"]
-    next_line = [pieces["<0xC2>"], pieces["<0x85>"]]
-    line_separator = [pieces["<0xE2>"], pieces["<0x80>"], pieces["<0xA8>"]]
-    assert joint.tgt.decode([[*dog, *next_line, *dog, *line_separator, *dog]]) == ["dog dog dog"]
-    assert joint.tgt.decode([[*dog, pieces["<0xC3>"]]]) == ["dog\ufffd"]
-
-
-def test_empty_input_gives_empty_output(joint: Tokenizer) -> None:
-    assert joint.src.encode([]) == []
-    assert joint.tgt.decode([]) == []
-    assert joint.tgt.encode(["", " "]) == [[], []]
-    assert joint.tgt.decode([[], [BOS, EOS, PAD, UNK]]) == ["", ""]
-
-
 def test_a_line_of_any_length_is_encoded(joint: Tokenizer) -> None:
     line = " ".join(["Häuser"] * 3000)
     unbroken = "ä" * 100_000
@@ -164,15 +145,6 @@ def test_ids_outside_the_vocabulary_are_refused(joint: Tokenizer, bad: int) -> N
 
 
 # --- vocabularies ----------------------------------------------------------------------------
-
-
-def test_special_ids_and_sizes(joint: Tokenizer, separate: Tokenizer) -> None:
-    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
-    assert joint.src.all_pieces()[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
-    assert joint.joint
-    assert joint.src.size == joint.tgt.size == 300
-    assert not separate.joint
-    assert (separate.src.size, separate.tgt.size) == (300, 300)
 
 
 def test_separate_vocabularies_learn_from_their_own_side(separate: Tokenizer) -> None:

@@ -313,16 +313,6 @@ def test_the_source_language_is_that_of_from_or_the_only_one(several: Path, mt: 
         assert ("1 in capitals" in done.err) == ("--from CODE" in done.err) == (is_known is False)
 
 
-@pytest.mark.parametrize("options", [["--from", "de"], ["--to", "en"]])
-def test_one_language_tells_the_direction_of_a_model_of_both(
-    options: list[str], both: Path, mt: Mt
-) -> None:
-    command = ["translate", "-m", both, "--engine", "torch"]
-    assert says(mt(*command, stdin=b"EINS ZWEI\n").err, "1 in capitals", "--from CODE")
-    done = mt(*command, *options, stdin=b"EINS ZWEI\n")
-    assert says(done.err, "1 translated as the training text")
-
-
 def test_all_commands_that_translate_refuse_an_unknown_source_language(
     both: Path, tiny_run: Path, tiny_corpus: Path, mt: Mt, tmp_path: Path
 ) -> None:
@@ -360,14 +350,6 @@ def test_sentences_end_by_the_rules_of_the_source_language(
     with load_translator(search, options) as translator:
         (found,) = translator.translate(["Zehn Euro zzgl. Versand."])
         assert found.segments == n_sentences
-
-
-def test_a_line_with_a_prefix_would_stay_in_any_language(
-    both: Path, mt: Mt, tmp_path: Path
-) -> None:
-    write_lines(tmp_path / "prefixes", ["one", ""])
-    command = ("translate", "-m", both, "--prefix", tmp_path / "prefixes")
-    assert says(mt(*command, stdin=b"EINS\nZWEI\n").err, "2 lines", "1 in capitals")
 
 
 def test_evaluation_knows_the_source_language(

@@ -59,16 +59,6 @@ def test_a_tag_precedes_each_source(mt: Mt, tiny_run: Path, text: Path, tmp_path
     assert "tokenizer:\n  user_defined_symbols:\n  - <BT>\n" in ended.out.decode()
 
 
-def test_samples_differ_by_seed_only(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
-    outputs = []
-    for number, seed in enumerate((1, 1, 2)):
-        out = tmp_path / f"{number}.tsv"
-        options = ("--sample", "--seed", seed)
-        assert mt("backtranslate", "-m", tiny_run, text, "-o", out, *options).code == 0
-        outputs.append(out.read_bytes())
-    assert outputs[0] == outputs[1] != outputs[2]
-
-
 def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

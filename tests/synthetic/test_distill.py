@@ -15,11 +15,8 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
 from mt.config.plan import plan_data
 from mt.data.reading.corpus import read_pairs
-from mt.errors import DataError
-from mt.synthetic import make_corpus
 from mt.synthetic.distill import _read, _sources, student_config
 from mt.synthetic.make_corpus import most_similar
-from mt.translate import streaming
 
 TEXT = {"src": "train.src", "tgt": "train.tgt"}
 BOTH = [{"both_directions": True}]
@@ -78,23 +75,6 @@ def test_a_text_is_translated_the_way_it_is_trained(
     root, sources = _sources(plan_data(data), None)
     pairs = zip(*(lines_of(tiny_corpus / f"train.{side}") for side in sides), strict=True)
     assert [*_read(sources, root, True)] == ["\t".join(pair) for pair in pairs]
-
-
-def test_a_large_training_text_is_worth_a_process_for_each_gpu(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bool] = []
-
-    def load(*arguments: Any, **_: Any) -> None:
-        seen.append(arguments[-1])
-        raise DataError("enough")
-
-    monkeypatch.setattr(make_corpus, "load_translator", load)
-    size = (tiny_corpus / "train.src").stat().st_size
-    for least in (size, size + 1):
-        monkeypatch.setattr(streaming, "LARGE_INPUT", least)
-        assert refused(mt("distill", "-m", tiny_run, "-o", tmp_path / "o.tsv")) == "enough"
-    assert seen == [True, False]
 
 
 def test_of_n_outputs_the_one_most_like_the_reference(
