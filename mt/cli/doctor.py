@@ -11,7 +11,9 @@ from mt.cli.console import print_result, say
 
 
 def doctor(as_json: opt.AsJson = False) -> None:
-    """Report versions, devices and disk. Exit code 2: training could not start.
+    """Report versions, devices, precisions and disk.
+
+    Takes some seconds, for small timed products (GFLOP/s). Exit code 2: training could not start.
 
     \b
     mt doctor

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import product
 from textwrap import wrap
 from typing import Any
 
@@ -27,6 +28,8 @@ VARIABLES = (
     "SLURM_JOB_ID", "HF_HUB_OFFLINE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 )  # fmt: skip
 TIMEOUT = 120.0  # seconds after which the process that asks PyTorch is ended
+# Rows, inputs and outputs of a timed product: on a CPU a feed-forward layer of base.yaml.
+SHAPES = {"cpu": (256, 512, 2048), "cuda": (4096, 4096, 4096)}
 
 
 def examine() -> dict[str, Any]:
@@ -104,21 +107,38 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 
 def describe_torch() -> dict[str, Any]:
-    """Return PyTorch's build and the devices that it sees."""
+    """Return PyTorch's build, the devices that it sees, and GFLOP/s of a product on each."""
     import torch
-    from torch.utils import collect_env
+    from torch.utils import benchmark, collect_env
 
-    from mt.runtime.devices import choose_device, missing_for_compile
+    from mt.errors import ConfigError
+    from mt.runtime.devices import DTYPES, choose_device, missing_for_compile
 
-    auto = choose_device()
+    auto, n_threads = choose_device(), torch.get_num_threads()
     gpus = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+    speeds: dict[str, int] = {}
+    for name, precision in product(["cpu", "cuda"] if gpus else ["cpu"], DTYPES):
+        try:
+            device = choose_device(name, precision)
+        except ConfigError:  # which the device has not
+            continue
+        like: dict[str, Any] = {"dtype": device.dtype, "device": device.device}
+        rows, n_in, n_out = SHAPES[name]
+        x, weight = (torch.randn(n, n_in, requires_grad=True, **like) for n in (rows, n_out))
+        linear = torch.nn.functional.linear
+        linear(x, weight).sum().backward()  # as in training
+        names = {"linear": linear, "x": x, "weight": weight}
+        timer = benchmark.Timer("linear(x, weight)", globals=names, num_threads=n_threads)
+        seconds = min(timer.blocked_autorange(min_run_time=0.1).times)
+        speeds[f"{name} {precision}"] = round(2e-9 * rows * n_in * n_out / seconds)
     return {
         "device": str(auto),
-        "threads": torch.get_num_threads(),
+        "threads": n_threads,
         "cuda": torch.version.cuda,
         "driver": collect_env.get_nvidia_driver_version(collect_env.run),
         "gpus": [f"{gpu.name}, {gpu.total_memory / 1e9:.1f} GB" for gpu in gpus],
         "missing_for_compile": missing_for_compile(auto),
+        "gflops": speeds,
     }
 
 

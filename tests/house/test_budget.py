@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_413,
-    "core": 21_022,
-    "tests": 29_677,
+    "all of mt": 32_435,
+    "core": 21_042,
+    "tests": 29_679,
     "pages": 130_256,
     "api and single files": 1_129,
     "data": 5_414,
@@ -25,12 +25,12 @@ BUDGET = {
     "inspect": 2_105,
     "interop": 1_993,
     "config": 1_927,
-    "cli": 1_733,
+    "cli": 1_735,
     "documents": 1_421,
     "evaluation": 1_272,
+    "runtime": 1_043,
     "runs": 1_040,
     "model": 1_028,
-    "runtime": 1_023,
     "report": 947,
     "synthetic": 530,
 }

@@ -33,14 +33,16 @@ REQUIREMENTS = [
 
 def test_the_report_as_text_and_as_json(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ask_torch", describe_torch)
+    monkeypatch.setattr(doctor, "SHAPES", {"cpu": (16, 32, 32)})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     ended = mt("doctor")
     assert (ended.code, ended.err) == (0, "")
-    assert says(ended.out.decode(), "packages", "torch", "system", "device CPU")
+    assert says(ended.out.decode(), "packages", "torch", "system", "device CPU", "gflops")
     report = json.loads(mt("doctor", "--json").out)
     assert report["problems"] == []
     assert report["packages"]["torch"] == torch.__version__
     assert report["torch"]["device"] == str(choose_device("cpu"))
+    assert report["torch"]["gflops"].keys() == {"cpu fp32", "cpu bf16"}
 
 
 def test_training_cannot_start_without_a_package_or_with_a_broken_torch(
