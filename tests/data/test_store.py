@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +36,6 @@ from mt.data.tokens.store import (
     known_records,
     length_fault,
     open_built,
-    with_text,
 )
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
@@ -269,14 +267,6 @@ def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
 
 
 # --- filters ----------------------------------------------------------------------------------
-
-
-def test_pairs_with_a_blank_side_are_dropped_and_counted_one_at_a_time() -> None:
-    pairs = [("a", "b"), ("", "b"), ("a", " \t\r"), ("\u2028\u00a0", "b"), ("a", "▁ ▁"), ("c", "d")]
-    counts = Counts()
-    stream = with_text(cycle(pairs), counts)
-    assert [next(stream) for _ in range(2)] == [("a", "b"), ("c", "d")]
-    assert counts == Counts(read=6, empty=4)
 
 
 def test_length_limits_are_inclusive() -> None:

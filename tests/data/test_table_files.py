@@ -43,13 +43,6 @@ def test_cells_come_as_they_stand(
     assert all(file.is_file() for file in files)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_columns_of_nothing_but_numbers_are_text(tmp_path: Path, kind: str) -> None:
-    pairs = [("007", "1.50"), ("12", "1e3"), ("0", "2.00")]
-    path = rows_file(tmp_path, kind, pairs)
-    assert pairs_of(tmp_path, "de", "en", path=path) == pairs
-
-
 @pytest.mark.parametrize("name", ["a.xml", "a", "a.gz"])
 def test_a_file_of_another_suffix_is_not_read_as_csv(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, "de,en\nja,yes\n")
@@ -239,8 +232,8 @@ def test_delimiters_and_quoting_are_for_tables_only(tmp_path: Path, key: dict[st
 def test_a_broken_row_of_json_lines_is_named_with_its_line(tmp_path: Path) -> None:
     for line, found in [
         ('{"de":', "this cannot be read (Expecting value: line 1 column 7 (char 6))"),
-        ('["a", "b"]', 'found list \'["a", "b"]\''),
-        ("7", "found int '7'"),
+        ('["a", "b"]', "found list"),
+        ("7", "found int"),
     ]:
         write(tmp_path / "a.jsonl", '{"de": "a", "en": "b"}\n' * 149 + "\n" + line + "\n")
         message = message_of(tmp_path, "de", "en", path="a.jsonl")

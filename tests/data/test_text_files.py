@@ -18,7 +18,6 @@ from messages import raises_saying, says
 from mt.data.reading.corpus import first_shifted_line
 from mt.data.reading.text_files import (
     FileRecords,
-    count_lines,
     decode_lines,
     file_record,
     read_lines,
@@ -191,8 +190,8 @@ def test_a_damaged_compressed_file_is_an_error(
     write(tmp_path / "a.en", "x y z\n" * 5000)
     text = "".join(f"{random.Random(i).random()}\n" for i in range(5000))
     path = write(tmp_path / "a.de", damage(pack(kind, text)))
-    check = "bzip2 -t" if kind == "bz2" else {"gz": "gzip", "xz": "xz", "zst": "zstd"}[kind] + " -t"
-    assert says(message_of(tmp_path), f"data.train[0].src: {path} is a .{kind} file", check)
+    said = f"data.train[0].src: {path} is a compressed file"
+    assert says(message_of(tmp_path), said, "truncated or damaged", "again")
 
 
 def test_a_zip_archive_is_named_with_its_command(tmp_path: Path) -> None:
@@ -252,17 +251,3 @@ def test_files_that_never_matched_get_no_guess(tmp_path: Path) -> None:
     write(tmp_path / "a.de", "a\nb\n")
     write(tmp_path / "a.en", "a\n")
     assert f"{tmp_path}/a.en has 1 lines, {tmp_path}/a.de has 2. Line n" in message_of(tmp_path)
-
-
-def test_damage_in_the_middle_of_a_packed_file_is_no_encoding(tmp_path: Path) -> None:
-    """Bytes that come out wrong are not UTF-8, long before the checksum shows why."""
-    draw = random.Random(1)
-    text = "".join(f"{draw.random()} grüße\n" for _ in range(20_000)).encode()
-    path = tmp_path / "a.de.gz"
-    packed = bytearray(gzip.compress(text))
-    middle = len(packed) // 2
-    packed[middle : middle + 4] = bytes(255 - byte for byte in packed[middle : middle + 4])
-    path.write_bytes(packed)
-    with pytest.raises(DataError) as caught:
-        count_lines(path, "data.train[0].src")
-    assert says(str(caught.value), path, "is a .gz file that is truncated or damaged", "gzip -t")

@@ -249,10 +249,6 @@ def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Pat
 
 
 def test_one_direction_is_learnt_from_its_two_sides() -> None:
-    twice = [*GERMAN, *GERMAN]
-    ordered = [0] * len(twice)
-    found = Styles.learn(twice, ENGLISH * 3, ordered, [("de", "en")]).between("de", "en")
-    assert found == (LanguageStyle.learn(twice, "de"), LanguageStyle.learn(ENGLISH * 3, "en"))
     lower = [line.lower() for line in GERMAN]
     found = Styles.learn(lower, GERMAN, [0] * len(lower), [("de", "de")]).between("de", "de")
     assert found == (LanguageStyle.learn(lower, "de"), LanguageStyle.learn(GERMAN, "de"))

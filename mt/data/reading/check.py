@@ -85,12 +85,18 @@ def check_data(
                 "files"
             )
     every = [checks[text.name] for text in data.named]
+    warnings = [warning for check in every for warning in check.warnings]
+    for name, corpus, count in leaks:
+        total = len(held_out[name])
+        if count >= LEAST_LEAKED * total and not (data.clean and data.clean.leaks):
+            warnings.append(
+                f"{name}: {count:,} of its {total:,} different pairs are in {corpus} too, so its "
+                "score says little about new text. Hold out others ({split: N}), or let data.clean "
+                "drop them from the training text"
+            )
     return DataCheck(
         faults=[fault for check in every for fault in check.faults],
-        warnings=[
-            *(warning for check in every for warning in check.warnings),
-            *_leaked(data, leaks, held_out),
-        ],
+        warnings=warnings,
         unread=[line for check in every for line in check.unread],
         records=records,
         n_pairs=sum(check.n_pairs for check in every),
@@ -147,20 +153,6 @@ def _check_text(
     check.warnings += [f"{where}: {message}" for message in left_out]
     check.faults += sample.faults(where)
     return check
-
-
-def _leaked(
-    data: DataPlan, leaks: Sequence[tuple[str, str, int]], held_out: Mapping[str, set[Pair]]
-) -> Iterator[str]:
-    """Yield warnings about sets of which many pairs are training text, unless cleaning drops it."""
-    for name, corpus, count in leaks:
-        total = len(held_out[name])
-        if count >= LEAST_LEAKED * total and not (data.clean and data.clean.leaks):
-            yield (
-                f"{name}: {count:,} of its {total:,} different pairs are in {corpus} too, so its "
-                "score says little about new text. Hold out others ({split: N}), or let data.clean "
-                "drop them from the training text"
-            )
 
 
 @dataclass

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 from mt.errors import DataError
 
-# Suffix of a compressed file -> the command that checks one. zip is not read: it holds files.
-PACKED = {".gz": "gzip -t", ".xz": "xz -t", ".zst": "zstd -t", ".bz2": "bzip2 -t"}
+# Suffix of a compressed file -> the command that makes one. zip is not read: it holds files.
+PACKED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2"}
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".xz": lzma.LZMADecompressor,
     ".bz2": bz2.BZ2Decompressor,
@@ -103,13 +103,6 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
             pass
 
 
-def require_whole(file: BinaryIO) -> None:
-    """Read the rest of a compressed file of `open_text`, which raises if it is damaged."""
-    if not isinstance(getattr(file, "raw", None), io.FileIO):
-        while file.read(1 << 20):
-            pass
-
-
 def packed_suffix(head: bytes) -> str:
     """The usual suffix of a compressed file that begins with these bytes; empty for others."""
     if head.startswith(b"\x1f\x8b"):
@@ -167,14 +160,9 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
     except Exception as error:
         is_damage = type(error).__name__ in _DAMAGE
         if is_damage or (isinstance(error, OSError) and error.errno is None):
-            suffix = ""
-            if path.is_file():  # a pipe would be waited for
-                with path.open("rb") as file:
-                    suffix = packed_suffix(file.read(10))
             raise DataError(
-                f"{prefix(where)}{path} is a {suffix or 'packed'} file that is truncated or "
-                f"damaged ({error}). Fetch or compress it again; `{PACKED.get(suffix, 'file')} "
-                f"{path}` checks it."
+                f"{prefix(where)}{path} is a compressed file that is truncated or damaged "
+                f"({error}). Fetch or compress it again."
             ) from None
         if not isinstance(error, OSError):
             raise

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
@@ -57,13 +57,14 @@ class TableText(RowFiles):
                 continue
             place = f"{path}, line {number:,}"
             try:
-                yield place, _json_object(json.loads(line), f"{self.where}.path: {place}")
-            except (ValueError, RecursionError, DataError) as error:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"found {type(row).__name__}")
+                yield place, row
+            except (ValueError, RecursionError) as error:
                 if self.source.errors == "skip":
                     damage.add(LEFT_OUT, place)
                     continue
-                if isinstance(error, DataError):
-                    raise
                 hint = "; a file that is one list must be named .json" if line[0] == "[" else ""
                 raise DataError(
                     f"{self.where}.path: {place}: one JSON object is required, such as "
@@ -89,10 +90,16 @@ class TableText(RowFiles):
             )
         for number, row in enumerate(rows, start=1):
             place = f"{path}, row {number:,} (the first is 1)"
-            if self.source.errors == "skip" and not isinstance(row, dict):
+            if isinstance(row, dict):
+                yield place, row
+            elif self.source.errors == "skip":
                 damage.add(LEFT_OUT, place)
-                continue
-            yield place, _json_object(row, f"{self.where}.path: {place}")
+            else:
+                raise DataError(
+                    f"{self.where}.path: {place}: an object is required, such as "
+                    f'{{"de": "ja", "en": "yes"}}, found {type(row).__name__}. Correct it, or '
+                    "remove it."
+                )
 
     def _delimited_rows(
         self, lines: Iterator[str], path: Path, usual: str, damage: Damage
@@ -164,13 +171,3 @@ class TableText(RowFiles):
                 yield start, cells
                 has_names = True
             start = reader.line_num + 1
-
-
-def _json_object(value: Any, place: str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    shown = json.dumps(value, ensure_ascii=False)[:40]
-    raise DataError(
-        f"{place}: one JSON object is required, found {type(value).__name__} {shown!r}. Correct "
-        "the line or remove it."
-    )

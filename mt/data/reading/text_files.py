@@ -18,7 +18,6 @@ from mt.data.reading.compression import (
     os_errors_as_data_errors,
     packed_suffix,
     prefix,
-    require_whole,
 )
 from mt.errors import DataError
 from mt.files import sha256_of
@@ -73,8 +72,6 @@ def read_lines(
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
-                if errors == "strict":
-                    require_whole(file)  # of damaged data, that is the fault
                 raw_lines = raw.split(b"\n")
                 yield from decode_lines(raw_lines, str(path), errors, damage, number + 1, where)
                 number += len(raw_lines)
