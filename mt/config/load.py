@@ -294,11 +294,8 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
             f"found {shown(name)}{_meant(Path(str(name)).stem, shipped)}"
         )
     recipe = _normalise(yaml_text.read(shipped_folder() / file))
-    if inner := recipe.get("recipe"):
-        raise ConfigError(
-            f"{where}: recipe: must be a config without a recipe of its own, found {file}, whose "
-            f"recipe is {inner}; name that one"
-        )
+    if inner := recipe.pop("recipe", None):
+        _fill(recipe, inner, file)
     for section, values in recipe.items():
         given = tree.get(section, {})
         if isinstance(given, dict):  # else it is a fault

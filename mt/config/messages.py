@@ -13,24 +13,11 @@ from pydantic_core import ErrorDetails
 from mt.config.schema import Config, Source, sections
 from mt.removed import why_removed
 
-# By pydantic's type of error.
+# Where pydantic's own words do not say what to write, by its type of error.
 _REQUIRED = {
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must be one character",
     "string_pattern_mismatch": "must be two language codes, such as de-fr or pt_BR-en",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list of two numbers",
-    "too_long": "must be a list of two numbers",
-    "too_short": "must not be empty",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
 }
 
 
@@ -38,7 +25,6 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     """Return the message for one of pydantic's errors; `steps` lead to the value."""
     kind = detail["type"]
     value = detail["input"]
-    context = detail.get("ctx", {})
     owner = _owner(steps if kind == "model_type" else steps[:-1])
     field = owner.model_fields.get(str(steps[-1]))
     path = ".".join(step for step in steps if isinstance(step, str))
@@ -53,17 +39,11 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     if kind == "literal_error":
         if reason := why_removed(f"{path}: {value}"):
             return f"{value} was removed in {reason}"
-        options = context["expected"].replace("'", "")
+        options = detail["ctx"]["expected"].replace("'", "")
         known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
         hint = f"; did you mean {near}?" if (near := nearest(str(value), known)) else ""
         return f"must be {options}, found {shown(value)}{hint}"
-    # A whole number in full; 9,223,372,036,854,775,807 has no other form.
-    bounds = {
-        key: f"{bound:,}" if isinstance(bound, int) else f"{bound:,.15g}"
-        for key, bound in context.items()
-        if isinstance(bound, int | float)
-    }
-    required = _REQUIRED.get(kind, "cannot be used").format(**context | bounds)
+    required = _REQUIRED.get(kind) or re.sub(r"^\w+ should", "must", detail["msg"])
     others = get_args(field.annotation) if field is not None else ()
     if kind.endswith("_type"):
         required += " or auto" * (Literal["auto"] in others) + " or null" * (type(None) in others)

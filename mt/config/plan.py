@@ -72,9 +72,6 @@ class Corpus:
     def file(self) -> str:
         return self.source.path or self.source.src
 
-    def is_same_text(self, other: Corpus) -> bool:
-        return (self.source, self.direction) == (other.source, other.direction)
-
 
 @dataclass(frozen=True)
 class Flow:
@@ -248,8 +245,7 @@ def texts_of(data: DataConfig, entry: TextEntry, name: str) -> list[Corpus]:
 
 def _source(entry: TextEntry, direction: Direction) -> Source:
     """The text of an entry: sides without names are called by their languages."""
-    how_used = {"weight", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
-    named = entry.model_dump(exclude=how_used)
+    named = entry.model_dump(include=PLACE)
     names = direction if entry.path else ("", "")  # a check of the config refuses the second
     sides = {"src": entry.src or names[0], "tgt": entry.tgt or names[1]}
     return Source.model_construct(**named | sides)
@@ -273,14 +269,15 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
             same = (
                 place
                 for place, stored in enumerate(corpora)
-                if stored.is_same_text(corpus)
+                if (stored.source, stored.direction) == (corpus.source, corpus.direction)
                 and [flow.is_turned for flow in flows if flow.corpus == place] == [not is_turned]
             )
             place = next(same, len(corpora))
             corpora += [corpus] * (place == len(corpora))
             token = direction.tgt if data.language_tokens else None
-            about = (text.name, place, is_turned, direction, entry.tag, token)
-            flows.append(Flow(*about, weight=entry.weight))
+            flows.append(
+                Flow(text.name, place, is_turned, direction, entry.tag, token, entry.weight)
+            )
     return corpora, flows
 
 

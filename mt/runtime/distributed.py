@@ -68,9 +68,9 @@ class World:
         if self.size == 1:
             return call()
         result = self.all_or_raise(lambda: call() if self.is_main else None)
-        message = [result]
-        dist.broadcast_object_list(message, src=0, group=self.patient_group)
-        return cast("T", message[0])
+        results = [result]
+        dist.broadcast_object_list(results, src=0, group=self.patient_group)
+        return cast("T", results[0])
 
     def all_or_raise(self, call: Callable[[], T]) -> T:
         """Call `call` in every rank, and return this rank's result if no rank raised an MtError.
@@ -98,12 +98,11 @@ class World:
 
         If one rank fails, all do, as in `all_or_raise`.
         """
-        created: list[T] = []
-        self.on_main(lambda: created.append(create()))  # the result itself is not broadcast
+        created = self.all_or_raise(lambda: create() if self.is_main else None)
 
         def created_or_loaded() -> T:
             try:
-                return created[0] if self.is_main else load()
+                return cast("T", created) if self.is_main else load()
             except MtError as error:
                 raise type(error)(f"{error} {NOT_SHARED}") from error
 
@@ -115,11 +114,11 @@ class World:
         `values`: what each rank has read from `run_dir`, by name. Other ranks raise
         OtherRankFailedError.
         """
-        expected = self.all_gather(values)[0]
+        ours = {name.replace("_", " "): repr(value) for name, value in values.items()}
+        expected = self.all_gather(ours)[0]
 
         def compare() -> None:
-            names = [name for name in values if values[name] != expected[name]]
-            if differing := [name.replace("_", " ") for name in names]:
+            if differing := [name for name in ours if ours[name] != expected[name]]:
                 raise DataError(
                     f"run directory {run_dir}: holds another {' and another '.join(differing)} "
                     f"than rank 0 sees. {NOT_SHARED}"

@@ -345,17 +345,8 @@ def test_initial_weights_of_a_run_cannot_change(
 
 
 def test_invalid_values_of_the_config_keys() -> None:
-    for values, lines in [
-        (
-            {"init_from": 3, "new_vocabulary": 1},
-            [
-                ["train.init_from: must be text, found 3", "quotes"],
-                ["train.new_vocabulary: must be true or false, found 1"],
-            ],
-        ),
-        ({"new_vocabulary": True}, [["train.new_vocabulary", "train.init_from", "from scratch"]]),
-    ]:
-        with pytest.raises(ConfigError) as error:
-            config_from_mapping({"train": values}, "x.yaml")
-        for line, parts in zip(str(error.value).split("\n"), lines, strict=True):
-            assert says(line, "x.yaml: ", *parts)
+    with pytest.raises(ConfigError) as error:
+        config_from_mapping({"train": {"init_from": 3, "new_vocabulary": 1}}, "c")
+    first, second = str(error.value).split("\n")
+    assert says(first, "train.init_from: must be text or null, found 3", "quotes")
+    assert says(second, "train.new_vocabulary: must be true or false, found 1")
