@@ -85,8 +85,7 @@ def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[byte
 
 
 def score_shard(plan: CleaningPlan, shard: Shard, text: bytes) -> None:
-    build = partial(_score, plan, shard, text)
-    make(plan.scored / shard.name, plan.scoring_key, build)
+    make(plan.scored / shard.name, plan.scoring_key, partial(_score, plan, shard, text))
 
 
 def _score(plan: CleaningPlan, shard: Shard, text: bytes, folder: Path) -> None:
@@ -196,8 +195,7 @@ def _duplicates(
 
 
 def write_shard(plan: CleaningPlan, number: int) -> None:
-    build = partial(_write, plan, number)
-    make(plan.kept / plan.shards[number].name, plan.writing_key, build)
+    make(plan.kept / plan.shards[number].name, plan.writing_key, partial(_write, plan, number))
 
 
 def _write(plan: CleaningPlan, number: int, folder: Path) -> None:

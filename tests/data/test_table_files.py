@@ -122,12 +122,9 @@ def test_a_null_object_is_null_and_a_row_may_lack_a_key(tmp_path: Path, columns:
 def test_missing_columns_are_all_named(tmp_path: Path) -> None:
     path = rows_file(tmp_path, ".csv", CELLS)
     place = f"{tmp_path}/rows.csv, line 2"
-    assert message_of(tmp_path, "deu", "zzz", path=path).split("\n") == [
-        f"data.train[0].src: {place}: there is no column 'deu'. Set src to one of its columns: "
-        f"'n', 'de', 'en'{NO_COLUMN}",
-        f"data.train[0].tgt: {place}: there is no column 'zzz'. Set tgt to one of its columns: "
-        f"'n', 'de', 'en'{NO_COLUMN}",
-    ]
+    faults = message_of(tmp_path, "deu", "zzz", path=path).split("\n")
+    for fault, side, column in zip(faults, ("src", "tgt"), ("deu", "zzz"), strict=True):
+        assert says(fault, f"[0].{side}: {place}", f"no column '{column}'", "'n', 'de', 'en'")
 
 
 @pytest.mark.parametrize(
@@ -163,10 +160,8 @@ def test_columns_of_files_without_names_are_numbers(tmp_path: Path, name: str) -
 
 def test_a_column_named_twice_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "de,en,de\nja,yes,ja\n")
-    assert message_of(tmp_path, "de", "en", path="a.csv") == (
-        f"data.train[0].path: {tmp_path}/a.csv, line 1 names the column 'de' 2 times. Give each "
-        "column another name."
-    )
+    message = message_of(tmp_path, "de", "en", path="a.csv")
+    assert says(message, f"[0].path: {tmp_path}/a.csv, line 1", "'de' 2 times", "another name")
 
 
 # --- delimiters and quotation marks -----------------------------------------------------------
@@ -209,11 +204,9 @@ def test_a_row_with_another_number_of_cells_is_an_error(
     tmp_path: Path, row: str, cells: int
 ) -> None:
     write(tmp_path / "a.tsv", f"de\ten\nja\tyes\n\n{row}\n")
-    assert message_of(tmp_path, "de", "en", path="a.tsv") == (
-        f"data.train[0].path: {tmp_path}/a.tsv, line 4: as many cells as in the first line are "
-        f"required (2), found {cells}. Correct the line; where cells contain the delimiter or line "
-        "breaks in quotation marks set quoting to csv, else to none (here none)."
-    )
+    message = message_of(tmp_path, "de", "en", path="a.tsv")
+    place = f"data.train[0].path: {tmp_path}/a.tsv, line 4"
+    assert says(message, place, "required (2)", f"found {cells}", "quoting")
 
 
 @pytest.mark.parametrize("key", [{"delimiter": ";"}, {"quoting": "csv"}])

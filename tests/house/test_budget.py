@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_381,
+    "all of mt": 32_379,
     "core": 20_988,
-    "tests": 29_611,
+    "tests": 29_582,
     "pages": 130_014,
     "api and single files": 1_129,
     "data": 5_388,
     "training": 3_513,
     "translate": 2_837,
-    "cleaning": 2_262,
+    "cleaning": 2_260,
     "search": 2_238,
     "inspect": 2_105,
     "interop": 1_993,
