@@ -319,7 +319,10 @@ def _rendezvous_store(world: World) -> Any:
         opened = tcp_store(host, 0, is_master=True, **settings)
         store.set(key, str(opened.port))
         return opened
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
     while not _accepts_connections(host, port := int(store.get(key))):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.2)  # the port of an earlier start, until rank 0 has left its own
     return tcp_store(host, port, is_master=False, **settings)
 

@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_379,
-    "core": 20_988,
+    "all of mt": 32_382,
+    "core": 20_991,
     "tests": 29_582,
     "pages": 130_014,
     "api and single files": 1_129,
@@ -28,7 +28,7 @@ BUDGET = {
     "cli": 1_735,
     "documents": 1_421,
     "evaluation": 1_272,
-    "runtime": 1_042,
+    "runtime": 1_045,
     "runs": 1_040,
     "model": 1_028,
     "report": 947,
