@@ -214,7 +214,7 @@ class CleaningPlan:
 
 
 def read_artefact(path: Path) -> Any:
-    """What a stage has written: pairs as text, JSON, an array, or arrays by name.
+    """Read the result of a stage: pairs as text, JSON, an array, or arrays by name.
 
     Raises DataError where it is damaged.
     """

@@ -1,4 +1,4 @@
-"""What a cleaning did: rejected pairs with rule, score and place; counts, examples and leaks."""
+"""The report of a cleaning: rejected pairs with rule, score and place; counts and leaks."""
 
 from __future__ import annotations
 

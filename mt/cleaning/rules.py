@@ -1,4 +1,4 @@
-"""What `data.clean` says: repairs of lines, what rules measure of pairs, decisions."""
+"""The rules of `data.clean`: repairs of lines, what rules measure of pairs, decisions."""
 
 from __future__ import annotations
 

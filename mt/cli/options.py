@@ -141,7 +141,7 @@ def given(group: Any) -> list[str]:
 
 
 def sampling_of(sample: bool, sampling: Sampling) -> Sampling | None:
-    """What `--sample` asks for. Raises ConfigError for options that are only for that."""
+    """The sampling that `--sample` asks for. Raises ConfigError for options that need it."""
     if not sample and (named := ", ".join(given(sampling))):
         raise ConfigError(f"{named}: only with --sample; add --sample, or leave out {named}")
     return sampling if sample else None

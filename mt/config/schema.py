@@ -336,7 +336,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def effect_of(field: FieldInfo) -> Affects:
-    """What a change of a key does to an existing run."""
+    """The effect of changing a key on an existing run."""
     return cast("dict[str, Affects]", field.json_schema_extra)["x-affects"]
 
 

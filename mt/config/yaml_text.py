@@ -79,8 +79,8 @@ def parse(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        begun = error.context_mark
-        context = f" {error.context} from line {begun.line + 1}" if begun and error.context else ""
+        start, context = error.context_mark, error.context
+        context = f" {context} from line {start.line + 1}" if start and context else ""
         problem = f"{error.problem}{context}; check this line and the one above it"
         raise ValueError(f"{place}not valid YAML: {problem}") from None
     # PyYAML's constructors do not check what stands behind an explicit tag.

@@ -82,7 +82,7 @@ def evaluate_perturbed(
     translate: Callable[[Sequence[EvaluationSet]], Sequence[Sequence[str]]],
     settings: Settings,
 ) -> Evaluation:
-    """What perturbations cost a model: each is a system, and the plain text the baseline.
+    """Evaluate a model on perturbations: each is a system, and the plain text the baseline.
 
     The same lines are drawn of both, so the tests are paired.
     """

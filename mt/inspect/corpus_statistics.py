@@ -1,4 +1,4 @@
-"""What corpora contain: lengths, ratios, duplicates, scripts, languages; as values and as a table.
+"""Statistics of corpora: lengths, ratios, duplicates, scripts, languages; as values and as a table.
 
 Chunks of pairs are measured in processes, and the counts are added: memory does not grow with the
 corpora, but for a byte a pair that duplicates take.

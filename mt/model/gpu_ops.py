@@ -1,4 +1,4 @@
-"""What a GPU does in training alone: attention without padding, and copies of the weights.
+"""Code for training on a GPU: attention without padding, and copies of the weights.
 
 Sentences lie end to end in one row, so that a GPU takes all lengths of an update in one batch:
 `varlen_attn` (torch's interface to FlashAttention-2, Dao, 2023, section 3.1) keeps each sentence to

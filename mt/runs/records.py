@@ -1,4 +1,4 @@
-"""What a training has recorded in a run directory: `metrics.jsonl`, `outputs/` and `samples/`.
+"""Records of a training in its run directory: `metrics.jsonl`, `outputs/` and `samples/`.
 
 `metrics.jsonl` has one JSON object a line, each with its kind and its update. `outputs/` holds what
 scores were computed from: `step-00000650-valid.jsonl` of the best validation up to each kept

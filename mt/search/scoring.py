@@ -83,7 +83,7 @@ class ForcedDecoder:
     def _in_batches(
         self, score: Callable[[Batch, Sequence[Pair]], Iterable[T]], pairs: Sequence[Pair]
     ) -> list[T | None]:
-        """What is found for each pair, in order; None for one too long for the model."""
+        """The result for each pair, in order; None for one too long for the model."""
         device = self.inference.device
 
         def scored(pairs: Sequence[Pair]) -> list[T]:

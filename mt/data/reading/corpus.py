@@ -43,7 +43,7 @@ class AlignedText(OpenedText):
 
     @property
     def files(self) -> list[Path]:
-        """Those of the source, then those of the target."""
+        """The files of the source, then those of the target."""
         source, names = self.source, (self.source.src, self.source.tgt)
         if source.path is None:
             return [path for name in names for path in matching_files(name, self.root)]

@@ -272,7 +272,7 @@ class RowText(OpenedText):
 
     @property
     def files(self) -> list[Path]:
-        """Those of its format, of a folder or a pattern."""
+        """The files of its format, of a folder or a pattern."""
         if os.path.isdir(self.path):
             files = texts_in(self.path)
             return [file for file in files if format_in_folder(self.source, file) == self.format]
