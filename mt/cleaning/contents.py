@@ -61,10 +61,7 @@ _LONGEST_PERIOD = 8
 
 
 def without_links(text: str) -> str:
-    """The text without addresses and tags; the same object where a glance shows none.
-
-    Of a long text, what is beyond the first characters stays as it is.
-    """
+    """The text without addresses and tags in its first characters."""
     if "@" in text or "<" in text or "://" in text or "www." in text:
         return _TAG.sub(" ", _LINK.sub(" ", text[:COMPARED])) + text[COMPARED:]
     return text

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from mt.cleaning.plan import CleaningPlan
 from mt.cleaning.stages import STAGES
+from mt.data.reading.corpus import local_files
 from mt.errors import ConfigError, MtError
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ T = TypeVar("T")
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 # How often a stage is submitted again for ranks that have died; what they finished stays.
 ATTEMPTS = 3
+LEAST_BYTES = 4 << 20  # of files, also packed, that make a shard
 SECONDS_BETWEEN_LOOKS = 5.0
 
 
@@ -136,8 +138,11 @@ def run_on_slurm(
         raise ConfigError(
             f"--executor slurm: needs datatrove ({error}); install it by: pip install 'mt[cluster]'"
         ) from None
+    # About as many as the files can hold; a data set may hold any number.
+    files = [local_files(part.source, plan.root) for part in plan.parts]
+    most = sum(1 + sum(map(os.path.getsize, own)) // LEAST_BYTES for own in files)
     for name, stage in STAGES.items():
-        world = min(ranks, stage.n_tasks(plan) or ranks)
+        world = min(ranks, stage.n_tasks(plan) or (most if all(files) else ranks))
         progress(name, 0, world)
         if not any(True for _ in islice(stage.tasks(plan), 1)):
             continue

@@ -236,9 +236,8 @@ def _where(block: PairBlock, rows: Iterable[int], measure: Callable[[str, str], 
 def wrong_numbers(block: PairBlock) -> Values:
     """Share of the numbers that have no counterpart; see `conflicting_numbers`."""
     digits = [side.classes[:, DIGIT] for side in block.counts]
-    return _where(
-        block, np.flatnonzero(digits[0] + digits[1]).tolist(), contents.conflicting_numbers
-    )
+    rows = np.flatnonzero(digits[0] + digits[1]).tolist()
+    return _where(block, rows, contents.conflicting_numbers)
 
 
 def missing_links(block: PairBlock) -> Values:

@@ -209,7 +209,6 @@ def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
     findings = ShardFindings(plan, shard, pairs, decisions, **values)
     (folder / "rejected").write_bytes("".join(findings.rejected_rows()).encode())
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
-
     rows = values["repaired"].tolist()
     for row, pair in zip(rows, read_artefact(scored / "repaired.txt"), strict=True):
         pairs[row] = pair

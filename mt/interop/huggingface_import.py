@@ -49,7 +49,6 @@ from mt.interop.huggingface_layout import (
 from mt.interop.huggingface_tokenizer import (
     TOKENIZER_FILES,
     MarianTokenizer,
-    Vocabulary,
     filler_piece,
     read_tokenizer,
 )
@@ -81,7 +80,10 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     faults = list(config_faults(settings))
     path, tensors = read_weights(folder)
     faults += weight_faults(tensors, settings)
-    tokenizer = read_tokenizer(folder, settings, faults, _never_output(tensors))
+    # Rows that fill the smaller of two vocabularies; see `NO_TOKEN`.
+    bias = tensors.get("final_logits_bias", torch.zeros(0)).flatten()
+    never = set((bias <= NO_TOKEN / 2).nonzero().flatten().tolist())
+    tokenizer = read_tokenizer(folder, settings, faults, never)
     if faults or tokenizer is None:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     config = model_config(settings, tensors, tokenizer)
@@ -91,7 +93,13 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     put_weights(model, weights, str(path))
     loaded = LoadedModel(folder, {}, config, tokenizer.tokenizer, model)
     notes.append(compare(folder, loaded, tokenizer, settings))
-    notes += _forbid(weights["output.bias"], tokenizer.target)
+    target = tokenizer.target
+    unnamed = [i for i, row in enumerate(target.rows) if target.pieces[i] == filler_piece(row)]
+    if unnamed:
+        weights["output.bias"][unnamed] += NEVER
+        notes.append(
+            f"rows of the embeddings without a piece, which are never chosen: {len(unnamed):,}"
+        )
     hub_name = (origin or {}).get("hub")
     save_model_folder(
         output,
@@ -154,20 +162,6 @@ def compare(
             f"{folder}: transformers computes other probabilities with these weights than mt, so "
             "nothing was written; please report it with config.json and the names of the weights"
         ) from error
-
-
-def _forbid(bias: Tensor, target: Vocabulary) -> Iterator[str]:
-    """Let the search never choose rows without a piece."""
-    unnamed = [i for i, row in enumerate(target.rows) if target.pieces[i] == filler_piece(row)]
-    bias[unnamed] += NEVER
-    if unnamed:
-        yield f"rows of the embeddings without a piece, which are never chosen: {len(unnamed):,}"
-
-
-def _never_output(tensors: Mapping[str, Tensor]) -> set[int]:
-    """Rows that fill the smaller of two vocabularies; see `NO_TOKEN`."""
-    bias = tensors.get("final_logits_bias", torch.zeros(0)).flatten()
-    return set((bias <= NO_TOKEN / 2).nonzero().flatten().tolist())
 
 
 def model_config(

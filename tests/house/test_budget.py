@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_382,
+    "all of mt": 32_376,
     "core": 20_991,
-    "tests": 29_572,
+    "tests": 29_582,
     "pages": 129_990,
     "api and single files": 1_129,
     "data": 5_388,
@@ -23,7 +23,7 @@ BUDGET = {
     "cleaning": 2_260,
     "search": 2_238,
     "inspect": 2_105,
-    "interop": 1_993,
+    "interop": 1_987,
     "config": 1_901,
     "cli": 1_735,
     "documents": 1_421,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -59,3 +60,12 @@ def test_a_corpus_is_cleaned_to_the_same_bytes_with_a_rank_killed_in_between(
     assert out == alone.stdout
     for ending in (".de", ".en", ".bad"):
         assert (tmp_path / f"many{ending}").read_bytes() == (tmp_path / f"one{ending}").read_bytes()
+    jobs = {path.name.split("_")[0] for path in work.glob("jobs/*-scoring-2/slurm_logs/*.out")}
+    assert len(jobs) == 2  # the second one for the rank that was killed
+    # A result that was removed is made again, although datatrove takes its rank for done.
+    shutil.rmtree(work / "scored" / "00000-00000")
+    again = subprocess.run(
+        [*mt_command()[0], *map(str, (*arguments, *files, *SLURM)), "--overwrite"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert (again.returncode, again.stdout) == (0, alone.stdout), again.stderr
