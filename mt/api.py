@@ -146,7 +146,7 @@ class Translator:
         return load_scorer(self._search, replace(self._engine, precision=precision))
 
 
-@with_keywords(SearchOptions, EngineOptions, alignments=str | bool | None)
+@with_keywords(SearchOptions, EngineOptions)
 def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
     """Load a run directory, checkpoint, averaged or imported model; several make an ensemble.
 
@@ -165,7 +165,7 @@ def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
             f"load: has no option {', '.join(sorted(unknown))}; known are {', '.join(known)}"
         )
     given = {name: value for name, value in options.items() if value is not None}
-    if "shortlist" in given:
+    if isinstance(given.get("shortlist"), str):
         given["shortlist"] = Path(given["shortlist"])
     engine = {name: given.pop(name) for name in declared(EngineOptions) if name in given}
     engine["models"] = [*map(Path, models)]

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -51,11 +52,8 @@ def declared(kind: type) -> dict[str, tuple[Setting, Any]]:
     return found
 
 
-def with_keywords(*kinds: type, **types: Any) -> Callable[[F], F]:
-    """Give a function that takes `**options` the declared fields of dataclasses as keywords.
-
-    `types`: those of fields for which the function takes more.
-    """
+def with_keywords(*kinds: type) -> Callable[[F], F]:
+    """Give a function that takes `**options` the declared fields of dataclasses as keywords."""
 
     def decorated(function: F) -> F:
         first, *_ = inspect.signature(function).parameters.values()
@@ -64,7 +62,7 @@ def with_keywords(*kinds: type, **types: Any) -> Callable[[F], F]:
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=getattr(kind, name),
-                annotation=types.get(name, hint),
+                annotation=hint,
             )
             for kind in kinds
             for name, (_, hint) in declared(kind).items()
@@ -112,6 +110,8 @@ def _required(setting: Setting, kind: Any, value: Any) -> str:
         return "true or false"
     if kind is str and not isinstance(value, str):
         return "text"
+    if kind is Path and not isinstance(value, Path):
+        return "a path"
     if kind not in (int, float):
         return ""
     low, above, high = setting.min, setting.above, setting.max

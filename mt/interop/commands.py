@@ -24,8 +24,8 @@ def import_huggingface(
 ) -> None:  # fmt: skip
     """Import a Marian model (OPUS-MT) of transformers.
 
-    MODEL is on the Hugging Face hub, or a folder as transformers, or mt export huggingface, writes
-    it. The new folder's config.yaml is a config to fine-tune it; see mt/interop/README.md.
+    MODEL is on the Hugging Face hub, or a folder of a Marian model as transformers writes it. The
+    new folder's config.yaml is a config to fine-tune it; see mt/interop/README.md.
 
     \b
     mt import huggingface Helsinki-NLP/opus-mt-de-en -o opus

@@ -103,7 +103,9 @@ def gpu_uuid(device: Device) -> str | None:
 
 def _find_precision(name: str, device: torch.device) -> str:
     if name not in ("auto", *DTYPES):
-        raise ConfigError(f"precision: must be auto, {', '.join(DTYPES)}, found {name!r}")
+        raise ConfigError(
+            f"precision: must be auto, {', '.join(DTYPES)}, found {name!r}; int8 is for CTranslate2"
+        )
     if device.type == "cuda":
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         if name == "bf16" and not bf16:

@@ -138,8 +138,7 @@ class World:
         """The maximum over all ranks, on the CPU: it waits for no device."""
         if self.size == 1:
             return number
-        tensor = torch.tensor(number)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        dist.all_reduce(tensor := torch.tensor(number), dist.ReduceOp.MAX)
         return int(tensor)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:

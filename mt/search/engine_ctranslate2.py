@@ -91,14 +91,14 @@ class CTranslate2Engine(Engine):
         """Yield (index of the job, its hypotheses) of searches up to the largest limit of each."""
         ahead = (1 + QUEUED) * self.threads
         most = [max(each, default=0) for each in limits]
-        started = []
+        started: dict[int, Any] = {}
         for number in range(len(jobs) + ahead):
             if number < len(jobs):
                 sources, prefixes = jobs[number]
                 assert not any(prefixes), "prefixes are for torch"
-                started.append(self._translate(sources, most[number]))
-            if 0 <= (done := number - ahead) < len(jobs):
-                yield done, self._found(started[done], limits[done], most[done])
+                started[number] = self._translate(sources, most[number])
+            if (done := number - ahead) in started:
+                yield done, self._found(started.pop(done), limits[done], most[done])
 
     def _search_again(
         self, jobs: Sequence[Job], limits: Sequence[Sequence[int]], incomplete: dict[int, Rows]

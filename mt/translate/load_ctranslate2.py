@@ -173,27 +173,28 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
     def wait() -> None:
         say("waiting for another process, which converts the model for CTranslate2")
 
-    problem = "no home directory"
-    with suppress(RuntimeError):
+    remedy = "set XDG_CACHE_HOME to a folder of yours, or give --engine torch"
+    try:
         place = user_cache(CACHE) / key[:32]
-        try:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if place.exists() and not is_mine(place):
-                shutil.rmtree(place)
-            make(place, key, build, wait, sha256_of)
-            loaded = load(place)
-            with suppress(OSError):
-                os.utime(place)  # used now, so it is removed late
-            if said:
-                say(f"{said[-1]}, kept in {place}")
-                _make_room(place.parent)
-            return loaded
-        except OSError as error:  # such as a full disk
-            problem = f"{place.parent} ({error.strerror or error})"
-    raise CheckpointError(
-        f"the model cannot be converted for CTranslate2: {problem}; free some space there, set "
-        "XDG_CACHE_HOME to a folder of yours, or give --engine torch"
-    )
+    except RuntimeError as error:
+        raise CheckpointError(f"CTranslate2: there is no home directory; {remedy}") from error
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if place.exists() and not is_mine(place):
+            shutil.rmtree(place)
+        make(place, key, build, wait, sha256_of)
+        loaded = load(place)
+        with suppress(OSError):
+            os.utime(place)  # used now, so it is removed late
+        if said:
+            say(f"{said[-1]}, kept in {place}")
+            _make_room(place.parent)
+        return loaded
+    except OSError as error:  # such as a full disk
+        raise CheckpointError(
+            f"the model cannot be converted for CTranslate2: {place.parent} "
+            f"({error.strerror or error}); free some space there, {remedy}"
+        ) from error
 
 
 def convert(described: ModelFolder, output: Path) -> None:

@@ -82,10 +82,10 @@ class ResumableOutput:
                 self._record_path.unlink(missing_ok=True)
                 sync_folder(path.parent)
             except BaseException as error:
-                self._keep_or_remove(error)
+                self._keep_or_remove(error, is_new)
                 raise
 
-    def _keep_or_remove(self, error: BaseException) -> None:
+    def _keep_or_remove(self, error: BaseException, is_new: bool) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
         assert self._partial is not None
         is_refused = isinstance(error, _RefusedError)
@@ -96,7 +96,7 @@ class ResumableOutput:
         elif not is_refused and self._record:
             self._partial.unlink(missing_ok=True)
             self._record_path.unlink(missing_ok=True)
-        elif not self._partial.stat().st_size:
+        elif is_new and not self._partial.stat().st_size:
             self._partial.unlink()
 
     def _load_record(self, is_new: bool) -> int:

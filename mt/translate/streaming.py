@@ -23,8 +23,6 @@ from mt.files import whole_file
 
 T = TypeVar("T")
 
-# Values of --errors: invalid UTF-8 is refused, or replaced by U+FFFD.
-ERRORS = ("strict", "replace")
 # With a wait, lines that may be read before they are wanted.
 LINES_AHEAD = 20_000
 # Seconds after which lines from stdin are passed on, though more may come.
@@ -158,7 +156,7 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
         return read_file(Path(source), option, errors)
     if not sys.stdin:
         raise DataError("stdin: is closed; name an input file, or send text to it")
-    return _with_remedy(_stdin(errors or ERRORS[0]), errors)
+    return _with_remedy(_stdin(errors or "strict"), errors)
 
 
 def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
@@ -168,7 +166,7 @@ def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterat
             f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "
             "file in it (the folder of a model goes to --model)"
         )
-    return opened(_with_remedy(read_lines(path, option, errors or ERRORS[0]), errors))
+    return opened(_with_remedy(read_lines(path, option, errors or "strict"), errors))
 
 
 def opened(lines: Iterator[str]) -> Iterator[str]:

@@ -12,14 +12,14 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_376,
-    "core": 20_991,
+    "all of mt": 32_375,
+    "core": 20_990,
     "tests": 29_582,
-    "pages": 129_990,
+    "pages": 129_969,
     "api and single files": 1_129,
     "data": 5_388,
     "training": 3_513,
-    "translate": 2_837,
+    "translate": 2_836,
     "cleaning": 2_260,
     "search": 2_238,
     "inspect": 2_105,
