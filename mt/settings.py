@@ -59,10 +59,7 @@ def with_keywords(*kinds: type) -> Callable[[F], F]:
         first, *_ = inspect.signature(function).parameters.values()
         keywords = [
             inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(kind, name),
-                annotation=hint,
+                name, inspect.Parameter.KEYWORD_ONLY, default=getattr(kind, name), annotation=hint
             )
             for kind in kinds
             for name, (_, hint) in declared(kind).items()

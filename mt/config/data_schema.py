@@ -236,27 +236,18 @@ class DataConfig(Section):
     root: Text | None = key(None, "folder that relative paths start from; null: the current folder")
     src_lang: Text = key("src", "code of the source language, such as de", "model")
     tgt_lang: Text = key(
-        "tgt",
-        "code of the target language, such as en; sets BLEU's tokenizer",
-        "model",
+        "tgt", "code of the target language, such as en; sets BLEU's tokenizer", "model"
     )
     language_tokens: Flag = key(
         False, "put a token for the target language, <2fr>, before each source", "text"
     )
-    train: list[TextEntry] = key(
-        list,
-        "texts to train on; a plain text is one path",
-        "text",
-    )
+    train: list[TextEntry] = key(list, "texts to train on; a plain text is one path", "text")
     valid: list[TextEntry] = key(
         list,
         "texts for validation, with the keys of train[]; the first decides which checkpoint "
         "is best and when to stop",
     )
-    test: list[TextEntry] = key(
-        list,
-        "texts to score when training ends, written as valid",
-    )
+    test: list[TextEntry] = key(list, "texts to score when training ends, written as valid")
     max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "text")
     max_length_ratio: Ratio | None = key(
         3.0,

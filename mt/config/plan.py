@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 # Where a run directory has sets that are held out of the training text, and that text without them.
 HELD_OUT = "store/held-out"
 # Keys of an entry that say where its text is, not how it is used.
-PLACE = {
-    *("src", "tgt", "path", "format", "name", "split"),
-    *("delimiter", "quoting", "errors"),
-}
+PLACE = {*("src", "tgt", "path", "format", "name", "split"), *("delimiter", "quoting", "errors")}
 
 
 class Direction(NamedTuple):

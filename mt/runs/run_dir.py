@@ -24,13 +24,7 @@ from mt import __version__
 from mt.artefacts import exclusive
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
-from mt.config.schema import (
-    MAX_POSITIONS,
-    Config,
-    keys_affecting,
-    shape_keys,
-    vocabulary_keys,
-)
+from mt.config.schema import MAX_POSITIONS, Config, keys_affecting, shape_keys, vocabulary_keys
 from mt.config.settled import KEYS, Settled, has_auto
 from mt.data.reading.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer

@@ -13,12 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from mt.data.reading.compression import (
-    open_text,
-    os_errors_as_data_errors,
-    packed_suffix,
-    prefix,
-)
+from mt.data.reading.compression import open_text, os_errors_as_data_errors, packed_suffix, prefix
 from mt.errors import DataError
 from mt.files import sha256_of
 
