@@ -1,8 +1,7 @@
 """SentencePiece models: whether mt can use a file, and one whose pieces have ids of their own.
 
-Marian trains a SentencePiece model for each language and one vocabulary for both, or one for each;
-so an id belongs to a piece, not to a place in the SentencePiece model. `mt import` keeps such
-models as they are: segmentation by the SentencePiece model, ids by the vocabulary.
+Marian trains a SentencePiece model for each language and one vocabulary for both, or one for each.
+`mt import` keeps such models: segmentation by the SentencePiece model, ids by the vocabulary.
 """
 
 from __future__ import annotations
@@ -35,15 +34,14 @@ def user_defined_symbols(model: bytes) -> set[int]:
 
 
 def special_ids(processor: Any) -> list[int]:
-    """The ids of pad, unk, bos and eos in a SentencePieceProcessor; -1 for a missing one."""
+    """The ids of pad, unk, bos and eos; -1 for a missing one."""
+    if isinstance(processor, PieceVocabulary):
+        return processor.special_ids
     return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
 
 
 def read_model(path: Path, where: str) -> bytes:
-    """The bytes of a SentencePiece model file whose special ids and spaces are those of mt.
-
-    `where` names what gave the path. Raises `DataError` for any other file.
-    """
+    """The bytes of a SentencePiece model file that mt can use; `where` names what gave the path."""
     from sentencepiece import SentencePieceProcessor
 
     if path.is_dir():
@@ -86,8 +84,8 @@ class PieceVocabulary:
     """Segments by a SentencePiece model and numbers the pieces by a list of them.
 
     It has those methods of `SentencePieceProcessor` that `Tokenizer` uses. A piece that is not in
-    the list is unk. A line may begin with one piece that no SentencePiece model makes: `>>deu<<`,
-    by which multilingual Marian models are told the target language. It must be in the list.
+    the list is unk. A line may begin with a piece of the list that no SentencePiece model makes:
+    `>>deu<<`, by which multilingual Marian models are told the target language.
     """
 
     def __init__(self, model: bytes, pieces: Sequence[str]) -> None:
@@ -98,7 +96,6 @@ class PieceVocabulary:
         self._pieces = list(pieces)
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         self.special_ids = [self._ids.get(piece, -1) for piece in SPECIAL_PIECES]
-        self._unk = self._model.unk_id()  # in the model
         self._symbols = user_defined_symbols(model)
 
     def piece_size(self) -> int:
@@ -113,14 +110,11 @@ class PieceVocabulary:
     def symbol_ids(self) -> set[int]:
         """The ids of user-defined symbols, and of pieces that SentencePiece does not make."""
         model = self._model
-        places = enumerate(map(model.piece_to_id, self._pieces))
+        fixed = self._symbols | {model.unk_id()}
         return {
             number
-            for number, place in places
-            if place == self._unk
-            or place in self._symbols
-            or model.is_control(place)
-            or model.is_unused(place)
+            for number, place in enumerate(map(model.piece_to_id, self._pieces))
+            if place in fixed or model.is_control(place) or model.is_unused(place)
         }
 
     def encode(
@@ -133,14 +127,8 @@ class PieceVocabulary:
         # As text: the list may have characters that the model has not.
         lines = [line for _, line in split]
         rows = self._model.encode(lines, out_type=str, num_threads=num_threads)
-        for (language, _), row in zip(split, rows, strict=True):
-            if language:
-                row.insert(0, language)
-        return (
-            rows
-            if out_type is str
-            else [[self.piece_to_id(piece) for piece in row] for row in rows]
-        )
+        rows = [[lang, *row] if lang else row for (lang, _), row in zip(split, rows, strict=True)]
+        return rows if out_type is str else [list(map(self.piece_to_id, row)) for row in rows]
 
     def split_language(self, line: str) -> tuple[str, str]:
         """Split `>>deu<< text` into the piece for the language, if the list has it, and text."""
@@ -150,25 +138,21 @@ class PieceVocabulary:
                 return code + end, rest
         return "", line
 
-    def decode(
-        self, rows: Sequence[Sequence[int]] | Sequence[Sequence[str]], num_threads: int = 1
-    ) -> list[str]:
+    def decode(self, rows: Sequence[Sequence[int | str]], num_threads: int = 1) -> list[str]:
         """The text of each row of ids or pieces."""
-        pieces = [
-            [item if isinstance(item, str) else self._pieces[item] for item in row] for row in rows
-        ]
+        pieces = [[x if isinstance(x, str) else self._pieces[x] for x in row] for row in rows]
         texts: list[str] = self._model.decode(pieces, num_threads=num_threads)
         return texts
 
 
 def read_vocabularies(content: bytes) -> tuple[list[str], list[str] | None]:
     """Pieces of the joint vocabulary and None, or of source and target. ValueError for others."""
-    mapping = parse_json(content)
-    if isinstance(mapping, dict) and "joint" in mapping:
-        return _pieces(mapping["joint"]), None
-    if not isinstance(mapping, dict) or mapping.keys() != {"source", "target"}:
-        raise ValueError("the vocabulary must have the key joint, or source and target")
-    return _pieces(mapping["source"]), _pieces(mapping["target"])
+    match parse_json(content):
+        case {"joint": pieces}:
+            return _pieces(pieces), None
+        case {"source": source, "target": target, **rest} if not rest:
+            return _pieces(source), _pieces(target)
+    raise ValueError("the vocabulary must have the key joint, or source and target")
 
 
 def _pieces(value: object) -> list[str]:

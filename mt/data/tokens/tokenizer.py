@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,9 @@ PAD, UNK, BOS, EOS = SPECIAL_IDS
 # a word in 16 bits and would abort the whole process.
 MAX_LINE_LENGTH = 10_000
 
-# SentencePiece does not change the text: its default, nmt_nfkc, would teach the model to write
-# "..." for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would split Persian
-# words at the zero-width non-joiner. `normalize_line` does what normalisation there is.
+# SentencePiece's default, nmt_nfkc, would teach the model to write "..." for an ellipsis sign, 1/2
+# for ½ and half-width commas in Chinese, and would split Persian words at the zero-width
+# non-joiner. `normalize_line` does what normalisation there is.
 NORMALIZATION = "identity"
 
 # Share of the text that the characters in the vocabulary cover. With byte fallback, characters that
@@ -83,10 +84,9 @@ class Side:
         return rows
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """One line of normalised text per row of ids.
+        """One line of normalised text per row of ids, also where byte pieces spell a line feed.
 
-        Special ids are left out; bytes that are not UTF-8 become U+FFFD. Byte pieces can spell any
-        character, also a line feed. The text is normalised again, so no row can give two lines.
+        Special ids are left out; bytes that are not UTF-8 become U+FFFD.
         """
         top = self.size - 1
         for row in ids:
@@ -94,10 +94,8 @@ class Side:
                 raise AssertionError(f"ids must be in 0..{top}, found a row {row}")
         rows = [[i for i in row if i > EOS] for row in ids]
         if len(rows) < FEW_LINES and not isinstance(self.processor, PieceVocabulary):
-            texts = [self.processor.decode(row) for row in rows]
-        else:
-            texts = self.processor.decode(rows)
-        return [normalize_line(text) for text in texts]
+            return [normalize_line(self.processor.decode(row)) for row in rows]
+        return [normalize_line(text) for text in self.processor.decode(rows)]
 
     def pieces(self, line: str) -> list[str]:
         """The pieces of a line as text, `▁` for a space, `<0xC3>` for a byte."""
@@ -112,10 +110,8 @@ class Side:
 
     def symbol_ids(self) -> set[int]:
         """The ids of user-defined symbols and target languages, which no text is split into."""
-        if isinstance(self.processor, PieceVocabulary):
-            ids = self.processor.symbol_ids()
-        else:
-            ids = user_defined_symbols(self._model)
+        own = self.processor if isinstance(self.processor, PieceVocabulary) else None
+        ids = own.symbol_ids() if own else user_defined_symbols(self._model)
         return ids | {i for i, piece in enumerate(self.all_pieces()) if LANGUAGE.fullmatch(piece)}
 
 
@@ -130,9 +126,9 @@ class Tokenizer:
     def __init__(
         self, src_model: bytes, tgt_model: bytes | None = None, vocabulary: bytes | None = None
     ) -> None:
-        """`tgt_model` None means a joint vocabulary; ValueError where special ids are others.
+        """`tgt_model` None: a joint vocabulary; `vocabulary` None: the ids are the models' own.
 
-        `vocabulary`: the ids of pieces, as `write_vocabularies` gives them; None: the models' own.
+        Raises ValueError where special ids are others than `SPECIAL_IDS`.
         """
         files = [src_model, tgt_model, vocabulary]
         self._files = [file for file in files if file is not None]
@@ -145,14 +141,10 @@ class Tokenizer:
         else:
             src_pieces, tgt_pieces = read_vocabularies(vocabulary)
             self.joint = tgt_pieces is None
-            processors = [
-                PieceVocabulary(src_model, src_pieces),
-                PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces),
-            ]
+            target = PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces)
+            processors = [PieceVocabulary(src_model, src_pieces), target]
         for processor in processors:
-            listed = isinstance(processor, PieceVocabulary) and processor.special_ids
-            ids = listed or special_ids(processor)
-            if ids != SPECIAL_IDS:
+            if (ids := special_ids(processor)) != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {ids}")
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
@@ -192,10 +184,9 @@ class Tokenizer:
         return self.languages if data.has_tokens or not self.has_own_ids else {}
 
     def before_source(self, to: str | None, data: DataPlan, option: str = "--to") -> list[int]:
-        """The ids that a source begins with to be translated into `to`, by a model of this `data`.
+        """The ids before a source to be translated into `to`, by a model of this `data`.
 
-        None: into its one language, or that which a line of an imported model names. Raises
-        ConfigError for a language that the model does not know.
+        None: its one language, or that which a line names. ConfigError for an unknown language.
         """
         known = self.languages_of(data)
         if data.has_tokens and to is None and len(data.target_languages) == 1:
@@ -216,7 +207,7 @@ class Tokenizer:
         )
 
     def save(self, folder: Path) -> None:
-        """Write the model files, each whole or not at all. CheckpointError if it fails."""
+        """Write the model files, each whole or not at all."""
         names = {1: _JOINT, 2: _SEPARATE, 3: _IMPORTED}[len(self._files)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -237,8 +228,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""
-        separate = _IMPORTED if (folder / _IMPORTED[-1]).exists() else _SEPARATE
-        names = _JOINT if (folder / _JOINT[0]).exists() else separate
+        kinds = (names for names in (_JOINT, _IMPORTED) if (folder / names[-1]).exists())
+        names = next(kinds, _SEPARATE)
         try:
             models = [(folder / name).read_bytes() for name in names]
         except OSError as error:
@@ -260,27 +251,17 @@ class Tokenizer:
 
 
 def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
-    """The tokenizer of `cfg.model` and `cfg.tgt_model`. Raises DataError."""
-    files = {"model": cfg.model, "tgt_model": cfg.tgt_model}
-    return Tokenizer(
-        *(
-            read_model(Path(name).expanduser(), f"tokenizer.{key}")
-            for key, name in files.items()
-            if name is not None
-        )
-    )
+    files = {"tokenizer.model": cfg.model, "tokenizer.tgt_model": cfg.tgt_model}
+    named = [(Path(name).expanduser(), key) for key, name in files.items() if name is not None]
+    return Tokenizer(*starmap(read_model, named))
 
 
-# Of the lines that a vocabulary is learnt from, and of changes to them: another run.seed has the
-# same vocabulary, so that models of several seeds make an ensemble.
+# Not run.seed: models of several seeds have one vocabulary, and so make an ensemble.
 SAMPLE_SEED = 1
 
 
 class PairSample:
-    """At most `size` pairs, normalised, drawn uniformly from all that are watched.
-
-    Reservoir sampling (Vitter, 1985, algorithm R).
-    """
+    """At most `size` pairs, normalised, drawn uniformly from all watched (Vitter, 1985, R)."""
 
     def __init__(self, size: int, seed: int = SAMPLE_SEED) -> None:
         self.src: list[str] = []
@@ -321,12 +302,10 @@ def train_on_sample(
     unit: str = "pairs",
     languages: Sequence[str] = (),
 ) -> Tokenizer:
-    """Learn the vocabulary or vocabularies; the same sample gives the same bytes.
+    """Learn the vocabulary or vocabularies, as large as the text supports; same sample, same bytes.
 
     `unit`: what messages call a pair. `languages`: those that get a piece `<2fr>` each, which no
-    text is split into. A vocabulary larger than the text supports becomes smaller, and `log` gets a
-    message. Raises `DataError` where there is no text, or where `cfg.vocab_size` is smaller than
-    the alphabet.
+    text is split into. DataError without text, or for a vocabulary smaller than the alphabet.
     """
     tokens = [f"<2{code}>" for code in languages]
     src, tgt = sample.src, sample.tgt
@@ -346,7 +325,6 @@ _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
 def _train(
     cfg: TokenizerConfig, lines: list[str], side: str, tokens: list[str], log: Callable[[str], None]
 ) -> bytes:
-    """The bytes of a model trained on lines, with `tokens` that no text is split into."""
     text = [line for line in lines if 0 < len(line) <= MAX_LINE_LENGTH]
     if not text:
         raise DataError(
@@ -357,10 +335,8 @@ def _train(
         log(f"tokenizer: {too_long:,} {side}lines of over {MAX_LINE_LENGTH:,} characters left out")
     needed = 0
     # Without byte fallback every character gets a token.
-    coverages = COVERAGE_WITH_BYTES if cfg.byte_fallback else (1.0,)
-    if cfg.character_coverage is not None:
-        coverages = (cfg.character_coverage,)
-    for coverage in coverages:
+    usual = COVERAGE_WITH_BYTES if cfg.byte_fallback else (1.0,)
+    for coverage in usual if cfg.character_coverage is None else (cfg.character_coverage,):
         try:
             model = _run_trainer(cfg, text, coverage, tokens)
         except RuntimeError as error:
@@ -395,8 +371,8 @@ def _run_trainer(
 
     model = io.BytesIO()
     # An empty list would stand in the model file, and change the bytes of every vocabulary.
-    symbols: dict[str, Any] = {"user_defined_symbols": cfg.user_defined_symbols}
-    symbols["control_symbols"] = tokens
+    symbols: dict[str, Any]
+    symbols = {"user_defined_symbols": cfg.user_defined_symbols, "control_symbols": tokens}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
         model_writer=model,
