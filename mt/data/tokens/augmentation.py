@@ -1,22 +1,20 @@
-"""`data.augment`: each epoch has other sources with typos and stray characters.
-
-The store has plain text. Sources that are drawn for an epoch are decoded, changed and encoded
-again.
-"""
+"""`data.augment`: sources drawn anew for each epoch are decoded, misspelt and encoded again."""
 
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from random import Random
 from threading import Event
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from mt.data.tokens import noise
 from mt.data.tokens.directions import DirectedPairs
+from mt.data.tokens.duplicates import Flags
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS
 
@@ -30,8 +28,6 @@ PAIRS_PER_CHUNK = 4_000
 # Ranges from which each pair draws the share of its words that get a typo or a stray character.
 TYPO_RATES = (0.05, 0.3)
 STRAY_RATES = (0.05, 0.2)
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 def draw(augment: Augment, n_pairs: int, random: np.random.Generator) -> tuple[Flags, list[int]]:
@@ -59,25 +55,23 @@ def augment_sample(sample: PairSample, data: DataPlan) -> None:
         sample.src[i] = change(sample.src[i], data.usual.src, chosen[i], seeds[i])
 
 
+@dataclass(frozen=True)
 class Augmentation:
     """Makes the pairs of an epoch: a function of (pairs, stage, tokenizer, seed, epoch).
 
     Pairs with unk or a user-defined symbol, and sources that would become too long, stay.
     """
 
-    def __init__(
-        self, pairs: DirectedPairs, stage: Stage, tokenizer: Tokenizer, seed: int, max_tokens: int
-    ) -> None:
-        """`max_tokens`: of a side."""
-        assert stage.augment is not None
-        self.pairs = pairs
-        self.src = tokenizer.src
-        sides = tokenizer.src, tokenizer.tgt
-        self.fixed_ids = [{*range(EOS + 1), *side.symbol_ids()} for side in sides]
-        self.seed = seed
-        self.max_tokens = max_tokens - pairs.before.shape[1]
-        self.augment = stage.augment
-        self.flows = stage.flows
+    pairs: DirectedPairs
+    stage: Stage
+    tokenizer: Tokenizer
+    seed: int
+    max_tokens: int  # of a side
+
+    @cached_property
+    def _fixed_ids(self) -> list[set[int]]:
+        sides = self.tokenizer.src, self.tokenizer.tgt
+        return [{*range(EOS + 1), *side.symbol_ids()} for side in sides]
 
     def __call__(self, epoch: int, stop: Event | None = None) -> DirectedPairs:
         """The pairs of an epoch; InterruptedError once `stop` is set."""
@@ -87,7 +81,8 @@ class Augmentation:
         lengths = array("I")
         kept = []
         first = 0
-        for number, (flow, n_pairs) in enumerate(zip(self.flows, self.pairs.kept, strict=True)):
+        flows = zip(self.stage.flows, self.pairs.kept, strict=True)
+        for number, (flow, n_pairs) in enumerate(flows):
             kept.append(n_pairs if flow.weight else 0)
             for start in range(0, kept[-1], PAIRS_PER_CHUNK):
                 if stop is not None and stop.is_set():
@@ -111,19 +106,21 @@ class Augmentation:
 
     def _change(self, pairs: list[tuple[Ids, Ids]], lang: str, random: np.random.Generator) -> int:
         """Change sources of a chunk of pairs; how many."""
-        chosen, seeds = draw(self.augment, len(pairs), random)
+        assert self.stage.augment is not None
+        chosen, seeds = draw(self.stage.augment, len(pairs), random)
         numbers = [
             number
             for number in np.flatnonzero(chosen.any(1)).tolist()
-            if all(map(set.isdisjoint, self.fixed_ids, (ids.tolist() for ids in pairs[number])))
+            if all(map(set.isdisjoint, self._fixed_ids, (ids.tolist() for ids in pairs[number])))
         ]
-        texts = self.src.decode([pairs[number][0].tolist() for number in numbers])
+        texts = self.tokenizer.src.decode([pairs[number][0].tolist() for number in numbers])
         drawn = zip(texts, numbers, strict=True)
         changed = [change(text, lang, chosen[number], seeds[number]) for text, number in drawn]
-        rows = self.src.encode(changed)
+        rows = self.tokenizer.src.encode(changed)
+        longest = self.max_tokens - self.pairs.before.shape[1]
         n_changed = 0
         for number, row, text, new in zip(numbers, rows, texts, changed, strict=True):
-            if new != text and 0 < len(row) <= self.max_tokens:
+            if new != text and 0 < len(row) <= longest:
                 pairs[number] = np.array(row, self.pairs.store.ids.dtype), pairs[number][1]
                 n_changed += 1
         return n_changed

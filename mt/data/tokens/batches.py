@@ -1,5 +1,4 @@
-"""Batches of token ids, padded or packed, of pairs or of sentences of the store; a thread loads
-those of training ahead of the updates that use them.
+"""Batches of token ids, padded or packed; a thread loads those of training ahead of the updates.
 
 Shapes: B sentences in a batch, S and T the longest source and target in it, M source tokens and N
 target tokens without padding.
@@ -80,24 +79,21 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to `device`, without waiting for the copy."""
-        if device.type == "cpu":
-            return self
 
         def copied(tensor: Tensor) -> Tensor:
             pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
             return pinned.to(device, non_blocking=True)
 
-        return self._map(copied)
+        return self if device.type == "cpu" else self._map(copied)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """This batch with all its tensors changed."""
-        tensors = {name: change(v) for name, v in vars(self).items() if isinstance(v, Tensor)}
-        if self.packed is None:
-            return replace(self, **tensors)  # type: ignore[arg-type]
-        src, tgt = (
-            Packed(change(side.places), change(side.starts), side.longest) for side in self.packed
-        )
-        return replace(self, packed=(src, tgt), **tensors)  # type: ignore[arg-type]
+        changed: dict[str, Any]
+        changed = {name: change(v) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        if self.packed is not None:
+            sides = [Packed(change(s.places), change(s.starts), s.longest) for s in self.packed]
+            changed["packed"] = tuple(sides)
+        return replace(self, **changed)
 
 
 def _in_a_row(ids: Tensor) -> tuple[Tensor, Packed]:
@@ -112,9 +108,8 @@ def pad_rows(rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | No
     extra = (first is not None) + (last is not None)
     lengths = np.array([len(row) for row in rows], np.int64) + extra  # (B,)
     padded = np.full((len(rows), int(lengths.max())), PAD, np.int64)
-    start = int(first is not None)
-    columns = np.arange(padded.shape[1])
-    inside = (columns >= start) & (columns < (lengths - extra + start)[:, None])  # (B, T)
+    columns = np.arange(padded.shape[1]) - (first is not None)
+    inside = (columns >= 0) & (columns < (lengths - extra)[:, None])  # (B, T)
     padded[inside] = np.concatenate(rows)
     if first is not None:
         padded[:, 0] = first
@@ -142,11 +137,10 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
 
 
 def gather_batch(pairs: DirectedPairs, indices: Indices, pin: bool = False) -> Batch:
-    """The batch that `collate` makes of these pairs.
+    """The batch that `collate` makes of these pairs, without a loop over sentences.
 
-    Without a loop over sentences; NumPy releases the GIL meanwhile, so a thread can do it while
-    training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
-    training goes on; torch hands out that memory again only after such a copy has ended.
+    NumPy releases the GIL meanwhile, so a thread can do it while training runs. From pinned memory
+    it is copied to a GPU while training goes on; torch reuses that only after the copy has ended.
     """
     src_lengths = pairs.src_lengths[indices].astype(np.int64)  # (B,)
     tgt_lengths = pairs.tgt_lengths[indices].astype(np.int64)
@@ -192,33 +186,28 @@ def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices, before: I
     """
     columns = np.arange(out.shape[1])
     inside = columns < lengths[:, None]  # (B, L)
-    if not before.size:
-        places = np.where(inside, starts[:, None] + columns, 0)
-        np.multiply(ids.take(places), inside, out=out)  # PAD is 0
-        return
-    n_before = (before > 0).sum(1)[:, None]
-    inside &= columns >= n_before
-    places = np.where(inside, starts[:, None] + columns - n_before, 0)
-    np.multiply(ids.take(places), inside, out=out)
-    width = min(before.shape[1], out.shape[1])
-    out[:, :width] += before[:, :width]
+    starts = starts[:, None]
+    if before.size:
+        n_before = (before > 0).sum(1)[:, None]
+        inside &= columns >= n_before
+        starts = starts - n_before
+    np.multiply(ids.take(np.where(inside, starts + columns, 0)), inside, out=out)  # PAD is 0
+    if before.size:
+        width = min(before.shape[1], out.shape[1])
+        out[:, :width] += before[:, :width]
 
 
 def shard_of(
     plan: Plan, update: list[Indices], rank: int = 0, world_size: int = 1, pin: bool = False
 ) -> tuple[list[Batch], int]:
-    """The micro-batches of an update for `rank`, none or more, and the update's target tokens.
-
-    With `pin` they are in pinned memory, from which they are copied to a GPU.
-    """
-    pairs = plan.pairs
-    lengths = pairs.src_lengths, pairs.tgt_lengths
-    shard = shard_batches(*lengths, update, world_size, plan.packed)[rank]
-    parts = [part for part in shard if len(part)]
-    if plan.packed:
-        batches = [gather_batch(pairs, part).pack(pin) for part in parts]
-    else:
-        batches = [gather_batch(pairs, part, pin) for part in parts]
+    """The micro-batches of an update for `rank`, none or more, and the update's target tokens."""
+    pairs, packed = plan.pairs, plan.packed
+    shard = shard_batches(pairs.src_lengths, pairs.tgt_lengths, update, world_size, packed)[rank]
+    batches = [
+        gather_batch(pairs, part).pack(pin) if packed else gather_batch(pairs, part, pin)
+        for part in shard
+        if len(part)
+    ]
     return batches, int((pairs.tgt_lengths[np.concatenate(update)] + 1).sum())
 
 
@@ -248,7 +237,6 @@ class Prefetcher:
     """Iterator over updates without end, from a given position on, loaded ahead by a thread.
 
     A context manager: leaving it stops the thread; outside of it, iterating raises RuntimeError.
-    `waited` counts the seconds that training has waited for data.
     """
 
     plan: Plan
@@ -257,7 +245,7 @@ class Prefetcher:
     rank: int = 0
     world_size: int = 1
     device: torch.device = CPU  # where the batches will be copied to
-    waited: float = field(default=0.0, init=False)
+    waited: float = field(default=0.0, init=False)  # seconds that training has waited for data
 
     def __post_init__(self) -> None:
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=PREFETCH)
@@ -293,9 +281,9 @@ class Prefetcher:
                 if self._stop.is_set() or not has_more:
                     raise RuntimeError("a Prefetcher loads updates only inside its `with` block")
             item, self._next = self._next, None
+            assert item is not None
             if isinstance(item, BaseException):
                 raise item
-            assert item is not None
             yield item
 
     def _load(self) -> None:
@@ -311,12 +299,10 @@ class Prefetcher:
                 while not self._stop.is_set():
                     plan, updates = next_epoch.result()
                     next_epoch = planner.submit(self._planned, epoch + 1)
-                    for position in range(number, len(updates)):
-                        batches, n_tgt = shard_of(
-                            plan, updates[position], self.rank, self.world_size, pin
-                        )
-                        place = (epoch, position, len(updates))
-                        self._put(Update(*place, batches, n_tgt, plan.pairs.store.augmented))
+                    augmented, ranks = plan.pairs.store.augmented, (self.rank, self.world_size)
+                    for n in range(number, len(updates)):
+                        loaded = shard_of(plan, updates[n], *ranks, pin)
+                        self._put(Update(epoch, n, len(updates), *loaded, augmented))
                         if self._stop.is_set():
                             return
                     epoch += 1
@@ -331,8 +317,6 @@ class Prefetcher:
     def _put(self, item: Update | BaseException) -> None:
         """Put an item into the queue, waiting for space unless `_stop` is set."""
         while not self._stop.is_set():
-            try:
+            with suppress(queue.Full):
                 self._queue.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
+                return

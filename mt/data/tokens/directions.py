@@ -1,7 +1,7 @@
 """The pairs of a store in the directions in which they are translated, with what stands before.
 
-The ids on disk are those of each corpus once, source before target. A pair that is turned has the
-same ids: where its source and its target begin is exchanged.
+The ids on disk are those of each corpus once; of a pair that is turned, the beginnings of source
+and target are exchanged.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DirectedPairs:
 def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]]:
     """The tokens before each source of a flow: of its target language, and of its tag.
 
-    Raises DataError where the vocabulary lacks them, or is not that of both sides of a turned pair.
+    DataError where the vocabulary lacks them, or has not both sides of a turned pair.
     """
     turned = next((flow.name for flow in flows if flow.is_turned), None)
     if turned is not None and not tokenizer.joint:

@@ -1,7 +1,6 @@
 """Keys of texts and pairs; duplicates found by them, and sets held out in whole groups by them.
 
-Two pairs belong to one group if they have a sentence in common, or one that differs only in case,
-accents and signs. A sentence of a group that is held out is in no pair that stays.
+Pairs belong to one group if they share a sentence, or differ only in its case, accents and signs.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from mt.errors import DataError
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _LOWER = bytes(range(128)).lower() + bytes(range(128, 256))
 _ASCII_SIGNS = bytes(code for code in range(128) if not chr(code).isalnum())
@@ -31,10 +31,7 @@ _SIGNS = re.compile(r"[^\w\u0900-\u1cff\u3099\u309a]+|_+")
 
 
 def normalised(text: str) -> bytes:
-    """A text in lower case, of letters and digits only, without accents, as UTF-8.
-
-    A text of signs only stays as it is: `!` and `?` are not the same.
-    """
+    """A text of lower-case letters and digits, without accents, as UTF-8; one of signs as it is."""
     folded = text if text.isascii() else _OTHERS.sub(lambda run: _folded(run[0]), text)
     letters = folded.encode("utf-8", "surrogatepass").translate(_LOWER, _ASCII_SIGNS)
     return letters or text.strip().encode("utf-8", "surrogatepass")
@@ -53,7 +50,7 @@ def hashes(texts: Iterable[bytes]) -> Hashes:
     return np.array([xxhash.xxh3_64_intdigest(text) for text in texts], np.uint64)
 
 
-def is_among(values: Hashes, ordered: Hashes) -> npt.NDArray[np.bool_]:
+def is_among(values: Hashes, ordered: Hashes) -> Flags:
     """(n,) Whether each value is in a sorted array."""
     if not len(ordered):
         return np.zeros(len(values), np.bool_)
@@ -62,10 +59,7 @@ def is_among(values: Hashes, ordered: Hashes) -> npt.NDArray[np.bool_]:
 
 
 def pair_keys(pairs: Sequence[tuple[str, str]]) -> Hashes:
-    """(n, 2) Keys of pairs, 128 bits each (XXH3): equal pairs, and no others, have equal keys.
-
-    Of N different pairs, N²/2^129 are expected to have the key of another. No side has a line feed.
-    """
+    """(n, 2) Keys of pairs without line feeds (XXH3, 128 bits): of N pairs, N²/2^129 collide."""
     # A half of a surrogate pair is not UTF-8, and must not be an error here.
     sides = ([text.encode("utf-8", "surrogatepass") for text in pair] for pair in pairs)
     return joined_keys((src, tgt) for src, tgt in sides)
@@ -79,7 +73,7 @@ def joined_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Hashes:
     return np.frombuffer(keys, np.uint64).reshape(-1, 2)
 
 
-def repeated(keys: Hashes) -> npt.NDArray[np.bool_]:
+def repeated(keys: Hashes) -> Flags:
     """(n,) Whether an equal row comes earlier in `keys`."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     ordered = keys[order]
@@ -88,15 +82,16 @@ def repeated(keys: Hashes) -> npt.NDArray[np.bool_]:
     return flags
 
 
-def duplicates_of(
-    corpora: Sequence[Hashes], weights: Sequence[float]
-) -> list[npt.NDArray[np.bool_]]:
-    """Of each corpus, (pairs,) whether a pair equals another one, by their `pair_keys`.
+def heaviest_first(weights: Sequence[float]) -> list[int]:
+    return sorted(range(len(weights)), key=lambda number: -weights[number])
 
-    One pair of a group stays: that in the corpus of the highest weight, else the first one. Takes
-    about 50 bytes of memory for each pair.
+
+def duplicates_of(corpora: Sequence[Hashes], weights: Sequence[float]) -> list[Flags]:
+    """Of each corpus, (pairs,) whether a pair equals one that stays, by their `pair_keys`.
+
+    The first in the corpus of the highest weight stays. Takes about 50 bytes of memory for a pair.
     """
-    order = sorted(range(len(weights)), key=lambda number: -weights[number])
+    order = heaviest_first(weights)
     flags = repeated(np.concatenate([corpora[number] for number in order]))
     ends = np.cumsum([len(corpora[number]) for number in order])
     parts = dict(zip(order, np.split(flags, ends[:-1]), strict=True))
@@ -107,8 +102,8 @@ def duplicates_of(
 MOST_IN_GROUP = 8
 # Pairs that are hashed at a time.
 BLOCK = 10_000
-# What becomes of a pair: it stays, or goes to the first, second, ... set; or is in none of them,
-# as a pair of another text that has a sentence of a set.
+# What becomes of a pair: it stays, or goes to the first, second, ... set; a pair of another text
+# that has a sentence of a set is left out.
 STAYS, LEFT_OUT = 0, -1
 Parts = npt.NDArray[np.int8]
 
@@ -118,8 +113,7 @@ def split_pairs(
 ) -> list[Parts]:
     """For each pair of each text its part, see `STAYS`; the sets are drawn from the first text.
 
-    `sizes` are the pairs of the sets, and `where` names them in messages. Memory: about 40 bytes
-    for each pair. Raises DataError if so many pairs cannot be held out.
+    Memory: about 40 bytes for each pair. Raises DataError if so many pairs cannot be held out.
     """
     sides = [_hashes_of(pairs) for pairs in texts]
     ends = np.cumsum([len(src) for src, _ in sides])
@@ -166,13 +160,13 @@ def _drawn(
 
 def _hashes_of(pairs: Iterable[tuple[str, str]]) -> tuple[Hashes, Hashes]:
     """(n,) Hashes of the sources and of the targets of a text; 0: an empty side."""
-    blocks: tuple[list[Hashes], list[Hashes]] = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+    src, tgt = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
     rest = iter(pairs)
     while block := list(islice(rest, BLOCK)):
-        for side, into in enumerate(blocks):
-            texts = [normalised(pair[side]) for pair in block]
+        for sentences, into in zip(zip(*block, strict=True), (src, tgt), strict=True):
+            texts = list(map(normalised, sentences))
             into.append(hashes(texts) * np.array([bool(text) for text in texts]))
-    return np.concatenate(blocks[0]), np.concatenate(blocks[1])
+    return np.concatenate(src), np.concatenate(tgt)
 
 
 def groups_of(src: Hashes, tgt: Hashes) -> npt.NDArray[np.int64]:
@@ -199,15 +193,13 @@ def write_parts(
     pairs: Iterator[tuple[str, str]], parts: Parts, folder: Path, names: list[str]
 ) -> None:
     """Append each pair to the files of its part, which have these names, in their order."""
-    with ExitStack() as files:
-        sides = [
-            [
-                files.enter_context((folder / f"{name}.{ending}").open("a", encoding="utf-8"))
-                for ending in ("src", "tgt")
-            ]
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context((folder / f"{name}.{side}").open("a", encoding="utf-8"))
             for name in names
+            for side in ("src", "tgt")
         ]
         for pair, part in zip(pairs, parts.tolist(), strict=True):
             if part >= STAYS:
-                for side, file in zip(pair, sides[part], strict=True):
-                    file.write(side + "\n")
+                for text, file in zip(pair, files[2 * part : 2 * part + 2], strict=True):
+                    file.write(text + "\n")

@@ -1,7 +1,6 @@
-"""Text as people write it: in capitals, without a final stop, with typos, with emoji.
+"""Normalised lines as people write them: in capitals, without a final stop, with typos, with emoji.
 
-Every function is pure: the same text, language code and state of `random` give the same text. Where
-a script has no case, or no keyboard that is known here, text stays as it is. Lines are normalised.
+Where a script has no case, or no keyboard that is known here, text stays as it is.
 """
 
 from __future__ import annotations
@@ -98,8 +97,8 @@ _ROW_OFFSETS = (0.0, 0.25, 0.75)  # in keys
 def typos(text: str, lang: str, rate: float, random: Random) -> str:
     """The text with a typo in each word of four letters or more with probability `rate`.
 
-    Two letters swapped, or one left out, doubled or replaced by a neighbour on the keyboard, never
-    the first. In scripts other than Latin, Greek and Cyrillic, letters are only swapped.
+    Never in the first letter: two are swapped, or, in Latin, Greek and Cyrillic, one is left out,
+    doubled or replaced by a neighbour on the keyboard.
     """
     draw = random.random
     words = text.split(" ")
@@ -150,10 +149,7 @@ _EMOJI_BLOCKS = [*range(0x1F300, 0x1F650), *range(0x1F680, 0x1F6C6), *range(0x1F
 
 
 def add_mark(texts: Sequence[str], random: Random) -> list[str]:
-    """The two texts of a pair, or one text, with the same emoji or stray character.
-
-    At the end in three of four cases, else between two words, at the same share of each text.
-    """
+    """The texts with one emoji or stray character: three times of four at the end, else inside."""
     draw = random.random
     kind = draw()
     mark = random.choice(EMOJI if kind < 0.6 else STRAY)

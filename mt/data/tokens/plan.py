@@ -1,8 +1,8 @@
 """Which sentences each update trains on, in batches of similar length.
 
 The updates of an epoch are a pure function of (pairs, weights, tokens per update, seed, epoch), so
-a run that resumes at (epoch, update) does not read what it has already seen. The tokens per batch
-only say how an update is cut into micro-batches. Needs no torch.
+a run resumes at (epoch, update) without reading what it has seen. The tokens per batch only say how
+an update is cut into micro-batches. Needs no torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ MOST_SENTENCES = 2**32
 
 
 def sampling_weights(data: DataPlan, stage: Stage, kept: Sequence[int]) -> list[float]:
-    """How often the pairs of each flow are drawn in a stage, relative to the other flows.
+    """How often a pair of each flow is drawn in a stage; `kept`: their pairs after cleaning.
 
-    `kept` counts their pairs after cleaning. A flow's part of the sentences is in proportion to
-    (weight × pairs)^(1 / temperature), as in Arivazhagan et al. (2019), section 4. Raises DataError
-    where no flow has a pair, and where an epoch would fill the memory.
+    A flow's part of the sentences is in proportion to (weight × pairs)^(1 / temperature), as in
+    Arivazhagan et al. (2019), section 4. DataError without pairs, or if an epoch fills the memory.
     """
     weights = [flow.weight for flow in stage.flows]
     sizes = [weight * n_pairs for weight, n_pairs in zip(weights, kept, strict=True)]
@@ -41,7 +40,7 @@ def sampling_weights(data: DataPlan, stage: Stage, kept: Sequence[int]) -> list[
         sizes = [(size / largest) ** (1 / data.temperature) for size in sizes]
         part = 1 / (sum(sizes) or 1)
         sizes = [part * size for size in sizes]
-        weights = [size / max(1, n_pairs) for size, n_pairs in zip(sizes, kept, strict=True)]
+        weights = [size / (n_pairs or 1) for size, n_pairs in zip(sizes, kept, strict=True)]
     used = [(weights[i], i) for i, flow in enumerate(stage.flows) if kept[i] and flow.weight]
     if not used:
         raise DataError(
@@ -60,9 +59,9 @@ def sampling_weights(data: DataPlan, stage: Stage, kept: Sequence[int]) -> list[
 
 def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[int]:
     """Sentences of each flow in an epoch: the one with the lowest weight comes whole, once."""
-    used = (weight for weight, n_pairs in zip(weights, kept, strict=True) if n_pairs and weight)
-    lowest = min(used)
-    return [round(n_pairs * weight / lowest) for weight, n_pairs in zip(weights, kept, strict=True)]
+    flows = list(zip(weights, kept, strict=True))
+    lowest = min(weight for weight, n_pairs in flows if n_pairs and weight)
+    return [round(n_pairs * weight / lowest) for weight, n_pairs in flows]
 
 
 def describe_stage(
@@ -101,25 +100,23 @@ Indices: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 # Groups of sentences in an update of at least TOKENS_TO_SHARE target tokens, each from another
 # quarter of the training text by length: from one group alone, its gradient would be that of short
-# sentences, or of long ones. Small updates are many, and each further batch costs time on a CPU (an
-# estimated 11 % for four batches of 512 tokens in the shape of multi30k.yaml). Four of 2,048 tokens
-# instead of two of 4,096 cost none: 0.90 of the time of a core, with 6 % of noise (d_model 512,
-# bf16, two layer pairs, Zen 4, 23 November 2026).
+# sentences, or of long ones. On a CPU small batches cost time (an estimated 11 % for four of 512
+# tokens in the shape of multi30k.yaml), four of 2,048 instead of two of 4,096 none (0.90 of the
+# time, with 6 % of noise: d_model 512, bf16, two layer pairs, Zen 4, 23 November 2026).
 SHARES = 4
 TOKENS_TO_SHARE = 8192
 # Padded tokens whose computation takes as long as what a batch takes whatever its size.
 TOKENS_PER_LAUNCH = 200
-# Most sentences of a batch. Attention on CUDA has them in a dimension of its grid, which ends here;
-# its error for more, "invalid configuration argument", does not look like too little memory. Half
-# of it, as batches always were.
+# Most sentences of a batch: half of what attention on CUDA takes as a dimension of its grid. Its
+# error for more, "invalid configuration argument", does not look like too little memory.
 MOST_ROWS = 65_535 // 2
 
 
 def batch_ends(lengths: Lengths, budget: int) -> list[int]:
     """Split a sequence of sentence lengths into batches of at most `budget` padded tokens.
 
-    A batch has at most `MOST_ROWS` sentences, and takes rows × longest row. A sentence longer than
-    the budget is a batch of its own. Returns the index after the last sentence of each batch.
+    A sentence longer than the budget is a batch of its own. Returns the index after the last
+    sentence of each batch.
     """
     ends = []
     start = 0
@@ -138,11 +135,10 @@ def sort_by_length(
     order: Indices,
     random: np.random.Generator | None = None,
 ) -> Indices:
-    """Sort the sentences of `order` so that neighbours are similar on both sides.
+    """Sort the sentences of `order` by target length, then source length, up and down in turn.
 
-    By target length, and among equal target lengths by source length, rising and falling in turn.
-    Pairs with equal lengths keep the order given, or with `random` get a random one. Lengths above
-    65,535 count as that.
+    So neighbours are similar on both sides. Pairs with equal lengths keep the order given, or with
+    `random` get a random one. Lengths above 65,535 count as that.
     """
     # NumPy sorts 16 bits by radix. Sentences of one target length at a time fit into the caches:
     # 20 million take 1.6 s of a Zen 4 core, where shuffling all of them before sorting took 4.4.
@@ -160,27 +156,22 @@ def sort_by_length(
 def equal_ends(sizes: Lengths, n_parts: int) -> Indices:
     """Cut a sequence of sentences of these sizes into parts of equal size, none of them empty.
 
-    Each cut is where it comes closest to equal shares. Returns the index after the last sentence of
-    each of the `n_parts` parts, of which there may be no more than sentences.
+    Returns the index after the last sentence of each of `n_parts` parts, at most one a sentence.
     """
     # Twice the middle of each sentence, in place: of 20 million they take 160 MB.
     middles = sizes.cumsum(dtype=np.int64)
     middles *= 2
     middles -= sizes
-    shares = (middles[-1] + sizes[-1]) * np.arange(1, n_parts + 1) / n_parts
+    numbers = np.arange(n_parts)
+    shares = (middles[-1] + sizes[-1]) * (numbers + 1) / n_parts
     ends = np.searchsorted(middles, shares, side="right")
     # At least one sentence each: no cut before the one that precedes it, nor too close to the end.
-    numbers = np.arange(n_parts)
     ends = np.maximum.accumulate(np.maximum(ends, 1) - numbers) + numbers
     return np.minimum(ends, len(sizes) - numbers[::-1])
 
 
 def split_evenly(longest: Lengths, budget: int) -> list[int]:
-    """Cut a sequence of sentence lengths into few batches of at most `budget` padded tokens.
-
-    Into batches of equally many sentences where that takes no more than one batch too many, else
-    as `batch_ends` does. Returns the index after the last sentence of each batch.
-    """
+    """As `batch_ends`, into equally many sentences where that takes at most one batch more."""
     n = len(longest)
     fewest = -(-int(longest.sum()) // budget)
     for n_parts in range(fewest, min(fewest + 2, n)):
@@ -195,15 +186,13 @@ def split_evenly(longest: Lengths, budget: int) -> list[int]:
 def micro_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
     """Cut the shares of an update into batches of at most `budget` padded tokens.
 
-    `longest` holds the length of the longer side of each sentence, for each share. Neighbouring
-    shares become one batch where padding the shorter ones takes less time than another batch. What
-    is over the budget is split. Returns the index after the last sentence of each batch, counted
-    over all shares.
+    `longest`: for each share the lengths of the longer sides. Neighbouring shares become one batch
+    where padding the shorter ones takes less time than another batch. Returns the index after the
+    last sentence of each batch, counted over all shares.
     """
     tops = [int(share.max()) for share in longest]
     rows = np.cumsum([0, *map(len, longest)]).tolist()
-    # The best way to cut the first n shares: its cost in padded tokens, and the starts of its
-    # groups of shares.
+    # The best way to cut the first n shares: cost in padded tokens, and starts of groups of shares.
     best: list[tuple[int, list[int]]] = [(0, [])]
     for end in range(1, len(longest) + 1):
         options = []
@@ -221,10 +210,9 @@ def micro_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
 
 
 def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
-    """Deal sentences of these sizes into parts of about equal size and number, as cards are dealt.
+    """Deal sentences like cards, the largest first; the places in `sizes` of each part's sentences.
 
-    The largest come first, so that parts differ by no more than one sentence. Returns the places
-    in `sizes` of each part's sentences.
+    The parts are of about equal size, and differ by at most one sentence in number.
     """
     order = np.argsort(sizes, kind="stable")[::-1]
     return [order[part::n_parts] for part in range(n_parts)]
@@ -233,8 +221,7 @@ def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
 def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
     """Deal the sentences of an update into few batches of at most `budget` tokens, without padding.
 
-    `sizes` holds the tokens of the longer side of each sentence. A budget that is smaller than a
-    sentence counts as that sentence. Returns the places in `sizes` of each batch's sentences.
+    `sizes`: tokens of the longer sides. A budget below the longest sentence counts as that.
     """
     budget = max(budget, int(sizes.max()))
     n_parts = max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS))
@@ -262,10 +249,9 @@ def shard_batches(
 ) -> list[list[Indices]]:
     """Distribute the batches of an update over the ranks: one list of batches for each rank.
 
-    Every rank gets the same number of batches, and the n-th batches of all ranks have about the
-    same size. The sentences are batched again for that, into batches no larger than the largest
-    one given; `packed` ones, which have no padding, about as large. With fewer sentences than
-    ranks some batches are empty.
+    Every rank gets as many batches, the n-th ones of all ranks of about the same size: sentences
+    are batched again, into batches no larger than the largest one given (`packed` ones about as
+    large). With fewer sentences than ranks some batches are empty.
     """
     if world_size == 1:
         return [batches]
@@ -317,10 +303,9 @@ class Updates:
         src, tgt = self.pairs.src_lengths, self.pairs.tgt_lengths
         longest = [np.maximum(src[share], tgt[share]) + 1 for share in shares]
         sentences = np.concatenate(shares)
-        if self.packed:
-            parts = packed_batches(np.concatenate(longest), self.budget)
-            return [sentences[part] for part in parts]
-        return np.split(sentences, micro_batches(longest, self.budget)[:-1])
+        if not self.packed:
+            return np.split(sentences, micro_batches(longest, self.budget)[:-1])
+        return [sentences[part] for part in packed_batches(np.concatenate(longest), self.budget)]
 
 
 @dataclass(eq=False)
@@ -331,8 +316,7 @@ class Plan:
     weights: Sequence[float]  # how often an epoch sees each flow, relative to the others
     batch: BatchConfig
     seed: int
-    # Makes the pairs of an epoch from its number, augmented; it may give up
-    # once the event is set. None: all epochs have the same ones.
+    # Makes the augmented pairs of an epoch; may give up once the event is set. None: `pairs`.
     resample: Callable[[int, threading.Event], DirectedPairs] | None = None
     packed: bool = False  # without padding, so that an update need not be cut by length
 
@@ -354,12 +338,10 @@ class Plan:
         self._sampled = None
 
     def updates(self, epoch: int) -> Updates:
-        """The updates of `epoch`.
+        """The updates of `epoch`, of equally many target tokens as far as whole sentences allow.
 
-        Every update has as many target tokens, as far as whole sentences allow. The epoch is
-        sorted by length and cut into strata, `SHARES` or one, each stratum into as many shares as
-        there are updates, all of equal size. An update gets one share of each stratum, drawn at
-        random.
+        The epoch is sorted by length and cut into strata, `SHARES` or one, each stratum into as
+        many equal shares as there are updates. An update gets a random share of each stratum.
         """
         if self._planned is not None and self._planned[0] == epoch:
             return self._planned[1]
@@ -367,24 +349,20 @@ class Plan:
         src_lengths, tgt_lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
         order = sort_by_length(src_lengths, tgt_lengths, self._sentences(random), random)
         sizes = tgt_lengths[order] + 1
-        n_updates = max(1, round(int(sizes.sum()) / self.batch.tokens_per_update))
-        n_updates = min(n_updates, len(order))
-        n_strata = SHARES if self.batch.tokens_per_update >= TOKENS_TO_SHARE else 1
-        n_strata = min(n_strata, len(order) // n_updates)
+        per_update = self.batch.tokens_per_update
+        n_updates = min(max(1, round(int(sizes.sum()) / per_update)), len(order))
+        n_strata = min(SHARES if per_update >= TOKENS_TO_SHARE else 1, len(order) // n_updates)
         ends = np.append(0, equal_ends(sizes, n_strata * n_updates))
         strata = [random.permutation(n_updates) + n_updates * i for i in range(n_strata)]
         cut = self.batch.budget, self.packed
-        updates = Updates(self.pairs, order, ends, np.stack(strata, 1), *cut)
-        self._planned = epoch, updates
-        return updates
+        self._planned = epoch, Updates(self.pairs, order, ends, np.stack(strata, 1), *cut)
+        return self._planned[1]
 
     def n_tokens(self, batch: Indices) -> tuple[int, int]:
         """Source and target tokens that are computed for a batch, padding included."""
-        sides = [each[batch] + 1 for each in (self.pairs.src_lengths, self.pairs.tgt_lengths)]
-        if self.packed:
-            src, tgt = (int(side.sum()) for side in sides)
-        else:
-            src, tgt = (int(side.max()) * len(batch) for side in sides)
+        sides = (each[batch] + 1 for each in (self.pairs.src_lengths, self.pairs.tgt_lengths))
+        rows = len(batch)
+        src, tgt = (int(s.sum()) if self.packed else int(s.max()) * rows for s in sides)
         return src, tgt
 
     def _sentences(self, random: np.random.Generator) -> Indices:
@@ -392,10 +370,10 @@ class Plan:
         parts = []
         start = 0
         for n_pairs, n_drawn in zip(self.pairs.kept, self.drawn, strict=True):
-            corpus = np.arange(start, start + n_pairs, dtype=np.uint32)
+            flow = np.arange(start, start + n_pairs, dtype=np.uint32)
             copies, n_more = divmod(n_drawn, max(1, n_pairs))
-            parts += [corpus] * copies
+            parts += [flow] * copies
             if n_more:
-                parts.append(random.permutation(corpus)[:n_more])
+                parts.append(random.permutation(flow)[:n_more])
             start += n_pairs
         return np.concatenate(parts)

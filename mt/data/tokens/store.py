@@ -1,9 +1,8 @@
 """The token store: the pairs of a corpus as token ids on disk, memory-mapped and so shared.
 
 A store is a folder with `pairs.tokens` (ids of source and target in turn, end to end, no bos or
-eos), `lengths.npy` and `meta.json`. Pairs that are unfit for training are dropped, and counted by
-reason. Text is read once: duplicates are encoded too, and dropped when the keys of all pairs are
-known.
+eos), `lengths.npy` and `meta.json`. Text is read once: duplicates are encoded too, and dropped when
+the keys of all pairs are known.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from mt.artefacts import content_key, is_made, key_of, make
 from mt.data.reading.corpus import local_files, open_text, read_pairs
 from mt.data.reading.text_files import FileRecords, file_record, normalize_line
-from mt.data.tokens.duplicates import Hashes, duplicates_of, pair_keys
+from mt.data.tokens.duplicates import Flags, Hashes, duplicates_of, heaviest_first, pair_keys
 from mt.errors import DataError
 from mt.files import read_json, save_array, write_whole
 from mt.runtime.machine import usable_cores
@@ -45,11 +44,9 @@ LONGEST_IN_16_BITS = 2**15 - 1
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 Starts: TypeAlias = npt.NDArray[np.int64]
 
-# Yields the pairs that it is given, and may count them; also gets what is done with them, and how
-# many there are, None where that is not known.
-Watch: TypeAlias = Callable[
-    [Iterator[tuple[str, str]], str, "int | None"], Iterable[tuple[str, str]]
-]
+Pairs: TypeAlias = Iterator[tuple[str, str]]
+# Yields the pairs that it is given; also gets what is done with them, and their number if known.
+Watch: TypeAlias = Callable[[Pairs, str, "int | None"], Iterable[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -75,13 +72,12 @@ class StoreTexts:
     def length_type(self) -> np.dtype[Any]:
         return np.dtype("<u2" if self.limits.max_tokens < LONGEST_IN_16_BITS else "<u4")
 
-    def pairs(self, watch: Watch) -> Iterator[Iterator[tuple[str, str]]]:
+    def pairs(self, watch: Watch) -> Iterator[Pairs]:
         """The pairs of each corpus, watched."""
         for corpus in self.corpora:
-            total = 0  # is not known of rows, whose lines need not be pairs
             text = open_text(corpus.source, self.root)
-            if text.format == "text":
-                total = sum(self.records[str(path)]["lines"] or 0 for path in text.files) // 2
+            lines = sum(self.records[str(path)]["lines"] or 0 for path in text.files)
+            total = lines // 2 if text.format == "text" else 0  # lines of rows need not be pairs
             pairs = read_pairs(corpus.source, self.root, corpus.name)
             yield iter(watch(pairs, f"encoding {self.where}", total or None))
 
@@ -124,7 +120,7 @@ class Counts:
         return f"{kept}; dropped: {dropped}" if dropped else kept
 
 
-def with_text(pairs: Iterable[tuple[str, str]], counts: Counts) -> Iterator[tuple[str, str]]:
+def _with_text(pairs: Pairs, counts: Counts) -> Pairs:
     """Yield the pairs that have text on both sides; count all, and the others as empty."""
     for src, tgt in pairs:
         counts.read += 1
@@ -135,11 +131,7 @@ def with_text(pairs: Iterable[tuple[str, str]], counts: Counts) -> Iterator[tupl
 
 
 def length_fault(n_src: int, n_tgt: int, limits: Limits) -> str:
-    """Why a pair with these numbers of tokens (without eos) is dropped: one of `LENGTH_FAULTS`.
-
-    Each side must have 1 to `max_tokens` tokens, and the longer side at most `max_length_ratio`
-    times the tokens of the shorter one. "" means that the pair is kept.
-    """
+    """Why a pair of so many tokens, without eos, is dropped: one of `LENGTH_FAULTS`; "": kept."""
     shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
     if shorter == 0:
         return "empty"
@@ -181,7 +173,6 @@ class Store:
 
 def fingerprint_of(texts: StoreTexts) -> str:
     """SHA-256 of what decides the content of the store, but for the names of files."""
-
     content = {
         "format": FORMAT,
         "corpora": [text_key(corpus, texts.root, texts.records) for corpus in texts.corpora],
@@ -190,10 +181,9 @@ def fingerprint_of(texts: StoreTexts) -> str:
         "tokens before": texts.n_before,
         "languages": [corpus.direction for corpus in texts.corpora] if texts.by_language else [],
     }
-    places = range(len(texts.corpora))
-    heaviest_first = sorted(places, key=lambda number: -texts.corpora[number].weight)
     if texts.limits.dedupe:
-        content["duplicates stay in"] = heaviest_first
+        weights = [corpus.weight for corpus in texts.corpora]
+        content["duplicates stay in"] = heaviest_first(weights)
     return content_key(content)
 
 
@@ -231,8 +221,8 @@ def open_or_build(
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
-    `watch` gets the pairs of each corpus that are encoded. Of several processes one builds it, and
-    the others wait. Raises DataError where a text cannot be read or no pair is left.
+    Of several processes one builds it, and the others wait. Raises DataError where a text cannot be
+    read or no pair is left.
     """
 
     def wait() -> None:
@@ -247,10 +237,9 @@ def open_or_build(
             meta = meta_of(folder) | {"records": texts.records}
             write_whole(folder / META, json.dumps(meta, indent=1))
     except OSError as error:
-        # numpy reports a full disk without the system's reason.
-        reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
         raise DataError(
-            f"{reason}; free some space and run the same command again, or choose another --run-dir"
+            f"{folder}: the token store cannot be written: {error.strerror or error}; free some "
+            "space and run the same command again, or choose another --run-dir"
         ) from error
     store = open_built(folder)
     log(f"{texts.where}: {store.counts}")
@@ -262,14 +251,11 @@ def open_or_build(
 def _build(folder: Path, texts: StoreTexts, watch: Watch) -> None:
     """Fill the folder of a store. Raises DataError, OSError."""
     with (folder / ENCODED).open("wb") as file:
-        encoded = [
-            _encode(file, number, pairs, texts) for number, pairs in enumerate(texts.pairs(watch))
-        ]
+        encoded = [_encode(file, n, pairs, texts) for n, pairs in enumerate(texts.pairs(watch))]
+    dropped = [np.zeros(len(corpus.faults), np.bool_) for corpus in encoded]
     if texts.limits.dedupe:
         weights = [corpus.weight for corpus in texts.corpora]
         dropped = duplicates_of([corpus.keys for corpus in encoded], weights)
-    else:
-        dropped = [np.zeros(len(corpus.faults), np.bool_) for corpus in encoded]
     corpora = [corpus.counted(own) for corpus, own in zip(encoded, dropped, strict=True)]
     total = sum(corpora, Counts())
     if not total.kept:
@@ -294,31 +280,27 @@ def _build(folder: Path, texts: StoreTexts, watch: Watch) -> None:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A corpus whose ids are in the file: keys (n, 2) of its pairs with text, faults (n,), places
-    in LENGTH_FAULTS; the lengths (m, 2) of those without a fault.
-    """
+    """A corpus with n pairs with text, whose ids are in the file but for those with a fault."""
 
     counts: Counts
-    keys: Hashes
-    faults: npt.NDArray[np.uint8]
-    lengths: Ids
+    keys: Hashes  # (n, 2)
+    faults: npt.NDArray[np.uint8]  # (n,) places in LENGTH_FAULTS
+    lengths: Ids  # (m, 2) of the pairs without a fault
 
-    def counted(self, dropped: npt.NDArray[np.bool_]) -> Counts:
+    def counted(self, dropped: Flags) -> Counts:
         """The counts with the faults, and with the duplicates that are dropped, (n,)."""
         by_fault = np.bincount(self.faults[~dropped], minlength=len(LENGTH_FAULTS))
         by_reason = zip(LENGTH_FAULTS[1:], map(int, by_fault[1:]), strict=True)
         return self.counts + Counts(duplicate=int(dropped.sum()), **dict(by_reason))
 
 
-def _encode(
-    file: BinaryIO, number: int, pairs: Iterator[tuple[str, str]], texts: StoreTexts
-) -> _Encoded:
+def _encode(file: BinaryIO, number: int, pairs: Pairs, texts: StoreTexts) -> _Encoded:
     """Write the ids of the pairs of a corpus that fit."""
     counts = Counts()
     keys = [np.empty((0, 2), np.uint64)]
     faults = bytearray()
     lengths = [np.empty((0, 2), texts.length_type)]
-    cleaned = with_text(pairs, counts)
+    cleaned = _with_text(pairs, counts)
     threads, limits = usable_cores(), texts.limits
     n_src, n_tgt = texts.n_before[number]
     # Pairs of several languages may have one text, such as a name, and are no duplicates.
@@ -343,9 +325,7 @@ def _encode(
     return _Encoded(counts, np.concatenate(keys), found, np.concatenate(lengths))
 
 
-def _copy(
-    folder: Path, lengths: Starts, stays: npt.NDArray[np.bool_], id_type: np.dtype[Any]
-) -> None:
+def _copy(folder: Path, lengths: Starts, stays: Flags, id_type: np.dtype[Any]) -> None:
     """Copy the ids of the pairs that stay, (n,), into the file of tokens; `lengths`: of pairs."""
     with (folder / ENCODED).open("rb") as encoded, (folder / TOKENS).open("wb") as file:
         for start in range(0, len(stays), 50 * LINES_PER_CHUNK):
@@ -361,13 +341,12 @@ def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[s
         name = f"{corpus.name} ({corpus.file})"
         if len(corpora) > 1:
             yield f"{name}: {counts.summary(texts.limits)}"
-        if 2 * counts.kept >= counts.read:
-            continue
-        yield (
-            f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept. Check that "
-            "source and target belong together, and the limits in data; of duplicates in several "
-            "texts one stays, unless data.dedupe is false"
-        )
+        if 2 * counts.kept < counts.read:
+            yield (
+                f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept. Check that "
+                "source and target belong together, and the limits in data; of duplicates in "
+                "several texts one stays, unless data.dedupe is false"
+            )
 
 
 def open_built(folder: Path) -> Store:

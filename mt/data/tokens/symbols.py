@@ -1,7 +1,7 @@
 """Emoji and other symbols: taken out of a line for the model, put back into its translation.
 
-A symbol between two sentences stays between them, one at the end of a sentence at its end, and any
-other stands at the same share of the words. What it touches in the line it touches in the output.
+A symbol between sentences or at the end of one stays there, and any other stands at the same share
+of the words. What it touches in the line it touches in the output.
 """
 
 from __future__ import annotations
@@ -63,10 +63,8 @@ def without_symbols(text: str) -> Symbols:
     symbols, parts = list[Symbol](), list[str]()
     length, last, gap, end = 0, "", "", 0  # of the parts, and the space after them
     for match, following in zip(matches, [*matches[1:], None], strict=True):
-        piece, right = (
-            line[end : match.start()],
-            line[match.end() : following and following.start()],
-        )
+        piece = line[end : match.start()]
+        right = line[match.end() : following and following.start()]
         if left := piece.rstrip(" "):
             parts.append(gap + left)
             length, last, gap = length + len(parts[-1]), left[-1], ""
@@ -155,21 +153,16 @@ def _place(number: int, src_ends: Sequence[int], tgt_ends: Sequence[int]) -> int
 def links_with_symbols(
     links: str, symbols: Symbols, output: str, text: str, spans: Sequence[Span]
 ) -> str:
-    """The links between a line and its output, both without symbols, as those with them.
+    """The links of `word_links` between a line and its output without symbols, as those with them.
 
-    They are named as `word_links` does. `text`, `spans`: what `with_symbols` made of the output. A
-    symbol that is a word is linked to itself.
+    `text`, `spans`: what `with_symbols` made of the output. A symbol is linked to itself.
     """
     src_spans = [(symbol.start, symbol.start + len(symbol.text)) for symbol in symbols.symbols]
     src, tgt = _Names(symbols.plain, symbols.line, src_spans), _Names(output, text, spans)
-    moved = [
-        (src.moved(source), tgt.moved(target))
-        for source, target in (link.split("-") for link in links.split())
-    ]
-    moved += [
-        (src.of_symbol(source), tgt.of_symbol(target))
-        for source, target in zip(src_spans, spans, strict=True)
-    ]
+    words = (link.split("-") for link in links.split())
+    moved = [(src.moved(source), tgt.moved(target)) for source, target in words]
+    both = zip(src_spans, spans, strict=True)
+    moved += [(src.of_symbol(source), tgt.of_symbol(target)) for source, target in both]
     named = [link for link in moved if all(link)]
     named.sort(key=lambda link: int(link[1].partition(":")[0]))
     return " ".join(map("-".join, named))
@@ -205,7 +198,5 @@ class _Names:
         start, end = span
         if self.is_unspaced:
             return f"{start}:{end}"
-        is_word = self.text[max(0, start - 1) : start] in ("", " ") and self.text[
-            end : end + 1
-        ] in ("", " ")
-        return str(bisect_right(self.words, start) - 1) if is_word else ""
+        around = {self.text[max(0, start - 1) : start], self.text[end : end + 1]}
+        return str(bisect_right(self.words, start) - 1) if around <= {"", " "} else ""

@@ -1,9 +1,9 @@
 """How the training text writes its lines, and other lines written so for the model, and back.
 
-A model learns little of lines in capitals: the pieces of `MANN` have nothing in common with those
-of `Mann`. The same is true, to a lesser degree, of Title Case, lower case, and lines without a
-final stop. So `mt translate` gives the model such a line as the training text would write it
-(truecasing, Lita et al., 2003), and writes the output as the line was. Other lines stay.
+The pieces of `MANN` have nothing in common with those of `Mann`, so a model knows little of lines
+in capitals; less so in Title Case, lower case, or without a final stop. `mt translate` gives it
+such a line as the training text would write it (truecasing, Lita et al., 2003), and writes the
+output as the line was.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class Case(Enum):
 def case_of(text: str) -> Case | None:
     """The case of a line; None for usual text, and where letters have no case.
 
-    Words such as `iPhone` do not count if others are more. Of the capitals of Title Case most are
-    followed by small letters.
+    Words such as `iPhone` do not count if others are more.
     """
     capitals = title = lower = True
     n_words = n_mixed = n_long = n_capitals = n_titled = 0
@@ -106,12 +105,6 @@ def _fits_cases(word: str) -> tuple[bool, bool, bool, bool]:
         all(letter.islower() for letter in letters),
         not is_capitals and any(letter.isupper() for part in parts for letter in part[1:]),
     )
-
-
-def _keeps_case(word: str, case: Case) -> bool:
-    """Whether a word of a line shows its usual case: `iPhone`, and in Title Case `NATO`."""
-    is_capitals, *_, is_mixed = _fits_cases(word)
-    return is_mixed or (case is Case.TITLE and is_capitals and len(word) > 1)
 
 
 def _words(text: str) -> Iterator[tuple[re.Match[str], bool]]:
@@ -211,7 +204,9 @@ class LanguageStyle:
         """A line in the usual case, and how many words that begin no sentence lose a capital."""
         parts, end, n_lowered = [], 0, 0
         for match, is_first in _words(text):
-            if _keeps_case(match[0], case):
+            is_capitals, *_, is_mixed = _fits_cases(match[0])
+            # `iPhone` is in its usual case, and `NATO` in Title Case.
+            if is_mixed or (case is Case.TITLE and is_capitals and len(match[0]) > 1):
                 continue
             word = self.usual_word(match[0])
             n_lowered += not is_first and word[0].islower() and match[0][0].isupper()
@@ -258,8 +253,7 @@ class Styles(NamedTuple):
     ) -> Styles:
         """Learn from pairs of lines, each of a text: a place in `languages`, those of its sides.
 
-        `each_once`: a line that is in several texts counts once, as no word of a file that is
-        translated into three languages would be rare.
+        `each_once`: a line that is in several texts counts once, so that its words can be rare.
         """
         lines: dict[tuple[str, bool], list[str]] = {}
         for side, drawn in enumerate((src, tgt)):
@@ -278,8 +272,8 @@ class Styles(NamedTuple):
             values = parse_json((folder / WRITING).read_bytes())
             # Earlier files name the two sides of the one direction.
             styles = values.values() if isinstance(values, dict) else values
-            for key in ("changed_numbers", "openers"):  # of 0.3.0
-                for style in styles:
+            for style in styles:
+                for key in ("changed_numbers", "openers"):  # of 0.3.0
                     style.pop(key, None)
             return cls([LanguageStyle(**style) for style in styles])
         except FileNotFoundError:
@@ -296,11 +290,8 @@ class Styles(NamedTuple):
     @property
     def unknown_cases(self) -> set[Case]:
         """Cases in which not all of the languages write whole lines."""
-        return {
-            case
-            for case in Case
-            if any(case.name not in style.known_cases for style in self.styles)
-        }
+        known = [set(style.known_cases) for style in self.styles]
+        return {case for case in Case if any(case.name not in cases for cases in known)}
 
     def between(self, source: str, target: str) -> Writing | None:
         """How both languages are written; None where one is not among the styles."""
@@ -317,18 +308,13 @@ class Writing(NamedTuple):
 
     def usual(self, line: str) -> tuple[str, Written | None]:
         """A source line in NFC as the model knows it, and how it was written; None if it stays."""
-        text, mixed = line, frozenset[str]()
-        case = case_of(text)
-        if case is not None and case.name not in self.src.known_cases:
-            usual, n_lowered = self.src.usual_case(text, case)
+        text, mixed, case = line, frozenset[str](), None
+        if (found := case_of(line)) is not None and found.name not in self.src.known_cases:
+            usual, n_lowered = self.src.usual_case(line, found)
             # `Drei Kinder mit Hund` is usual in German; one capital may be all of a name.
-            if usual == text or (case is Case.TITLE and n_lowered < 2):
-                case = None
-            else:
-                mixed = frozenset(match[0] for match, _ in _words(text) if _fits_cases(match[0])[3])
-                text = usual
-        else:
-            case = None
+            if usual != line and not (found is Case.TITLE and n_lowered < 2):
+                text, case = usual, found
+                mixed = frozenset(match[0] for match, _ in _words(line) if _fits_cases(match[0])[3])
         if has_stop := self.src.final_stop != "" and _lacks_stop(text):
             text += self.src.final_stop
         return (text, Written(case, has_stop, mixed)) if case or has_stop else (line, None)
