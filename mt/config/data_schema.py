@@ -6,6 +6,7 @@ Before it the types of values that all sections have.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
@@ -74,6 +75,11 @@ def key(default: Any, description: str, affects: Affects = "nothing") -> Any:
     return Field(description=description, json_schema_extra=about, **of_default)  # type: ignore[arg-type]
 
 
+text_key = partial(key, affects="text")
+plan_key = partial(key, affects="plan")
+model_key = partial(key, affects="model")
+
+
 class Section(BaseModel):
     """A section of the config, or a part of one: frozen, without unknown keys."""
 
@@ -86,54 +92,48 @@ class TextEntry(Section):
     In the section `data`, src and tgt default to the languages where there is a path.
     """
 
-    src: FileOrColumn | None = key(
+    src: FileOrColumn | None = text_key(
         None,
         "source: a text file; with path: a column (name, number or a.b), language or ending; "
         "null: src_lang",
-        "text",
     )
-    tgt: FileOrColumn | None = key(None, "target, written as src is; null: tgt_lang", "text")
-    weight: Positive = key(1.0, "how often its pairs are drawn, relative to other texts", "plan")
-    tag: Text | None = key(
-        None,
-        "word before each source line; one of tokenizer.user_defined_symbols",
-        "text",  # it counts in the lengths of its pairs
+    tgt: FileOrColumn | None = text_key(None, "target, written as src is; null: tgt_lang")
+    weight: Positive = plan_key(1.0, "how often its pairs are drawn, relative to other texts")
+    # A tag counts in the lengths of its pairs.
+    tag: Text | None = text_key(
+        None, "word before each source line; one of tokenizer.user_defined_symbols"
     )
-    reverse: Flag = key(
-        False, "train with target as source; a text listed both ways is stored once", "plan"
+    reverse: Flag = plan_key(
+        False, "train with target as source; a text listed both ways is stored once"
     )
-    src_lang: Text | None = key(None, "its source language; null: data.src_lang", "plan")
-    tgt_lang: Text | None = key(None, "its target language; null: data.tgt_lang", "plan")
-    directions: Annotated[list[DirectionCode], Field(min_length=1)] | None = key(
+    src_lang: Text | None = plan_key(None, "its source language; null: data.src_lang")
+    tgt_lang: Text | None = plan_key(None, "its target language; null: data.tgt_lang")
+    directions: Annotated[list[DirectionCode], Field(min_length=1)] | None = plan_key(
         None,
         "with path: a text for each, such as [de-en, en-fr], in columns or files with such names",
-        "plan",
     )
-    path: Text | None = key(
+    path: Text | None = text_key(
         None,
         "file of pairs (* for several), folder, common beginning of two text files, or hub name",
-        "text",
     )
-    format: SourceFormat | None = key(
-        None, "format of path; null: by its ending (.txt is tsv)", "text"
+    format: SourceFormat | None = text_key(
+        None, "format of path; null: by its ending (.txt is tsv)"
     )
-    name: Text | None = key(None, "configuration of a hub data set, such as de-en", "text")
-    split: NameOrCount = key(
+    name: Text | None = text_key(None, "configuration of a hub data set, such as de-en")
+    split: NameOrCount = text_key(
         "train",
         "split of a data set; a number, for valid and test: hold so many pairs out of the first "
         "text of train",
-        "text",
     )
-    delimiter: Delimiter | None = key(
-        None, "character between cells; null: a comma in .csv, a tab elsewhere", "text"
+    delimiter: Delimiter | None = text_key(
+        None, "character between cells; null: a comma in .csv, a tab elsewhere"
     )
-    quoting: Literal["csv", "none"] | None = key(
-        None, "csv: cells may be in quotation marks; null: csv in .csv, else none", "text"
+    quoting: Literal["csv", "none"] | None = text_key(
+        None, "csv: cells may be in quotation marks; null: csv in .csv, else none"
     )
-    errors: Literal["strict", "replace", "skip"] = key(
+    errors: Literal["strict", "replace", "skip"] = text_key(
         "strict",
         "on damaged text: stop, put U+FFFD for bytes that are not UTF-8, or leave out the pair",
-        "text",
     )
 
 
@@ -148,66 +148,56 @@ class Source(TextEntry):
 class Clean(Section):
     """Cleaning before training: repairs of text, and a threshold for each rule; null: rule off."""
 
-    repair: Flag = key(
-        True,
-        "Unicode NFC, plain spaces, no control characters; training gets the repaired text",
-        "text",
+    repair: Flag = text_key(
+        True, "Unicode NFC, plain spaces, no control characters; training gets the repaired text"
     )
-    mojibake: Flag = key(
-        True,
-        "with repair: undo wrong decoding (fÃ¼r: für) and HTML entities; needs extra corpora",
-        "text",
+    mojibake: Flag = text_key(
+        True, "with repair: undo wrong decoding (fÃ¼r: für) and HTML entities; needs extra corpora"
     )
-    max_words: Length | None = key(200, "words of the longer side", "text")
-    max_chars: Length | None = key(2000, "characters of the longer side", "text")
-    max_word_ratio: Ratio | None = key(2.5, "ratio of lengths in words, 3 added to both", "text")
-    max_char_ratio: Ratio | None = key(
-        2.2, "ratio of lengths in characters, 15 added to both; a Chinese one counts 3", "text"
+    max_words: Length | None = text_key(200, "words of the longer side")
+    max_chars: Length | None = text_key(2000, "characters of the longer side")
+    max_word_ratio: Ratio | None = text_key(2.5, "ratio of lengths in words, 3 added to both")
+    max_char_ratio: Ratio | None = text_key(
+        2.2, "ratio of lengths in characters, 15 added to both; a Chinese one counts 3"
     )
-    min_letters: UpToOne | None = key(
-        0.5, "share of letters, 4 added; a digit counts half, links and tags nothing", "text"
+    min_letters: UpToOne | None = text_key(
+        0.5, "share of letters, 4 added; a digit counts half, links and tags nothing"
     )
-    max_symbols: UpToOne | None = key(
-        0.15, "share of unusual signs, beyond the other side's", "text"
+    max_symbols: UpToOne | None = text_key(0.15, "share of unusual signs, beyond the other side's")
+    max_repeats: Repeats | None = text_key(
+        3, "words that repeat those before them, beyond the other side's"
     )
-    max_repeats: Repeats | None = key(
-        3, "words that repeat those before them, beyond the other side's", "text"
+    max_copied: UpToOne | None = text_key(
+        0.8, "share of the target's words that the source has too; below 0.5 means 0.5"
     )
-    max_copied: UpToOne | None = key(
-        0.8, "share of the target's words that the source has too; below 0.5 means 0.5", "text"
+    max_other_script: UpToOne | None = text_key(
+        0.7, "share of letters in a script that the language is not written in"
     )
-    max_other_script: UpToOne | None = key(
-        0.7, "share of letters in a script that the language is not written in", "text"
+    max_missing_links: UpToOne | None = text_key(
+        0.5, "share of web and e-mail addresses that the other side lacks"
     )
-    max_missing_links: UpToOne | None = key(
-        0.5, "share of web and e-mail addresses that the other side lacks", "text"
+    max_wrong_numbers: UpToOne | None = text_key(
+        0.5, "share of numbers without a counterpart on the other side"
     )
-    max_wrong_numbers: UpToOne | None = key(
-        0.5, "share of numbers without a counterpart on the other side", "text"
-    )
-    max_other_language: UpToOne | None = key(
+    max_other_language: UpToOne | None = text_key(
         0.5,
         "how surely a side of 25 letters or more is in an unrelated language; needs extra corpora",
-        "text",
     )
-    duplicates: Literal["normalised"] | None = key(
+    duplicates: Literal["normalised"] | None = text_key(
         "normalised",
         "of pairs equal in letters and digits, without case and accents, keep one; null: keep all",
-        "text",
     )
-    leaks: Literal["sides"] | None = key(
-        "sides", "drop pairs with a side in data.valid or data.test; null: only count", "text"
+    leaks: Literal["sides"] | None = text_key(
+        "sides", "drop pairs with a side in data.valid or data.test; null: only count"
     )
-    against: list[Text] = key(
-        [], "more files with text that must not be in the training data", "text"
-    )
+    against: list[Text] = text_key([], "more files with text that must not be in the training data")
 
 
 class Augment(Section):
     """Shares of the training pairs that are changed, others in each epoch; 0: none."""
 
-    typos: Share = key(0.05, "source with typos in 5 to 30 % of its longer words", "plan")
-    noise: Share = key(0.02, "source with stray characters after 5 to 20 % of its words", "plan")
+    typos: Share = plan_key(0.05, "source with typos in 5 to 30 % of its longer words")
+    noise: Share = plan_key(0.02, "source with stray characters after 5 to 20 % of its words")
 
 
 class Until(Section):
@@ -223,45 +213,43 @@ class TrainingStage(Section):
     """A stage of a training: what it changes, and where it ends."""
 
     until: Until | None = key(None, "end of the stage; null in the last stage only")
-    weights: list[Coefficient] | None = key(
-        None, "weight of each text of train; 0 leaves it out", "plan"
+    weights: list[Coefficient] | None = plan_key(
+        None, "weight of each text of train; 0 leaves it out"
     )
-    both_directions: Flag = key(False, "also train on each text the other way round", "plan")
-    augment: Augment | None = key(None, "augment of this stage; null: data.augment", "plan")
+    both_directions: Flag = plan_key(False, "also train on each text the other way round")
+    augment: Augment | None = plan_key(None, "augment of this stage; null: data.augment")
 
 
 class DataConfig(Section):
     """Texts for training, validation and tests, and which training pairs are dropped."""
 
     root: Text | None = key(None, "folder that relative paths start from; null: the current folder")
-    src_lang: Text = key("src", "code of the source language, such as de", "model")
-    tgt_lang: Text = key(
-        "tgt", "code of the target language, such as en; sets BLEU's tokenizer", "model"
+    src_lang: Text = model_key("src", "code of the source language, such as de")
+    tgt_lang: Text = model_key(
+        "tgt", "code of the target language, such as en; sets BLEU's tokenizer"
     )
-    language_tokens: Flag = key(
-        False, "put a token for the target language, <2fr>, before each source", "text"
+    language_tokens: Flag = text_key(
+        False, "put a token for the target language, <2fr>, before each source"
     )
-    train: list[TextEntry] = key(list, "texts to train on; a plain text is one path", "text")
+    train: list[TextEntry] = text_key(list, "texts to train on; a plain text is one path")
     valid: list[TextEntry] = key(
         list,
         "texts for validation, with the keys of train[]; the first decides which checkpoint "
         "is best and when to stop",
     )
     test: list[TextEntry] = key(list, "texts to score when training ends, written as valid")
-    max_tokens: Length = key(256, "drop training pairs with a longer side, in tokens", "text")
-    max_length_ratio: Ratio | None = key(
-        3.0,
-        "drop training pairs whose lengths in tokens differ by a larger factor; null: none",
-        "text",
+    max_tokens: Length = text_key(256, "drop training pairs with a longer side, in tokens")
+    max_length_ratio: Ratio | None = text_key(
+        3.0, "drop training pairs whose lengths in tokens differ by a larger factor; null: none"
     )
-    dedupe: Flag = key(True, "drop training pairs that equal an earlier one", "text")
-    temperature: Positive = key(
-        1.0, "T: a text's share of an epoch is in proportion to (weight times pairs)^(1/T)", "plan"
+    dedupe: Flag = text_key(True, "drop training pairs that equal an earlier one")
+    temperature: Positive = plan_key(
+        1.0, "T: a text's share of an epoch is in proportion to (weight times pairs)^(1/T)"
     )
-    clean: Clean | None = key(None, "clean the training texts; {}: by the rules below", "text")
-    augment: Augment | None = key(
-        None, "change some training pairs, other ones in each epoch; {}: the shares below", "plan"
+    clean: Clean | None = text_key(None, "clean the training texts; {}: by the rules below")
+    augment: Augment | None = plan_key(
+        None, "change some training pairs, other ones in each epoch; {}: the shares below"
     )
-    stages: list[TrainingStage] | None = key(
-        None, "stages of training, each with its own mixture", "plan"
+    stages: list[TrainingStage] | None = plan_key(
+        None, "stages of training, each with its own mixture"
     )

@@ -20,6 +20,8 @@ from mt.config.data_schema import (
     Text,
     integral,
     key,
+    model_key,
+    plan_key,
 )
 from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
@@ -65,41 +67,39 @@ class RunConfig(_Strict):
     """The run directory and the seed."""
 
     dir: Text | None = key(None, "folder of the run; null: runs/<name of the config file>")
-    seed: Seed = key(1, "seed of initial weights, data order and dropout", "plan")
+    seed: Seed = plan_key(1, "seed of initial weights, data order and dropout")
 
 
 class TokenizerConfig(_Strict):
     """The SentencePiece vocabulary."""
 
-    vocab_size: VocabularyOrAuto = key(
-        32000, "tokens, 4 special ones included; auto: by the number of pairs", "model"
+    vocab_size: VocabularyOrAuto = model_key(
+        32000, "tokens, 4 special ones included; auto: by the number of pairs"
     )
-    type: Literal["bpe", "unigram"] = key("bpe", "SentencePiece algorithm", "model")
-    joint: Flag = key(True, "one vocabulary for both languages", "model")
-    byte_fallback: Flag = key(True, "encode unknown characters as bytes instead of unk", "model")
-    character_coverage: Coverage | None = key(
+    type: Literal["bpe", "unigram"] = model_key("bpe", "SentencePiece algorithm")
+    joint: Flag = model_key(True, "one vocabulary for both languages")
+    byte_fallback: Flag = model_key(True, "encode unknown characters as bytes instead of unk")
+    character_coverage: Coverage | None = model_key(
         None,
         "share of the text whose characters get a token; null: 0.99999 with byte_fallback "
         "(0.9995 where these do not fit), else 1",
-        "model",
     )
-    user_defined_symbols: list[Text] = key(
-        [], "strings that are always one token, such as tags", "model"
+    user_defined_symbols: list[Text] = model_key(
+        [], "strings that are always one token, such as tags"
     )
-    split_digits: Flag = key(
-        True, "make each digit a token, so that unseen numbers can be copied", "model"
+    split_digits: Flag = model_key(
+        True, "make each digit a token, so that unseen numbers can be copied"
     )
-    sample_lines: Count = key(
-        2_000_000, "lines per side, at most, to learn the vocabulary from", "model"
+    sample_lines: Count = model_key(
+        2_000_000, "lines per side, at most, to learn the vocabulary from"
     )
-    model: Text | None = key(
+    model: Text | None = model_key(
         None,
         "SentencePiece file of your own, of this type; with joint: false, the source's; null: "
         "train one",
-        "model",
     )
-    tgt_model: Text | None = key(
-        None, "with model and joint: false, the target's SentencePiece file", "model"
+    tgt_model: Text | None = model_key(
+        None, "with model and joint: false, the target's SentencePiece file"
     )
 
     @property
@@ -116,8 +116,8 @@ class TokenizerConfig(_Strict):
 class BatchConfig(_Strict):
     """The size of updates and batches."""
 
-    tokens_per_update: Count = key(
-        25000, "target tokens per update, summed over batches and devices", "plan"
+    tokens_per_update: Count = plan_key(
+        25000, "target tokens per update, summed over batches and devices"
     )
     tokens_per_batch: CountOrAuto = key(
         None,
@@ -135,11 +135,11 @@ class BatchConfig(_Strict):
 class ModelConfig(_Strict):
     """The encoder-decoder Transformer."""
 
-    d_model: Width = key(512, "width of embeddings and layers", "model")
-    n_heads: Few = key(8, "attention heads per layer, each d_model / n_heads wide", "model")
-    n_encoder_layers: Few = key(6, "encoder layers", "model")
-    n_decoder_layers: Few = key(6, "decoder layers", "model")
-    d_ff: Width = key(2048, "inner width of the feed-forward blocks", "model")
+    d_model: Width = model_key(512, "width of embeddings and layers")
+    n_heads: Few = model_key(8, "attention heads per layer, each d_model / n_heads wide")
+    n_encoder_layers: Few = model_key(6, "encoder layers")
+    n_decoder_layers: Few = model_key(6, "decoder layers")
+    d_ff: Width = model_key(2048, "inner width of the feed-forward blocks")
     dropout: ShareOrAuto = key(
         0.1,
         "probability of dropout; auto: by the number of pairs; on a CPU in steps of 1/256: 0.1 "
@@ -149,24 +149,20 @@ class ModelConfig(_Strict):
     activation_dropout: Share | None = key(
         None, "dropout after the feed-forward activation; null: as dropout"
     )
-    norm: Literal["pre", "post"] = key(
-        "pre",
-        "layer norm before each block (pre) or after its residual sum (post, as in 2017)",
-        "model",
+    norm: Literal["pre", "post"] = model_key(
+        "pre", "layer norm before each block (pre) or after its residual sum (post, as in 2017)"
     )
-    positions: Literal["sinusoidal", "learned"] = key("sinusoidal", "position embeddings", "model")
-    tie_embeddings: Flag = key(
-        True,
-        "one matrix for target embedding and output, and for the source embedding if joint",
-        "model",
+    positions: Literal["sinusoidal", "learned"] = model_key("sinusoidal", "position embeddings")
+    tie_embeddings: Flag = model_key(
+        True, "one matrix for target embedding and output, and for the source embedding if joint"
     )
-    activation: Literal["relu", "gelu", "silu"] = key(
-        "relu", "activation of the feed-forward blocks", "model"
+    activation: Literal["relu", "gelu", "silu"] = model_key(
+        "relu", "activation of the feed-forward blocks"
     )
-    attention_bias: Flag = key(True, "biases in the four projections of attention", "model")
-    output_bias: Flag = key(False, "a bias per token in the output layer", "model")
-    max_positions: Length = key(
-        1024, "longest sequence in tokens, special ones included; fixed if learned", "model"
+    attention_bias: Flag = model_key(True, "biases in the four projections of attention")
+    output_bias: Flag = model_key(False, "a bias per token in the output layer")
+    max_positions: Length = model_key(
+        1024, "longest sequence in tokens, special ones included; fixed if learned"
     )
 
     @property
@@ -232,15 +228,12 @@ class TrainConfig(_Strict):
     ema: Decay | None = key(
         None, "decay of a running mean of the weights, which is validated and kept; null: none"
     )
-    init_from: Text | None = key(
+    init_from: Text | None = model_key(
         None,
         "model to start from: run directory, checkpoint, averaged or imported model; sizes and "
         "vocabulary are its own unless named; null: random weights",
-        "model",
     )
-    new_vocabulary: Flag = key(
-        False, "with init_from: learn a new vocabulary from this data", "model"
-    )
+    new_vocabulary: Flag = model_key(False, "with init_from: learn a new vocabulary from this data")
 
     @property
     def epochs(self) -> float | None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from mt.config.plan import Corpus, DataPlan
 from mt.data.reading.corpus import AlignedText, local_files, open_text, read_pairs
 from mt.data.reading.languages import base_code, other_language
 from mt.data.reading.misaligned import AlignmentCheck
+from mt.data.reading.text import Pairs
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.errors import DataError
 
-if TYPE_CHECKING:
-    from mt.config.plan import Corpus, DataPlan
-
 Pair: TypeAlias = tuple[str, str]
-Watch: TypeAlias = Callable[[Iterator[Pair]], Iterator[Pair]]
+Watch: TypeAlias = Callable[[Pairs], Pairs]
 # Pairs of a training source that are read: of local files and of a stream from the hub; and right
 # before training, which reads all of them next.
 MAX_PAIRS = 1_000_000
@@ -54,12 +53,9 @@ def check_data(
 ) -> DataCheck:
     """Read the data as far as possible and say what is wrong with it.
 
-    Text files, and validation and test sets of every kind, are read whole; of other training data
-    the first `MAX_PAIRS`. Training data on the hub is not downloaded for that, unless
-    `before_training` says that it is needed anyway. Text files for training that have not changed
-    since their records became `known` are not read whole again.
-
-    `watch`, where given, gets all pairs of each training text, and passes them on.
+    Text files are read whole, unless unchanged since they became `known`, and validation and test
+    sets of every kind; of other training data the first `MAX_PAIRS`, streamed from the hub unless
+    `before_training`. `watch` gets all pairs of each training text, and passes them on.
     """
     records = dict(known or {})
     held_out: dict[str, set[Pair]] = {}  # the pairs of each validation and test set
@@ -68,13 +64,16 @@ def check_data(
     for text in (*data.held_out, *data.corpora):
         is_training = text in data.corpora
         sample = _Sample(held_out if is_training else {})
-        watches = [sample.watch, *([watch] if watch is not None and is_training else [])]
+        watches: list[Watch] = [sample.watch]
+        limit = None
         if not is_training:
             watches.append(partial(_remember, held_out.setdefault(text.name, set())))
-        limit = None
-        if is_training and not watch:
+        elif watch is not None:
+            watches.append(watch)
+        elif before_training:
+            limit = MAX_PAIRS_BEFORE_TRAINING
+        else:
             limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
-            limit = MAX_PAIRS_BEFORE_TRAINING if before_training else limit
         checks[text.name] = _check_text(text, data.root, sample, watches, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
         is_whole = limit is None or sample.pairs < limit
@@ -103,7 +102,7 @@ def check_data(
     )
 
 
-def _remember(pairs: set[Pair], watched: Iterator[Pair]) -> Iterator[Pair]:
+def _remember(pairs: set[Pair], watched: Pairs) -> Pairs:
     for pair in watched:
         if all(pair):
             pairs.add(pair)
@@ -126,14 +125,10 @@ def _check_text(
     is_streamed = limit == MAX_STREAMED_PAIRS
     damage = Damage()
     try:
-        if limit and aligned:
-            check.faults += aligned.faults(records)
-            if check.faults:
-                return check
+        if limit and aligned and (faults := aligned.faults(records)):
+            return DataCheck(faults)
         rest = read_pairs(source, root, where, is_streamed, None if limit else records, damage)
-        pairs = rest
-        for watch in watches:
-            pairs = watch(pairs)
+        pairs = reduce(lambda watched, watch: watch(watched), watches, rest)
         deque(islice(pairs, limit), maxlen=0)
         if limit and not aligned and next(rest, None) is not None:
             check.unread.append(
@@ -149,9 +144,9 @@ def _check_text(
     left_out = damage.messages()
     if left_out and not sample.pairs:
         check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
-        return check
-    check.warnings += [f"{where}: {message}" for message in left_out]
-    check.faults += sample.faults(where)
+    else:
+        check.warnings += [f"{where}: {message}" for message in left_out]
+        check.faults += sample.faults(where)
     return check
 
 
@@ -167,7 +162,7 @@ class _Sample:
     lines: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))  # long ones
     alignment: AlignmentCheck = field(default_factory=AlignmentCheck)
 
-    def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    def watch(self, pairs: Pairs) -> Pairs:
         """Pass the pairs on and count them."""
         for src, tgt in pairs:
             self.pairs += 1
@@ -199,27 +194,22 @@ class _Sample:
                 "needed for each line that is to be scored. Name the file of the translations"
             )
 
-    def _language_warnings(self, text: Corpus) -> Iterator[str]:
-        """Yield warnings about sides in another language than the config says."""
-        codes = [base_code(code) for code in text.direction]
-        others = list(map(other_language, self.lines, codes))
-        for side, code, other in zip(("src", "tgt"), codes, others, strict=True):
-            if other:
-                yield (
-                    f"{text.name}.{side}: is mostly in {other}, found {code} as its language. Name "
-                    f"the file of that language, or set {side}_lang to {other}"
-                )
-
     def warnings(self, text: Corpus) -> Iterator[str]:
         """Yield warnings about these pairs of a text."""
         where = text.name
-        lines, first = self.odd.kinds.get("no reference", (0, ""))
-        if lines and not where.startswith("data.train"):
+        empty, first = self.odd.kinds.get("no reference", (0, ""))
+        if empty and not where.startswith("data.train"):
             yield (
-                f"{where}: {lines:,} of {self.pairs:,} lines have no reference, the first is line "
+                f"{where}: {empty:,} of {self.pairs:,} lines have no reference, the first is line "
                 f"{first}; they are not scored"
             )
-        yield from self._language_warnings(text)
+        codes = map(base_code, text.direction)
+        for side, code, sample in zip(("src", "tgt"), codes, self.lines, strict=True):
+            if other := other_language(sample, code):
+                yield (
+                    f"{where}.{side}: is mostly in {other}, found {code} as its language. Name "
+                    f"the file of that language, or set {side}_lang to {other}"
+                )
         if runs := self.alignment.finish():
             shown = ", ".join(map(str, runs[:SHOWN_RUNS]))
             more = f", and {len(runs) - SHOWN_RUNS:,} more runs" if len(runs) > SHOWN_RUNS else ""

@@ -38,10 +38,7 @@ class _HashedFile(io.FileIO):
 
 
 class _Members(io.RawIOBase):
-    """The text of the members of an xz or bzip2 file, each of which must be sound.
-
-    Python's own readers take what is not for the end of the file, but in the first member.
-    """
+    """The text of an xz or bzip2 file; a damaged member, which ends it for Python, is an error."""
 
     def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]) -> None:
         self._raw = raw
@@ -52,7 +49,7 @@ class _Members(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer, as `io.BufferedReader` asks for. Raises EOFError, OSError, ..."""
+        """Read into a buffer, as `io.BufferedReader` asks for."""
         text = b""
         while not text:
             if self._member.eof:
@@ -73,10 +70,9 @@ class _Members(io.RawIOBase):
 
 @contextmanager
 def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[BinaryIO]:
-    """Open a file as bytes, unpacked. Its first bytes say how it is compressed, not its name.
+    """Open a file as bytes, unpacked as its first bytes say, not its name.
 
-    `digest`, of hashlib, gets the bytes of the file as it is on disk. Raises `DataError`, opening
-    with `where`, when the file cannot be opened or, later, read.
+    `digest`, of hashlib, gets the bytes on disk. A `DataError`, also later, opens with `where`.
     """
     with (
         os_errors_as_data_errors(path, where),
@@ -105,15 +101,14 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
 
 def packed_suffix(head: bytes) -> str:
     """The usual suffix of a compressed file that begins with these bytes; empty for others."""
-    if head.startswith(b"\x1f\x8b"):
-        return ".gz"
-    if head.startswith(b"\xfd7zXZ\x00"):
-        return ".xz"
-    if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):  # or empty
-        return ".bz2"
-    # A frame of data, or one that zstd skips, as parallel compressors write it first.
-    is_zst = head[:4] == b"\x28\xb5\x2f\xfd" or head[1:4] == b"\x2a\x4d\x18"
-    return ".zst" if is_zst else ""
+    starts = {
+        ".gz": head.startswith(b"\x1f\x8b"),
+        ".xz": head.startswith(b"\xfd7zXZ\x00"),
+        ".bz2": head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"),  # or empty
+        # A frame of data, or one that zstd skips, as parallel compressors write it first.
+        ".zst": head[:4] == b"\x28\xb5\x2f\xfd" or head[1:4] == b"\x2a\x4d\x18",
+    }
+    return next((suffix for suffix, fits in starts.items() if fits), "")
 
 
 def unpacked_name(name: str) -> str:
@@ -154,9 +149,8 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
             "set path to the folder and src, tgt to columns, languages or endings."
         ) from None
     except FileNotFoundError:
-        raise DataError(
-            f"{prefix(where)}there is no file {path.absolute()}. Correct the name."
-        ) from None
+        message = f"{prefix(where)}there is no file {path.absolute()}. Correct the name."
+        raise DataError(message) from None
     except Exception as error:
         is_damage = type(error).__name__ in _DAMAGE
         if is_damage or (isinstance(error, OSError) and error.errno is None):

@@ -1,20 +1,17 @@
-"""The sentence pairs of a corpus: of line-aligned text files, where line n of the target is the
-translation of line n of the source; of files of pairs, or of a data set.
-"""
+"""The sentence pairs of a corpus: of line-aligned text files, files of pairs, or a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mt.config.data_schema import Source, SourceFormat
+from mt.config.plan import DataPlan
 from mt.data.reading.compression import unchanged
 from mt.data.reading.datasets_source import DataSetText
 from mt.data.reading.misaligned import LEAST_PAIRS, AlignmentCheck
 from mt.data.reading.table_files import TableText
-from mt.data.reading.text import OpenedText, by_wildcards, files_ending, format_of
+from mt.data.reading.text import OpenedText, Pairs, by_wildcards, files_ending, format_of
 from mt.data.reading.text_files import (
     MAX_LINE,
     Damage,
@@ -31,11 +28,6 @@ from mt.data.reading.text_files import (
 from mt.data.reading.xml_files import UnitText
 from mt.errors import DataError
 
-if TYPE_CHECKING:
-    from mt.config.data_schema import SourceFormat
-    from mt.config.plan import DataPlan
-    from mt.config.schema import Source
-
 
 @dataclass(frozen=True)
 class AlignedText(OpenedText):
@@ -47,15 +39,10 @@ class AlignedText(OpenedText):
         source, names = self.source, (self.source.src, self.source.tgt)
         if source.path is None:
             return [path for name in names for path in matching_files(name, self.root)]
-        sides = (files_ending(source, name, self.root) for name in names)
-        return [*chain.from_iterable(side.values() for side in sides)]
+        return [file for name in names for file in files_ending(source, name, self.root).values()]
 
     def aligned(self) -> list[tuple[Path, Path]]:
-        """(source, target) paths that belong together. Raises `DataError` for one without another.
-
-        In names with `*` or `?`, and in folders, those files belong together for which the rest of
-        the name is the same.
-        """
+        """(source, target) paths that belong together, as the rest of their names is the same."""
         src, tgt = map(self._side, ("src", "tgt"))
         for side, files, other in (("src", src, tgt), ("tgt", tgt, src)):
             if alone := sorted(other.keys() - files.keys()):
@@ -73,33 +60,29 @@ class AlignedText(OpenedText):
         name: str = getattr(source, side)
         if source.path is None:
             return by_wildcards(name, existing_path(name, root, where), root)
-        files = files_ending(source, name, root)
-        if not files:
-            if not self.path.is_dir():
-                existing_path(f"{source.path}.{name}", root, where)  # raises
-            raise DataError(
-                f"{where}: no file of the folder {self.path} ends in .{name}. Set {side} to the "
-                "ending of its files."
-            )
-        return files
+        if files := files_ending(source, name, root):
+            return files
+        if not self.path.is_dir():
+            existing_path(f"{source.path}.{name}", root, where)  # raises
+        raise DataError(
+            f"{where}: no file of the folder {self.path} ends in .{name}. Set {side} to the "
+            "ending of its files."
+        )
 
-    def pairs(
-        self, records: FileRecords | None, damage: Damage, stream: bool
-    ) -> Iterator[tuple[str, str]]:
+    def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
         self.require_split(under(self.root, self.source.path or self.source.src), ["train"])
-        for src, tgt in self.aligned():
-            yield from self._pairs_of(src, tgt, records, damage)
+        for paths in self.aligned():
+            yield from self._pairs_of(paths, records, damage)
 
     def _pairs_of(
-        self, src_path: Path, tgt_path: Path, records: FileRecords | None, damage: Damage
-    ) -> Iterator[tuple[str, str]]:
-        places = ((src_path, f"{self.where}.src"), (tgt_path, f"{self.where}.tgt"))
+        self, paths: tuple[Path, Path], records: FileRecords | None, damage: Damage
+    ) -> Pairs:
+        places = [*zip(paths, (f"{self.where}.src", f"{self.where}.tgt"), strict=True)]
         errors = self.source.errors
         for place in places:
             require_text(*place)
-        src_lines, tgt_lines = (
-            read_lines(*place, errors, records, damage, MAX_LINE) for place in places
-        )
+        sides = (read_lines(*place, errors, records, damage, MAX_LINE) for place in places)
+        src_lines, tgt_lines = sides
         n_pairs = 0
         src_surplus = 0
         with unchanged(*places[0]), unchanged(*places[1]):
@@ -111,19 +94,17 @@ class AlignedText(OpenedText):
                 n_pairs += 1
                 if errors == "skip" and (is_damaged(src) or is_damaged(tgt)):
                     kind = "pairs left out that are not UTF-8 or have endless lines"
-                    damage.add(kind, f"{src_path}, line {n_pairs:,}")
+                    damage.add(kind, f"{paths[0]}, line {n_pairs:,}")
                     continue
                 yield src, tgt
             tgt_surplus = sum(1 for _ in tgt_lines)
-        counted = (src_path, n_pairs + src_surplus), (tgt_path, n_pairs + tgt_surplus)
-        if faults := self._line_count_faults(*counted):
+        if faults := self._line_count_faults(*paths, n_pairs + src_surplus, n_pairs + tgt_surplus):
             raise DataError("\n".join(faults))
 
     def faults(self, records: FileRecords) -> list[str]:
-        """The faults of all files, read whole: existence, UTF-8, line ends, line counts.
+        """The faults of all files: existence, UTF-8, line ends, line counts.
 
-        Files that have not changed since their `records` were taken are not read; those of others
-        are added.
+        Those that have changed since their `records` were taken are read, and recorded.
         """
         faults: list[str] = []
         lines: dict[Path, int] = {}
@@ -145,24 +126,23 @@ class AlignedText(OpenedText):
         except DataError as error:
             return [str(error)]
         for src, tgt in pairs:
-            faults += self._line_count_faults((src, lines[src]), (tgt, lines[tgt]))
+            faults += self._line_count_faults(src, tgt, lines[src], lines[tgt])
         return faults
 
-    def _line_count_faults(self, src: tuple[Path, int], tgt: tuple[Path, int]) -> list[str]:
-        """Messages about the (path, number of lines) of the source and the target file."""
+    def _line_count_faults(self, src: Path, tgt: Path, n_src: int, n_tgt: int) -> list[str]:
+        """Messages about the numbers of lines of the source and the target file."""
         faults = [
             f"{self.where}.{side}: {path} is empty, at least one line is required. Name the file "
             "that contains the text."
-            for side, (path, lines) in (("src", src), ("tgt", tgt))
-            if not lines
+            for side, path, n_lines in (("src", src, n_src), ("tgt", tgt, n_tgt))
+            if not n_lines
         ]
-        (src_path, n_src), (tgt_path, n_tgt) = src, tgt
         if faults or n_src == n_tgt:
             return faults
-        line = first_shifted_line(src_path, tgt_path)
+        line = first_shifted_line(src, tgt)
         hint = f"; first pair that looks shifted: line {line:,}" if line else ""
         return [
-            f"{self.where}.tgt: {tgt_path} has {n_tgt:,} lines, {src_path} has {n_src:,}{hint}. "
+            f"{self.where}.tgt: {tgt} has {n_tgt:,} lines, {src} has {n_src:,}{hint}. "
             "Line n of one file must be the translation of line n of the other: restore the "
             "missing line, or remove the surplus one."
         ]
@@ -196,7 +176,6 @@ def open_text(source: Source, root: Path, where: str = "") -> OpenedText:
 
 
 def local_files(source: Source, root: Path) -> list[Path]:
-    """The files on this machine that a source is read from; none for a hub name."""
     return open_text(source, root).files
 
 
@@ -207,19 +186,18 @@ def read_pairs(
     stream: bool = False,
     records: FileRecords | None = None,
     damage: Damage | None = None,
-) -> Iterator[tuple[str, str]]:
+) -> Pairs:
     r"""The sentence pairs of a source, in order, in bounded memory; no side contains a `\n`.
 
-    `where` names the source in messages, such as `data.train[0]`. With `stream` a hub data set is
-    not downloaded whole. `records` gets those of every text file that is read to its end, `damage`
-    what was left out or replaced. Raises `DataError` for everything that makes the source unusable;
-    unequal line counts are found at the end.
+    `where` names it in messages. With `stream` a hub data set is not downloaded whole. `records`
+    gets those of text files that are read to their end, `damage` what was left out or replaced.
+    Raises `DataError` for an unusable source; unequal line counts are found at the end.
     """
     text = open_text(source, root, where)
     text.require_one_format()
     yield from text.pairs(records, Damage() if damage is None else damage, stream)
 
 
-def training_pairs(data: DataPlan) -> Iterator[tuple[str, str]]:
+def training_pairs(data: DataPlan) -> Pairs:
     for corpus in data.corpora:
         yield from read_pairs(corpus.source, data.root, corpus.name)

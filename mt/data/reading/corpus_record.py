@@ -63,8 +63,8 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
     @classmethod
     def of_unknown_origin(cls, name: str, reason: str) -> TrainedCorpus:
         empty = {"source": "", "version": "", "languages": [], "url": [], "changed": []}
-        values = {"name": name, "licence": f"unknown: {reason}", "citation": "not stated"}
-        return cls.model_validate({**empty, **values})
+        known = {"name": name, "licence": f"unknown: {reason}", "citation": "not stated"}
+        return cls.model_validate({**empty, **known})
 
 
 class CleanedRecord(BaseModel, extra="forbid"):
@@ -85,7 +85,6 @@ def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
 
 
 def read_record(folder: Path) -> CorpusRecord | None:
-    """The record of `folder`, None where there is none. Raises ConfigError for any other file."""
     return _read(folder / RECORD, CorpusRecord, "a corpus")
 
 
@@ -98,6 +97,7 @@ def record_path(prefix: str | Path) -> Path:
 
 
 def _read(path: Path, kind: type[Record], kind_of_text: str) -> Record | None:
+    """The record in a file, None where there is none. Raises ConfigError for any other file."""
     if not path.is_file():
         return None
     try:

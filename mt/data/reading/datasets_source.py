@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.text import SUFFIXES, RowText
+from mt.data.reading.text import SUFFIXES, Row, RowText, is_saved_to_disk
 from mt.data.reading.text_files import (
     Damage,
     FileRecords,
@@ -21,9 +21,6 @@ from mt.data.reading.text_files import (
     matching_files,
 )
 from mt.errors import DataError
-
-if TYPE_CHECKING:
-    from mt.data.reading.text import Row
 
 # Of Parquet. By default a batch has the rows of a file's first group, and an empty file has none.
 BATCHES = {"batch_size": 1000}
@@ -88,24 +85,24 @@ class DataSetText(RowText):
         """A split of a folder written by save_to_disk, or of Parquet files as downloaded."""
         import datasets
 
-        source, path = self.source, self.path
-        if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        path, split = self.path, self.source.split
+        if is_saved_to_disk(path):
             saved = datasets.load_from_disk(str(path))
             splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
             self.require_split(path, list(splits))
-            return splits[source.split].with_format(None)
+            return splits[split].with_format(None)
         if any(path.rglob("*.parquet")):
             # The library finds the splits in the names of the files, or in a data card (README.md).
             kinds = {SUFFIXES.get(suffix_of(file), "parquet") for file in path.rglob("*")}
             batches = BATCHES if kinds == {"parquet"} else {}  # the library may read others
-            splits = _load_local(str(path.absolute()), name=source.name, **batches)
+            splits = _load_local(str(path.absolute()), name=self.source.name, **batches)
             self.require_split(path, list(splits))
-            return splits[source.split]
+            return splits[split]
         raise DataError(
             f"{self.where}.path: {path} is a folder without files of a format that mt reads "
-            f"({', '.join(SUFFIXES)}, or text whose names end in .{source.src} and .{source.tgt}), "
-            "and save_to_disk did not write it. Set src and tgt to the endings, or format to the "
-            "format."
+            f"({', '.join(SUFFIXES)}, or text whose names end in .{self.source.src} and "
+            f".{self.source.tgt}), and save_to_disk did not write it. Set src and tgt to the "
+            "endings, or format to the format."
         )
 
     def _unreadable(self, error: Exception) -> str:

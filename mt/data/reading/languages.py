@@ -77,13 +77,10 @@ def line_identifier() -> Callable[[str], str]:
 
 
 def as_line(text: str, enough: int = ENOUGH_CHARACTERS) -> str:
-    """A text as the model wants it, of a long one with spaces every second, third, ... word.
-
-    Time grows with the characters, certainty hardly does. Capital letters alone would mislead.
-    """
+    """A text as the model wants it: of a long one every second, third, ... word, for speed."""
     if len(text) >= 2 * enough and len(words := text.split()) >= enough // CHARACTERS_PER_WORD:
         text = " ".join(words[:: len(text) // enough])
-    return f"{text.lower() if text.isupper() else text}\n"
+    return f"{text.lower() if text.isupper() else text}\n"  # capitals alone would mislead
 
 
 def load_model() -> Any:
@@ -109,10 +106,7 @@ def _model() -> Any:
 
 
 def other_language(lines: Sequence[str], code: str) -> str:
-    """The language that most of these lines are in, if it is neither `code` nor a relative.
-
-    Empty without the package, and for a code that the model does not know.
-    """
+    """The language of most of these lines, if no relative of `code`; "" for an unknown `code`."""
     if len(lines) < LEAST_LINES or not can_identify():
         return ""
     labels = [label for _, label in load_model().predict("\n", 1000, -1.0, "replace")]  # all it has

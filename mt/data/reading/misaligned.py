@@ -1,9 +1,9 @@
 """Find runs of pairs that are not translations of each other, by lengths and numbers along a text.
 
-A line that is missing on one side, and another one further down on the other, leave both files with
-the same number of lines. In between each line stands beside the translation of another. Its length
-then tells nothing of the length of its pair, which is what the likelihood ratio of each pair
-measures (Gale and Church, 1993); a run is where their sum grows (CUSUM; Page, 1954).
+Between a line that is missing on one side and one further down on the other, each line stands
+beside the translation of another. Its length then tells nothing of the length of its pair, which is
+what the likelihood ratio of each pair measures (Gale and Church, 1993); a run is where their sum
+grows (CUSUM; Page, 1954).
 """
 
 from __future__ import annotations
@@ -41,11 +41,9 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         """`101 to 150 (the targets are 1 line further down)`."""
-        lines = f"{self.first:,} to {self.last:,}"
-        if not self.shift:
-            return lines
         n, where = abs(self.shift), "down" if self.shift > 0 else "up"
-        return f"{lines} (the targets are {n} line{'s' * (n > 1)} further {where})"
+        moved = f" (the targets are {n} line{'s' * (n > 1)} further {where})" if n else ""
+        return f"{self.first:,} to {self.last:,}{moved}"
 
 
 @dataclass
@@ -82,10 +80,7 @@ class AlignmentCheck:
 
 
 def _runs(src: Values, tgt: Values, numbers: Values) -> Iterator[tuple[int, int, int]]:
-    """Yield the first and the last pair of each run, and its shift.
-
-    `src`, `tgt`: logarithms of the lengths; `numbers`: log-likelihood ratios.
-    """
+    """Yield first and last pair, and shift, of each run; `src`, `tgt`: logarithms of lengths."""
     # Where most of a text has moved, its lengths agree at another shift.
     fits = (_fit(*_shifted(src, tgt, shift)) for shift in SHIFTS)
     centre, spread = min(fits, key=lambda fit: fit[1])
@@ -102,11 +97,9 @@ def _runs(src: Values, tgt: Values, numbers: Values) -> Iterator[tuple[int, int,
         local = np.median(tgt[run] - src[run])
         if (_ratios(src[run], tgt[run], local, spread) + numbers[run]).sum() < LEAST_SUM / 2:
             continue
-        means = {
-            shift: _ratios(*_shifted(src, tgt, shift, run), centre, spread).mean()
-            for shift in SHIFTS[1:]
-        }
-        shift = min(means, key=lambda shift: means[shift])
+        shifted = {shift: _shifted(src, tgt, shift, run) for shift in SHIFTS[1:]}
+        means = {n: _ratios(*sides, centre, spread).mean() for n, sides in shifted.items()}
+        shift = min(means, key=means.__getitem__)
         yield start, last - 1, shift if means[shift] < 0 else 0
 
 

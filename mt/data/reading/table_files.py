@@ -9,17 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.text import LEFT_OUT, SUFFIXES, RowFiles
+from mt.data.reading.text import LEFT_OUT, SUFFIXES, Row, RowFiles
 from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, read_lines, require_text
 from mt.errors import DataError
-
-if TYPE_CHECKING:
-    from mt.data.reading.text import Row
 
 # Format of a table file -> delimiter between its cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}
@@ -30,12 +26,7 @@ class TableText(RowFiles):
     """Table files; of all but `.json` lists one row at a time."""
 
     def rows_of(self, file: Path, records: FileRecords | None, damage: Damage) -> Iterator[Row]:
-        """The rows of a file, in order.
-
-        `records` gets those of the file once it is read to its end, `damage` the rows that are left
-        out or changed as `errors` says. Raises `DataError`, with the line, where the file is
-        damaged otherwise.
-        """
+        """The rows of a file, in order; `records` gets those of the file once it is read."""
         require_text(file, f"{self.where}.path")
         kind = self.source.format or SUFFIXES.get(suffix_of(file))
         limit = sys.maxsize if kind == "json" else MAX_LINE
@@ -115,12 +106,11 @@ class TableText(RowFiles):
                 rows = ((number, line.split(delimiter)) for number, line in numbered if line)
             case _:
                 assert_never(quoting)
-        first = next(rows, None)
-        if first is None:
+        if (first := next(rows, None)) is None:
             return
         line, names = first
         wanted = {self.source.src, self.source.tgt}
-        if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
+        if all(map(str.isdecimal, wanted)) and not wanted <= set(names):
             names = [str(number) for number in range(1, len(names) + 1)]
             rows = chain([first], rows)
         for column in sorted(wanted):

@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, TypeAlias, get_args
 
-from mt.config.data_schema import SourceFormat
+from mt.config.data_schema import Source, SourceFormat
 from mt.data.reading.compression import PACKED, suffix_of, unchanged, unpacked_name
 from mt.data.reading.text_files import (
     Damage,
@@ -22,10 +22,7 @@ from mt.data.reading.text_files import (
 )
 from mt.errors import DataError
 
-if TYPE_CHECKING:
-    from mt.config.data_schema import SourceFormat
-    from mt.config.schema import Source
-
+Pairs: TypeAlias = Iterator[tuple[str, str]]
 # Suffix of a file's name -> its format. All other names may be a side of a text, such as train.de.
 SUFFIXES: dict[str, SourceFormat] = {
     **{".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".json": "json", ".jsonl": "jsonl"},
@@ -58,14 +55,16 @@ def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
     """The formats of the files in a folder or of a pattern, and the first file of each."""
     name = source.path or ""
     path = under(root, name)
-    if any(os.path.isfile(path / saved) for saved in ("dataset_dict.json", "state.json")):
-        return {"dataset": path}  # written by save_to_disk
+    if is_saved_to_disk(path):
+        return {"dataset": path}
     files = matching_files(name, root) if is_pattern(name) else []
-    files = texts_in(path) if os.path.isdir(path) else files
-    first = {
-        format_in_folder(source, file): file for file in reversed(files) if os.path.isfile(file)
-    }
+    files = texts_in(path) if os.path.isdir(path) else [*filter(os.path.isfile, files)]
+    first = {format_in_folder(source, file): file for file in reversed(files)}
     return {kind: first[kind] for kind in get_args(SourceFormat) if kind in first}
+
+
+def is_saved_to_disk(path: Path) -> bool:
+    return any(os.path.isfile(path / name) for name in ("dataset_dict.json", "state.json"))
 
 
 def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
@@ -83,14 +82,11 @@ def texts_in(folder: Path) -> list[Path]:
 def files_ending(source: Source, ending: str, root: Path) -> dict[tuple[str, ...], Path]:
     """The files whose names are `path`, a dot and the ending, plain or compressed."""
     path = under(root, source.path or "")
+    files: dict[tuple[str, ...], Path] = {}
     if os.path.isdir(path):
         names = {file: unpacked_name(str(file.relative_to(path))) for file in texts_in(path)}
-        return {
-            (name.removesuffix(f".{ending}"),): file
-            for file, name in names.items()
-            if name.endswith(f".{ending}")
-        }
-    files: dict[tuple[str, ...], Path] = {}
+        named = {file: name for file, name in names.items() if name.endswith(f".{ending}")}
+        return {(name.removesuffix(f".{ending}"),): file for file, name in named.items()}
     for packed in ("", *PACKED):
         name = f"{source.path}.{ending}{packed}"
         for key, file in by_wildcards(name, under(root, name), root).items():
@@ -120,15 +116,13 @@ class NoRowsError(DataError):
     """A data set has no row; of several files, one may have none."""
 
 
-def select_pairs(
-    rows: Iterable[Row], source: Source, where: str, damage: Damage
-) -> Iterator[tuple[str, str]]:
+def select_pairs(rows: Iterable[Row], source: Source, where: str, damage: Damage) -> Pairs:
     """The (source, target) cells of each row; no cell has a line break.
 
-    Raises `NoRowsError` where there is no row, `DataError` where a column is missing or a cell is
-    not text. Where the source says `errors: skip`, such rows are left out, unless all are.
+    Raises `NoRowsError`, or `DataError` where a column is missing or a cell is not text. With
+    `errors: skip` such rows are left out, unless all are.
     """
-    row: Mapping[str, Any] | None = None
+    row = None
     fault: DataError = NoRowsError(
         f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
         "or split that contains text."
@@ -151,9 +145,8 @@ def select_pairs(
         n_pairs += 1
         yield src, tgt
     if not n_pairs and row is None and damage.count(LEFT_OUT):
-        raise DataError(
-            f"{where}.path: {source.path} has no row left. {'; '.join(damage.messages())}."
-        )
+        messages = "; ".join(damage.messages())
+        fault = DataError(f"{where}.path: {source.path} has no row left. {messages}.")
     if not n_pairs:
         raise fault
 
@@ -161,7 +154,7 @@ def select_pairs(
 def lookup(row: Mapping[str, Any], column: str) -> Any:
     """The cell of a column, whose dots may lead into nested columns; None if there is none.
 
-    A null, also on the way, is an empty text, as an empty line is: nobody has translated it.
+    A null, also on the way, is an empty text, as an empty line is.
     """
     parts = [column] if column in row else column.split(".")
     nested = row.get("translation", ())  # the type that the datasets library has for translations
@@ -204,17 +197,16 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
     faults = []
     for side, column in (("src", source.src), ("tgt", source.tgt)):
         cell = lookup(row, column)
-        if cell is not None and not isinstance(cell, str):
-            shown = f"{type(cell).__name__} {str(cell)[:40]!r}"
-            faults.append(
-                f"{where}.{side}: {place}: column {column!r} holds {shown}, text is required. "
-                "Correct the row or remove it."
-            )
-        elif cell is None:
+        if cell is None:
             faults.append(
                 f"{where}.{side}: {place}: there is no column {column!r}. Set {side} to one of its "
                 f"columns: {', '.join(map(repr, names))} (numbers from 1 in a table without names)"
                 "; where only some rows lack it set errors: skip."
+            )
+        elif not isinstance(cell, str):
+            faults.append(
+                f"{where}.{side}: {place}: column {column!r} holds {type(cell).__name__} "
+                f"{str(cell)[:40]!r}, text is required. Correct the row or remove it."
             )
     return faults
 
@@ -238,16 +230,13 @@ class OpenedText(ABC):
         """The files on this machine that it is read from; none for a hub name."""
 
     @abstractmethod
-    def pairs(
-        self, records: FileRecords | None, damage: Damage, stream: bool
-    ) -> Iterator[tuple[str, str]]:
+    def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
         """Read the pairs; see `read_pairs`."""
 
     def require_one_format(self) -> None:
         """Raise `DataError` where a folder or pattern has two formats, and none is chosen."""
-        if self.source.path is None or self.source.format is not None:
-            return
-        kinds = found_formats(self.source, self.root)
+        is_chosen = self.source.path is None or self.source.format is not None
+        kinds = {} if is_chosen else found_formats(self.source, self.root)
         is_folder = os.path.isdir(self.path)
         if len(kinds) > 1 and (is_folder or self.format != "text"):
             shown = ", ".join(f"{kind} ({file})" for kind, file in kinds.items())
@@ -273,16 +262,13 @@ class RowText(OpenedText):
     @property
     def files(self) -> list[Path]:
         """The files of its format, of a folder or a pattern."""
-        if os.path.isdir(self.path):
-            files = texts_in(self.path)
-            return [file for file in files if format_in_folder(self.source, file) == self.format]
-        files = [*filter(os.path.isfile, matching_files(self.source.path or "", self.root))]
+        path, is_folder = self.path, os.path.isdir(self.path)
+        files = texts_in(path) if is_folder else matching_files(self.source.path or "", self.root)
+        files = [*filter(os.path.isfile, files)]
         fitting = [file for file in files if format_in_folder(self.source, file) == self.format]
-        return fitting or files
+        return fitting if fitting or is_folder else files
 
-    def pairs(
-        self, records: FileRecords | None, damage: Damage, stream: bool
-    ) -> Iterator[tuple[str, str]]:
+    def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
         """The pairs of all rows."""
         for key in ("delimiter", "quoting"):
             if getattr(self.source, key) and self.format not in ("tsv", "csv"):
@@ -290,8 +276,7 @@ class RowText(OpenedText):
                     f"{self.where}.{key}: only for .csv, .tsv, .txt files, but path is "
                     f"{self.source.path}. Leave {key} out."
                 )
-        rows = self.rows(records, damage, stream)
-        return select_pairs(rows, self.source, self.where, damage)
+        return select_pairs(self.rows(records, damage, stream), self.source, self.where, damage)
 
     @abstractmethod
     def rows(self, records: FileRecords | None, damage: Damage, stream: bool) -> Iterator[Row]:

@@ -39,11 +39,8 @@ class Damage:
         return self.kinds.get(kind, (0, ""))[0]
 
     def messages(self) -> list[str]:
-        """Return one message for each kind."""
-        return [
-            f"{kind}: {count:,}, the first in {first}"
-            for kind, (count, first) in self.kinds.items()
-        ]
+        kinds = self.kinds.items()
+        return [f"{kind}: {count:,}, the first in {first}" for kind, (count, first) in kinds]
 
 
 def read_lines(
@@ -56,8 +53,8 @@ def read_lines(
 ) -> Iterator[str]:
     """The lines of a text file, plain or compressed; `errors` as in `decode_lines`.
 
-    `records`, where given, gets those of the file when it has been read to its end. A line of more
-    than `limit` bytes is a `DataError`; with errors skip, half a surrogate pair stands for it.
+    `records` gets those of the file once it is read to its end. A line of more than `limit` bytes
+    is a `DataError`; with errors skip, half a surrogate pair stands for it.
     """
     digest = None if records is None else hashlib.sha256()
     number = 0
@@ -113,8 +110,7 @@ def file_record(
 ) -> dict[str, Any]:
     """The record of a file: the known one while its size and time are the same, else a new one.
 
-    Raises `DataError` where it cannot be read. `text` says that it must also be lines, and
-    `errors` whether all of UTF-8.
+    `text` says that it must be lines, and `errors` whether all of UTF-8.
     """
     with os_errors_as_data_errors(path, where):
         stat = path.stat()
@@ -151,10 +147,9 @@ def decode_lines(
 ) -> Iterator[str]:
     r"""Decode lines of UTF-8, the first of which has the number `start`. A line ends at `\n` only.
 
-    One `\r` before the `\n` (Windows) and a byte-order mark at the start are dropped. Bytes that
-    are not UTF-8 raise a `DataError` with `where`, `name`, line and byte. With errors "replace"
-    they become U+FFFD, counted in `damage`; with "skip" halves of surrogate pairs, which
-    `is_damaged` finds. Compressed text and UTF-16 are a NotTextError in any case.
+    One `\r` before the `\n` and a byte-order mark at the start are dropped. Bytes that are not
+    UTF-8 are a `DataError`; with errors "replace" U+FFFD, counted in `damage`; with "skip" halves
+    of surrogate pairs, which `is_damaged` finds. Compressed text and UTF-16: NotTextError.
     """
     for number, raw in enumerate(file, start=start):
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
@@ -195,17 +190,15 @@ def is_damaged(text: str) -> bool:
 def count_lines(
     path: Path, where: str, errors: str = "strict", records: FileRecords | None = None
 ) -> int:
-    """Number of lines as `read_lines` gives them, and the same errors."""
     return sum(1 for _ in read_lines(path, where, errors, records, limit=MAX_LINE))
 
 
 def normalize_line(line: str) -> str:
-    """Normalise a line as tokens see it.
+    """Normalise a line as tokens see it: Unicode NFC, one space for white space, none at the ends.
 
-    With a vocabulary that `mt` trained, `decode(encode(line)) == normalize_line(line)`.
-    Unicode NFC; white space at the ends is dropped, and every run of white space inside becomes one
-    space. White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028)
-    and U+2581, SentencePiece's sign for a space. Nothing else changes.
+    White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028) and
+    U+2581, SentencePiece's sign for a space. With a vocabulary that `mt` trained,
+    `decode(encode(line)) == normalize_line(line)`.
     """
     return " ".join(unicodedata.normalize("NFC", line).replace("\u2581", " ").split())
 
@@ -240,10 +233,9 @@ def is_pattern(name: str) -> bool:
 
 
 def require_text(path: Path, where: str) -> None:
-    r"""Raise `DataError` where the beginning of a file shows that it is not lines of UTF-8.
+    r"""Raise `DataError` for what decodes without an error, but is not lines of UTF-8.
 
-    Both cases decode without an error: line ends that are `\r` only, as on old Macintoshes, and
-    UTF-16 without a byte-order mark, in which every other byte of Latin text is NUL.
+    Line ends that are `\r` only, and UTF-16 without a byte-order mark: half of Latin text is NUL.
     """
     with open_text(path, where) as file:
         start = file.read(1 << 16)

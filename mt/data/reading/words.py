@@ -1,8 +1,7 @@
 """Words and sentences of a line: for counting and comparing, and for cutting lines.
 
-Words go by spaces and punctuation only. Sentences are those of the library sentencex (MIT, wheels,
-rules for some 300 languages). It rather leaves two together than cuts one, but for abbreviations
-that it lacks: some are below. It takes 3 µs a line (Zen 4).
+Words go by spaces and punctuation only. Sentences are those of the library sentencex (MIT, rules
+for some 300 languages, 3 µs a line on Zen 4), but for abbreviations that it lacks.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def without_invisible(text: str) -> str:
 
 
 def has_visible(text: str) -> bool:
-    """Whether a text has a character that shows: no space, and not `INVISIBLE`."""
-    # A Braille pattern without dots is a space, too.
+    """Whether a text has a character that shows: no space or empty Braille, not `INVISIBLE`."""
     return without_invisible(text).replace("\u2800", "").strip() != ""
 
 
@@ -133,7 +131,6 @@ def composed(text: str) -> tuple[str, Sequence[int]]:
 
 # What is no end of a sentence, though the library may take it for one: `M. Dupont`, `c.-à-d.`
 _INITIAL = re.compile(r"(?:\b[^\W\d_]\.\s*|\w\.)$")
-
 # What stands around sentences, inside which the library does not look for ends.
 _QUOTES = dict.fromkeys(map(ord, '"„“”«»‹›()[]'), " ")
 _MARKS = frozenset(map(chr, _QUOTES))
@@ -168,12 +165,11 @@ _BEFORE_MORE = {
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Cut a text after its sentences; joined, they are the text again.
+    """Cut a text after its sentences, also in quotation marks; joined, they are the text again.
 
-    Those in quotation marks or brackets are cut, too. A part without a letter, such as an emoji,
-    stays with its neighbour; one letter with a stop, an abbreviation and the number of a list with
-    what follows. `language`: of two letters; one that is not known has the abbreviations of
-    English. Raises ConfigError without the library.
+    A part without a letter, such as an emoji, stays with its neighbour; one letter with a stop, an
+    abbreviation and the number of a list with what follows. `language`: of two letters; one that is
+    not known has the abbreviations of English. Raises ConfigError without the library.
     """
     try:
         from sentencex import segment
@@ -182,16 +178,13 @@ def split_sentences(text: str, language: str) -> list[str]:
             f"--split-sentences: needs the package sentencex ({error}); pip install sentencex"
         ) from None
     masked = text if _MARKS.isdisjoint(text) else text.translate(_QUOTES)
-    if not _LIST.match(masked):
-        lengths = [*map(len, segment(language, masked))]
-        if len(lengths) < 2:
-            return [text]
-    else:
-        lengths = []
-        for item in _ITEM.split(masked):
-            number = match.end() if (match := _LIST.match(item)) else 0
-            first, *rest = [*map(len, segment(language, item[number:]))] or [0]
-            lengths += [number + first, *rest]
+    lengths: list[int] = []
+    for item in _ITEM.split(masked) if _LIST.match(masked) else [masked]:
+        number = match.end() if (match := _LIST.match(item)) else 0
+        first, *rest = [*map(len, segment(language, item[number:]))] or [0]
+        lengths += [number + first, *rest]
+    if len(lengths) < 2:
+        return [text]
     sentences = [""]
     end = 0
     for length in lengths:

@@ -1,7 +1,7 @@
 """Units of translation memories and bilingual files: TMX, and XLIFF 1.2 and 2.
 
-Units are cut out of the text and parsed, those of a block together. Where they are not XML, each is
-parsed by itself, as a parser loses everything after one bare `<`.
+Units are cut out of the text and parsed together; where they are not XML, each by itself, as a
+parser loses everything after one bare `<`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from mt.config.data_schema import Source
 from mt.data.reading.compression import open_text
-from mt.data.reading.text import RowFiles
+from mt.data.reading.text import Row, RowFiles
 from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, is_damaged
 from mt.errors import DataError
-
-if TYPE_CHECKING:
-    from mt.config.schema import Source
-    from mt.data.reading.text import Row
 
 # What opens a unit, a tag that says the languages of the units after it, or what is skipped.
 _OPEN = re.compile(
@@ -57,8 +54,7 @@ class UnitText(RowFiles):
     def rows_of(self, file: Path, _: FileRecords | None, damage: Damage) -> Iterator[Row]:
         """The units of a file as rows with the keys `source.src` and `source.tgt`.
 
-        `damage` gets the units that are not XML and left out. Raises `DataError` where a language
-        is nowhere in the file, and for a file that declares entities.
+        Raises `DataError` where a language is nowhere in the file, or it declares entities.
         """
         source, where = self.source, self.where
         counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
@@ -109,12 +105,11 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
     languages: dict[str, str] = {}
     of_root: dict[str, str] = {}
     line, text = 1, ""
+    errors = "surrogateescape" if is_utf8 else None
     try:
         with (
             open_text(path, f"{where}.path") as packed,
-            io.TextIOWrapper(
-                packed, encoding, "surrogateescape" if is_utf8 else None, "\n"
-            ) as file,
+            io.TextIOWrapper(packed, encoding, errors, "\n") as file,
         ):
             # As much again of a unit that has not ended: it is not searched too often.
             is_end = False
@@ -178,16 +173,12 @@ def _closing(name: str) -> re.Pattern[str]:
 
 def _encoding(start: bytes) -> str:
     """The encoding that the first bytes of an XML file say."""
-    for mark, name in _MARKS.items():
-        if start.startswith(mark):
-            return name
+    marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
     said = re.match(rb"""\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", start)
-    return said[1].decode() if said else "utf-8"
+    return next(marked, said[1].decode() if said else "utf-8")
 
 
-def _parsed(
-    units: Sequence[_Unit], errors: str, where: str, damage: Damage
-) -> Iterable[Any | None]:
+def _parsed(units: Sequence[_Unit], errors: str, where: str, damage: Damage) -> Iterable[Any]:
     """The elements of units; None, counted, for those that cannot be read."""
     from lxml import etree
 
@@ -265,10 +256,9 @@ def _name(tag: object) -> str:
 
 
 def _choose(languages: Iterable[str], wanted: str) -> str | None:
-    """The language wanted: the very one, else the first of which either code opens the other.
+    """The language wanted, else the first of which either code opens the other, else `ANY`.
 
-    `de` takes de-DE and DE_at, and de-AT takes de. A text whose language is not said fits where
-    none else does.
+    `de` takes de-DE and DE_at, and de-AT takes de.
     """
     wanted = wanted.lower().replace("_", "-")
     fitting = None

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mt.artefacts import content_key, is_made, key_of, make
 from mt.data.reading.corpus import local_files, open_text, read_pairs
+from mt.data.reading.text import Pairs
 from mt.data.reading.text_files import FileRecords, file_record, normalize_line
 from mt.data.tokens.duplicates import Flags, Hashes, duplicates_of, heaviest_first, pair_keys
 from mt.errors import DataError
@@ -44,7 +45,6 @@ LONGEST_IN_16_BITS = 2**15 - 1
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 Starts: TypeAlias = npt.NDArray[np.int64]
 
-Pairs: TypeAlias = Iterator[tuple[str, str]]
 # Yields the pairs that it is given; also gets what is done with them, and their number if known.
 Watch: TypeAlias = Callable[[Pairs, str, "int | None"], Iterable[tuple[str, str]]]
 
