@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from mt.config import yaml_text
-from mt.config.combinations import Fault, combination_faults
-from mt.config.messages import nearest, problem, shown, unknown_key
+from mt.config.faults import Fault, combination_faults, nearest, problem, shown, unknown_key
 from mt.config.schema import Config, sections
 from mt.errors import ConfigError
 from mt.removed import OFF, REMOVED, why_removed
@@ -38,10 +38,7 @@ class Loaded:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory of a training without --run-dir: `run.dir`, else named after the file.
-
-        Raises ConfigError for the config of a run: it is not clear whether that one is meant.
-        """
+        """The run directory without --run-dir; ConfigError if the config may stand for a run."""
         folder = self.path.parent
         is_of_run = self.path.name == "config.yaml" and (folder / "manifest.json").is_file()
         if self.config.run.dir is None and is_of_run:
@@ -53,10 +50,7 @@ class Loaded:
 
 
 def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
-    """Load the file or shipped config `name` and apply settings such as `optim.peak_lr=1e-3`.
-
-    Raises ConfigError with all faults.
-    """
+    """Load the file or shipped config `name` and apply settings such as `optim.peak_lr=1e-3`."""
     path = find_config(name)
     value = yaml_text.read(path)
     if not isinstance(value, dict):
@@ -83,7 +77,7 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
         where += f" (recipe {name_of_recipe})"
     apply(setting for setting in sets if not setting.startswith("recipe="))
     config = _validate(_normalise(tree), where, set_paths, faults)
-    origins |= dict.fromkeys(config.left_to_base, "default, but train.init_from decides")
+    origins |= dict.fromkeys(config.left_to_base(), "default, but train.init_from decides")
     for set_path in set_paths:
         key = ".".join(set_path.partition("[")[0].split(".")[:2])
         rest = "" if key == set_path else f"{origins.get(key, 'default')}, "
@@ -97,17 +91,15 @@ def _keys(tree: Mapping[str, Any]) -> list[str]:
 
 
 def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
-    """Return what `load_config` takes as `sets`, of values by key; JSON keeps texts texts."""
+    """What `load_config` takes as `sets`, of values by key; JSON keeps texts texts."""
+
+    def plain(value: Any) -> Any:  # of NumPy, a path, ...
+        return value.item() if hasattr(value, "item") else str(value)
+
     if not isinstance(values, Mapping):
         return [*(values or ())]
-    return [
-        f"{key}={json.dumps(value, ensure_ascii=False, default=_plain)}"
-        for key, value in values.items()
-    ]
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
+    dump = partial(json.dumps, ensure_ascii=False, default=plain)
+    return [f"{key}={dump(value)}" for key, value in values.items()]
 
 
 def config_from_mapping(mapping: Mapping[str, Any], where: str) -> Config:
@@ -145,7 +137,7 @@ def require_training_data(config: Config) -> None:
 
 
 def with_origins(loaded: Loaded) -> str:
-    """Return the whole config as YAML, each value with its origin as a comment."""
+    """The whole config as YAML, each value with its origin as a comment."""
     lines: list[str] = []
     for section, values in loaded.config.model_dump(mode="json").items():
         lines.append(f"{section}:")
@@ -157,11 +149,13 @@ def with_origins(loaded: Loaded) -> str:
 
 
 def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a section without keys an empty one, one training or test text a list of one, and a
-    text that is only a path a mapping; leave out removed keys that are off.
-    """
+    """Make an empty section a mapping, one text a list, a path a text; drop keys that are off."""
+
+    def is_off(path: str, value: object) -> bool:
+        return bool(why_removed(path)) and (not value or value in OFF.values())
+
     tree = {key: {} if value is None else value for key, value in mapping.items()}
-    tree = _without(_is_off, tree)
+    tree = _without(is_off, tree)
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
         for key in {"train", "valid", "test"} & data.keys():
@@ -169,10 +163,6 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
                 data[key] = [] if data[key] is None else [data[key]]
             data[key] = [{"path": text} if isinstance(text, str) else text for text in data[key]]
     return tree
-
-
-def _is_off(path: str, value: object) -> bool:
-    return bool(why_removed(path)) and (not value or value in OFF.values())
 
 
 def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") -> Any:
@@ -208,7 +198,7 @@ def _validate(
                 steps = (section, *detail["loc"])
                 faults.append(Fault([path_of(steps)], problem(detail, steps)))
     config = Config.model_validate(valid)  # sections with faults have their defaults
-    left = set(config.left_to_base)
+    left = set(config.left_to_base())
     faults += [
         fault
         for fault in combination_faults(config)
@@ -219,9 +209,8 @@ def _validate(
         by_set = any(is_set(path, set_paths) for path in paths)
         # A shell takes one pair of quotes away.
         hint = f", as in --set \"{paths[0]}='...'\"" if text.endswith("in quotes") else ""
-        lines.append(
-            f"--set: {paths[0]}: {text}{hint}" if by_set else f"{where}: {paths[0]}: {text}"
-        )
+        start, end = ("--set", hint) if by_set else (where, "")
+        lines.append(f"{start}: {paths[0]}: {text}{end}")
     if lines:
         raise ConfigError("\n".join(lines))
     return config
@@ -231,7 +220,7 @@ def _validate(
 
 
 def path_of(steps: Sequence[str | int]) -> str:
-    """Return the path of ("data", "train", 0, "src"): "data.train[0].src"."""
+    """`data.train[0].src` of ("data", "train", 0, "src")."""
     return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
 
 
@@ -242,10 +231,7 @@ def is_set(path: str, set_paths: Iterable[str]) -> bool:
 
 
 def apply_setting(setting: str, tree: dict[str, Any]) -> str:
-    """Put the value of `section.key=value` into the tree; return its path.
-
-    Raises ValueError for a setting that cannot be read, and where the path leads nowhere.
-    """
+    """Put the value of `section.key=value` into the tree; return its path. Raises ValueError."""
     path, equals, text = setting.partition("=")
     steps = [int(i) if i else word for word, i in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
     if not equals or not steps or path_of(steps) != path:
@@ -259,7 +245,7 @@ def apply_setting(setting: str, tree: dict[str, Any]) -> str:
 
 def _put(tree: Any, steps: Sequence[Any], value: object, here: str) -> None:
     """Set the value below `tree`, whose path is `here`; create missing mappings and lists."""
-    step, rest = steps[0], steps[1:]
+    step, *rest = steps
     fits = isinstance(tree, dict if isinstance(step, str) else list)
     if not fits:
         entry = f", or an entry, such as {here}[0]" if isinstance(tree, list) else ""
@@ -268,8 +254,8 @@ def _put(tree: Any, steps: Sequence[Any], value: object, here: str) -> None:
         if step > len(tree):
             raise ValueError(f"{here} has {len(tree)} entries; set {here}[{len(tree)}]")
         tree.extend([None] * (step == len(tree)))
-    elif step not in tree:
-        tree[step] = None
+    else:
+        tree.setdefault(step, None)
     if not rest:
         tree[step] = value
         return
@@ -282,10 +268,7 @@ def _put(tree: Any, steps: Sequence[Any], value: object, here: str) -> None:
 
 
 def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
-    """Put the keys that `tree` lacks into it from the recipe of this name; return its file's name.
-
-    Raises ConfigError for a name that is no shipped config, and for one that has a recipe itself.
-    """
+    """Put the keys that `tree` lacks into it from the recipe `name`; return its file's name."""
     shipped = shipped_configs()
     file = next((file for file in shipped if name in (file, Path(file).stem)), None)
     if file is None:
@@ -312,14 +295,11 @@ def shipped_configs() -> list[str]:
 
 
 def find_config(name: str) -> Path:
-    """The file at path `name`, else the shipped config of that name, with or without `.yaml`.
-
-    Raises ConfigError, with the nearest known name, where there is neither.
-    """
+    """The file at path `name`, else the shipped config of that name, with or without `.yaml`."""
     path = Path(name)
-    shipped = shipped_configs()
     if path.is_file():
         return path
+    shipped = shipped_configs()
     for candidate in (name, f"{name}.yaml"):
         if candidate in shipped:
             return shipped_folder() / candidate

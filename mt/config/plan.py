@@ -1,8 +1,7 @@
 """The section `data` as training means it: corpora, and for each stage the flows of their pairs.
 
-The schema only validates. Here the texts of a config become corpora, each read and stored once, and
-each direction in which training translates one becomes a flow. After this nothing asks for
-`reverse`, `directions`, `both_directions` or `language_tokens`.
+A corpus is read and stored once; each direction in which training translates one is a flow. After
+this nothing asks for `reverse`, `directions`, `both_directions` or `language_tokens`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mt.config.data_schema import (
     Augment,
@@ -105,11 +104,8 @@ class Stage:
     until: Until | None = None
 
     def end(self, max_steps: int, epochs: float | None) -> StageEnd:
-        """Its end in a training of so many updates, or epochs, of which it has whole ones.
-
-        The last stage has none.
-        """
-        if self.until is None:
+        """Its end in a training of so many updates, or epochs, of which it has whole ones."""
+        if self.until is None:  # the last stage
             return StageEnd()
         share = self.until.share
         if share is None:
@@ -120,7 +116,6 @@ class Stage:
 
     @property
     def directions(self) -> list[Direction]:
-        """The directions that it trains on, each once."""
         return list(dict.fromkeys(flow.direction for flow in self.flows if flow.weight))
 
 
@@ -163,7 +158,6 @@ class DataPlan:
 
     @property
     def target_languages(self) -> list[str]:
-        """The languages that training translates into, each once."""
         languages = [flow.direction.tgt for flow in self.flows] or [self.usual.tgt]
         return list(dict.fromkeys(languages))
 
@@ -173,29 +167,20 @@ class DataPlan:
 
     @cached_property
     def directions(self) -> list[Direction]:
-        """The directions that the trained model has learnt, each once.
-
-        Without those whose reverse alone is trained to the end.
-        """
+        """Those that the trained model knows: not if only the reverse is trained to the end."""
         last = self.stages[-1].directions
         every = dict.fromkeys(flow.direction for flow in self.flows)
-        return [
-            direction for direction in every if direction in last or direction.turned not in last
-        ]
+        return [way for way in every if way in last or way.turned not in last]
 
     def direction(self, source: str | None, to: str | None) -> Direction | None:
         """The direction of a translation, given one of its languages, both or none; None: unknown.
 
-        It need not be one that the model has learnt. Other languages than those of the texts count
-        as not given.
+        It need not be learnt. Other languages than those of the texts count as not given.
         """
         known = {code for flow in self.flows for code in flow.direction}
         source, to = (code if code in known else None for code in (source, to))
-        fitting = [
-            direction
-            for direction in self.directions
-            if source in (None, direction.src) and to in (None, direction.tgt)
-        ]
+        ways = self.directions
+        fitting = [way for way in ways if source in (None, way.src) and to in (None, way.tgt)]
         if len(fitting) == 1:
             return fitting[0]
         return Direction(source, to) if source and to else None
@@ -278,13 +263,6 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
     return corpora, flows
 
 
-def _reversed(flow: Flow) -> Flow:
-    direction = flow.direction.turned
-    name, token = f"{flow.name}, reversed", flow.token and direction.tgt
-    turned = not flow.is_turned
-    return replace(flow, name=name, is_turned=turned, direction=direction, token=token)
-
-
 def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
     """The stages, or one without a change; with reverses where a stage has both directions."""
     stages = data.stages or [TrainingStage()]
@@ -294,29 +272,30 @@ def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
     for stage in stages:
         weights = stage.weights or [flow.weight for flow in flows]
         changed = [replace(each, weight=w) for each, w in zip(flows, weights, strict=True)]
-        for place in alone if has_reverses else ():
-            weight = changed[place].weight * stage.both_directions
-            changed.append(replace(_reversed(flows[place]), weight=weight))
+        for flow in [changed[place] for place in alone] if has_reverses else ():
+            direction = flow.direction.turned
+            token = flow.token and direction.tgt
+            name, weight = f"{flow.name}, reversed", flow.weight * stage.both_directions
+            place, turned = flow.corpus, not flow.is_turned
+            changed.append(Flow(name, place, turned, direction, flow.tag, token, weight))
         augment = data.augment if stage.augment is None else stage.augment
         yield Stage(tuple(changed), augment, stage.until)
 
 
+def named_entries(data: DataConfig) -> list[tuple[str, TextEntry]]:
+    """The texts of the section with their paths, such as `data.valid[0]`."""
+    lists = {"train": data.train, "valid": data.valid, "test": data.test}
+    return [(f"data.{key}[{i}]", each) for key in lists for i, each in enumerate(lists[key])]
+
+
 def held_out_sets(data: DataConfig) -> dict[str, int]:
     """The pairs of each set that is held out, by its path, such as `data.valid[0]`."""
-    lists = {"valid": data.valid, "test": data.test}
-    return {
-        f"data.{key}[{i}]": entry.split
-        for key in lists
-        for i, entry in enumerate(lists[key])
-        if isinstance(entry.split, int)
-    }
+    named = named_entries(data)[len(data.train) :]
+    return {path: entry.split for path, entry in named if isinstance(entry.split, int)}
 
 
 def with_held_out_files(config: Config, folder: Path) -> Config:
-    """The config with files of `folder` in the place of texts that are held out, or lose a part.
-
-    Without a set that is held out, it is as it was.
-    """
+    """The config with files of `folder` in the place of texts that are held out, or lose a part."""
     data, sets = config.data, held_out_sets(config.data)
     if not sets:
         return config
@@ -329,12 +308,10 @@ def with_held_out_files(config: Config, folder: Path) -> Config:
         return TextEntry.model_validate({**entry.model_dump(exclude=PLACE), **files})
 
     languages = TextEntry(src_lang=first.src_lang, tgt_lang=first.tgt_lang)
-    changed: dict[str, Any] = {
-        "train": [at(f"train-{flows[i].corpus}", entry) for i, entry in enumerate(data.train)]
-    }
-    for key, entries in (("valid", data.valid), ("test", data.test)):
-        changed[key] = [
-            at(f"{key}-{i}", languages) if f"data.{key}[{i}]" in sets else entry
-            for i, entry in enumerate(entries)
-        ]
-    return config.with_values({f"data.{key}": texts for key, texts in changed.items()})
+    train = [at(f"train-{flows[i].corpus}", entry) for i, entry in enumerate(data.train)]
+    changed: dict[str, list[TextEntry]] = {"data.train": train, "data.valid": [], "data.test": []}
+    for path, entry in named_entries(data)[len(train) :]:
+        key, _, number = path.removesuffix("]").partition("[")
+        name = f"{key.removeprefix('data.')}-{number}"
+        changed[key].append(at(name, languages) if path in sets else entry)
+    return config.with_values(changed)

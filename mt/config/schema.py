@@ -16,6 +16,7 @@ from mt.config.data_schema import (
     Flag,
     Length,
     Positive,
+    Section,
     Share,
     Text,
     integral,
@@ -25,7 +26,6 @@ from mt.config.data_schema import (
 )
 from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
-from mt.config.data_schema import Section as _Strict
 from mt.config.data_schema import Source as Source
 from mt.config.data_schema import TextEntry as TextEntry
 
@@ -63,14 +63,14 @@ def _section(model: type[BaseModel], description: str) -> Any:
     return Field(default_factory=model, description=description)
 
 
-class RunConfig(_Strict):
+class RunConfig(Section):
     """The run directory and the seed."""
 
     dir: Text | None = key(None, "folder of the run; null: runs/<name of the config file>")
     seed: Seed = plan_key(1, "seed of initial weights, data order and dropout")
 
 
-class TokenizerConfig(_Strict):
+class TokenizerConfig(Section):
     """The SentencePiece vocabulary."""
 
     vocab_size: VocabularyOrAuto = model_key(
@@ -113,7 +113,7 @@ class TokenizerConfig(_Strict):
         return 4 + 256 * self.byte_fallback + len(self.user_defined_symbols)
 
 
-class BatchConfig(_Strict):
+class BatchConfig(Section):
     """The size of updates and batches."""
 
     tokens_per_update: Count = plan_key(
@@ -132,7 +132,7 @@ class BatchConfig(_Strict):
         return self.tokens_per_batch
 
 
-class ModelConfig(_Strict):
+class ModelConfig(Section):
     """The encoder-decoder Transformer."""
 
     d_model: Width = model_key(512, "width of embeddings and layers")
@@ -180,7 +180,7 @@ class ModelConfig(_Strict):
         return self.positions == "learned"
 
 
-class OptimConfig(_Strict):
+class OptimConfig(Section):
     """Learning rate, AdamW and loss."""
 
     peak_lr: LearningRate | None = key(
@@ -197,7 +197,7 @@ class OptimConfig(_Strict):
     clip_norm: Positive | None = key(1.0, "largest norm of the gradient; null: no clipping")
 
 
-class TrainConfig(_Strict):
+class TrainConfig(Section):
     """Length and precision of training, checkpoints, and what to start from."""
 
     max_steps: Count = key(100_000, "updates until training ends")
@@ -246,7 +246,7 @@ class TrainConfig(_Strict):
         return self.valid_every or -(-self.max_steps // 20)
 
 
-class DecodeConfig(_Strict):
+class DecodeConfig(Section):
     """The search for translations, in validation and by default in mt translate."""
 
     beam_size: Length = key(5, "hypotheses kept per sentence; 1: greedy search")
@@ -257,7 +257,7 @@ class DecodeConfig(_Strict):
     max_len_extra: Length = key(10, "tokens added to the longest output")
 
 
-class Config(_Strict):
+class Config(Section):
     """A config of mt: everything that determines a run."""
 
     run: RunConfig = _section(RunConfig, "run directory and seed")
@@ -273,29 +273,26 @@ class Config(_Strict):
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name)
 
-    @property
-    def left_to_base(self) -> list[str]:
-        """The keys without a value here that have it from the model of `train.init_from`."""
+    def left_to_base(self, has_learned_positions: bool = False) -> list[str]:
+        """The keys without a value here that have it from the model of `train.init_from`.
+
+        One is model.max_positions if that model has learned positions, which are weights.
+        """
         if self.train.init_from is None:
             return []
         keys = shape_keys() + vocabulary_keys() * (not self.train.new_vocabulary)
-        named = {
-            f"{name}.{key}" for name in sections() for key in getattr(self, name).model_fields_set
-        }
+        keys += [MAX_POSITIONS] * has_learned_positions
+        named = [f"{name}.{key}" for name, part in self for key in part.model_fields_set]
         return [key for key in keys if key not in named]
 
     def with_values(self, values: Mapping[str, Any]) -> Config:
         """The config with other values of some keys, which are not validated."""
-        changed: dict[str, dict[str, Any]] = {}
+        config = self
         for path, value in values.items():
             section, _, name = path.partition(".")
-            changed.setdefault(section, {})[name] = value
-        return self.model_copy(
-            update={
-                section: getattr(self, section).model_copy(update=update)
-                for section, update in changed.items()
-            }
-        )
+            changed = getattr(config, section).model_copy(update={name: value})
+            config = config.model_copy(update={section: changed})
+        return config
 
     def as_asked(self) -> dict[str, Any]:
         """All values as JSON has them, but for those that are left to another model.
@@ -303,15 +300,12 @@ class Config(_Strict):
         Loaded from it, a config is equal to this one, and leaves the same keys.
         """
         tree = self.model_dump(mode="json")
-        for path in self.left_to_base:
+        for path in self.left_to_base(has_learned_positions=True):
             section, _, name = path.partition(".")
             del tree[section][name]
-        if self.train.init_from is not None and "max_positions" not in self.model.model_fields_set:
-            del tree["model"]["max_positions"]
         return tree
 
     def to_yaml(self) -> str:
-        """Return the whole config as YAML, which `load_config` reads back to an equal config."""
         return yaml_text.dump(self.as_asked())
 
 
@@ -329,7 +323,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def effect_of(field: FieldInfo) -> Affects:
-    """The effect of changing a key on an existing run."""
     return cast("dict[str, Affects]", field.json_schema_extra)["x-affects"]
 
 

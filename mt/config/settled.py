@@ -1,8 +1,7 @@
 """The numbers of a run that its config leaves open, settled once, each with its reason.
 
-A config never changes after it is loaded: what is asked and what is settled are two values. A run
-directory and each checkpoint hold both. Settled are values that are `auto`, by the number of pairs,
-the shape of the model that training starts from, and what is measured.
+A config never changes after it is loaded; a run directory and each checkpoint hold it and what is
+settled: values that are `auto`, the shape of the model to start from, and what is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import MAX_POSITIONS, Config
+from mt.config.schema import Config
 
 # The keys that can be `auto`.
 KEYS = ("tokenizer.vocab_size", "model.dropout", "train.max_epochs")
@@ -55,23 +54,12 @@ def replace_auto(config: Config, n_pairs: int) -> tuple[Config, str]:
     return settled.apply(config), told({key: settled.values[key] for key in settled.reasons})
 
 
-def keys_left_to(config: Config, base: Config | None) -> list[str]:
-    """The keys whose values are those of the model of `train.init_from`, of this config.
-
-    None: of any config. Sinusoidal positions are no weights, so their number is not one of them.
-    """
-    keys = config.left_to_base
-    is_named = config.train.init_from is None or "max_positions" in config.model.model_fields_set
-    has_learned = base is None or base.model.learned_positions
-    return keys if is_named or not has_learned else [*keys, MAX_POSITIONS]
-
-
 def with_shape_of(config: Config, there: Config) -> Config:
     """The config with the values of the base's config where it leaves them to that.
 
     Raises ConfigError if the two cannot be combined.
     """
-    keys = keys_left_to(config, there)
+    keys = config.left_to_base(there.model.learned_positions)
     if not keys:
         return config
     shaped = config.with_values({key: there.value(key) for key in keys})
@@ -93,16 +81,14 @@ class Settled:
 
     @classmethod
     def at_start(cls, config: Config, n_pairs: int, base: Config | None) -> Settled:
-        """Before anything is measured: what stands for `auto`, and what `base` decides.
-
-        `base`: the config of the model to start from, which decides a vocabulary that is kept.
-        """
+        """What stands for `auto`, and what `base` decides, the config of a model to start from."""
         asked = {key: config.value(key) for key in KEYS}
         sizes = zip(KEYS, sizes_for(n_pairs), strict=True)
         auto = {key: size for key, size in sizes if asked[key] == "auto"}
         shape: dict[str, Any] = {}
         if base is not None:
-            shape = {key: base.value(key) for key in keys_left_to(config, base)}
+            keys = config.left_to_base(base.model.learned_positions)
+            shape = {key: base.value(key) for key in keys}
             if "tokenizer.vocab_size" in auto and not config.train.new_vocabulary:
                 shape["tokenizer.vocab_size"] = base.tokenizer.size
         reasons = dict.fromkeys(auto, f"for {n_pairs:,} pairs")
@@ -114,7 +100,8 @@ class Settled:
 
     def apply(self, config: Config) -> Config:
         """The config with the numbers where it says `auto`, and the shape where it names none."""
-        left = {key for key in KEYS if config.value(key) == "auto"} | {*keys_left_to(config, None)}
+        auto = {key for key in KEYS if config.value(key) == "auto"}
+        left = auto.union(config.left_to_base(has_learned_positions=True))
         return config.with_values({key: self.values[key] for key in self.values if key in left})
 
     def of_training(self, config: Config) -> Config:

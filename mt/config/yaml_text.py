@@ -31,6 +31,10 @@ _SCALARS = [
 ]
 
 
+# What PyYAML's constructors raise, as they do not check what stands behind an explicit tag.
+_BEHIND_A_TAG = yaml.YAMLError, ValueError, RecursionError, LookupError, TypeError, AttributeError
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with YAML 1.2's scalars, and keys that are text and unique."""
 
@@ -58,7 +62,7 @@ for _tag, _pattern, _first in _SCALARS:
 
 
 def _represent_text(dumper: BaseRepresenter, text: Any) -> yaml.Node:
-    """Escape line ends of every kind, which a reader would fold into spaces."""
+    # A reader would fold line ends of every kind into spaces.
     style = '"' if re.search(r"[\n\r\x85\u2028\u2029]", text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -67,12 +71,11 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(tree: dict[str, Any] | list[Any]) -> str:
-    """Return YAML that `parse` reads back to an equal tree, a value without keys in one line."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
 
 
 def parse(text: str) -> Any:
-    """Return the value that YAML text stands for. Raises ValueError, with the line, if not YAML."""
+    """The value that YAML text stands for. Raises ValueError, with the line, if not YAML."""
     try:
         # Through JSON an alias becomes a copy of its anchor, so that a setting changes one place.
         return json.loads(json.dumps(_Loader(text).get_single_data()))
@@ -83,22 +86,13 @@ def parse(text: str) -> Any:
         context = f" {context} from line {start.line + 1}" if start and context else ""
         problem = f"{error.problem}{context}; check this line and the one above it"
         raise ValueError(f"{place}not valid YAML: {problem}") from None
-    # PyYAML's constructors do not check what stands behind an explicit tag.
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as e:
-        raise ValueError(
-            f"not valid YAML: {first_line(e)}; write the value in another way"
-        ) from None
+    except _BEHIND_A_TAG as e:
+        problem = f"{first_line(e)}; write the value in another way"
+        raise ValueError(f"not valid YAML: {problem}") from None
 
 
 def read(path: Path) -> Any:
-    """Return the value in a YAML file. Raises ConfigError, with file and line."""
+    """The value in a YAML file. Raises ConfigError, with file and line."""
     try:
         return parse(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_089,
-    "core": 20_704,
+    "all of mt": 32_005,
+    "core": 20_620,
     "tests": 29_582,
     "pages": 129_969,
     "api and single files": 1_126,
@@ -24,7 +24,7 @@ BUDGET = {
     "search": 2_238,
     "inspect": 2_105,
     "interop": 1_987,
-    "config": 1_870,
+    "config": 1_786,
     "cli": 1_735,
     "documents": 1_421,
     "evaluation": 1_272,

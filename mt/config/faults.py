@@ -1,19 +1,111 @@
-"""Values that each key allows but that cannot work together."""
+"""Messages about a config: of single values, and of those that cannot work together."""
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
-from mt.config.messages import shown
-from mt.config.plan import corpora_and_flows, texts_of
-from mt.config.schema import Config, DataConfig, TextEntry
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from mt.config.data_schema import Source, TextEntry
+from mt.config.plan import corpora_and_flows, named_entries, texts_of
+from mt.config.schema import Config, sections
+from mt.removed import why_removed
 
 # Pieces with a meaning of their own in a SentencePiece model of mt.
 SPECIAL_PIECE = re.compile("<pad>|<unk>|</?s>|<0x[0-9A-F]{2}>")
 OF_PATH = ("format", "name", "delimiter", "quoting")  # keys that say how it is read
+# Where pydantic's own words do not say what to write, by its type of error.
+_REQUIRED = {
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_pattern_mismatch": "must be two language codes, such as de-fr or pt_BR-en",
+}
+
+
+# --- of single values ---------------------------------------------------------------------------
+
+
+def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
+    """The message for one of pydantic's errors; `steps` lead to the value."""
+    kind = detail["type"]
+    value = detail["input"]
+    owner = _owner(steps if kind == "model_type" else steps[:-1])
+    field = owner.model_fields.get(str(steps[-1]))
+    path = ".".join(step for step in steps if isinstance(step, str))
+    if kind == "missing" or (value is None and field is not None and field.is_required()):
+        return "is missing and has no default; add it"
+    if kind == "extra_forbidden":
+        removed = why_removed(path)
+        return f"was removed in {removed}" if removed else unknown_key(str(steps[-1]), owner)
+    if kind == "model_type":
+        return f"must have keys ({', '.join(owner.model_fields)}), found {shown(value)}"
+    if kind == "literal_error":
+        if reason := why_removed(f"{path}: {value}"):
+            return f"{value} was removed in {reason}"
+        options = detail["ctx"]["expected"].replace("'", "")
+        known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
+        hint = f"; did you mean {near}?" if (near := nearest(str(value), known)) else ""
+        return f"must be {options}, found {shown(value)}{hint}"
+    required = _REQUIRED.get(kind) or re.sub(r"^\w+ should", "must", detail["msg"])
+    others = get_args(field.annotation) if field is not None else ()
+    if kind.endswith("_type"):
+        required += " or auto" * (Literal["auto"] in others) + " or null" * (type(None) in others)
+    is_scalar = isinstance(value, bool | int | float)
+    remedy = "; put the text in quotes" if kind == "string_type" and is_scalar else ""
+    if value is None:
+        remedy = "; leave the key out for its default"
+    return f"{required}, found {shown(value)}{remedy}"
+
+
+def _owner(steps: Sequence[str | int]) -> type[BaseModel]:
+    owner = sections()[str(steps[0])]
+    for step in steps[1:]:
+        field = owner.model_fields.get(str(step))
+        owner = (field and _model_in(field.annotation)) or owner
+    return owner
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if inner := get_args(annotation):
+        return next(filter(None, map(_model_in, inner)), None)
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation if is_model else None
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: as in YAML, long ones cut off."""
+    if isinstance(value, dict):
+        return "keys below it"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None:
+        return "nothing (null)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def unknown_key(key: str, owner: type[BaseModel]) -> str:
+    """The message for an unknown key: its true section, else the nearest known key."""
+    homes = [name for name, model in sections().items() if key in model.model_fields]
+    homes += ["data.train"] * (key in Source.model_fields)
+    if homes:
+        return f"unknown key; {key} belongs in section {' or '.join(homes)}"
+    known = [*owner.model_fields, *["recipe"] * (owner is Config)]
+    if near := nearest(key.lower().replace("-", "_"), known):
+        return f"unknown key; did you mean {near}?"
+    return f"unknown key; known here: {', '.join(known)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
+
+
+# --- of combinations ----------------------------------------------------------------------------
 
 
 class Fault(NamedTuple):
@@ -31,18 +123,12 @@ def combination_faults(config: Config) -> Iterator[Fault]:
 
 def _sizes(config: Config) -> Iterator[Fault]:
     """A sentence has data.max_tokens and eos, a target also bos; a batch takes the longest pair."""
-    model, tokens, longest = config.model, config.batch.tokens_per_batch, config.data.max_tokens
+    model, longest = config.model, config.data.max_tokens
     if model.d_model % model.n_heads or model.d_model % 2:
-        yield Fault(
-            ["model.d_model", "model.n_heads"],
-            f"must be even and a multiple of model.n_heads ({model.n_heads}), "
-            f"found {model.d_model}",
-        )
-    for key, number, more in (
-        ("model.max_positions", model.max_positions, 2),
-        ("batch.tokens_per_batch", tokens, 1),
-    ):
-        if isinstance(number, int) and number < longest + more:
+        multiple = f"must be even and a multiple of model.n_heads ({model.n_heads})"
+        yield Fault(["model.d_model", "model.n_heads"], f"{multiple}, found {model.d_model}")
+    for key, more in (("model.max_positions", 2), ("batch.tokens_per_batch", 1)):
+        if isinstance(number := config.value(key), int) and number < longest + more:
             least = f"data.max_tokens + {more} ({longest + more})"
             yield Fault([key, "data.max_tokens"], f"must be at least {least}, found {number}")
 
@@ -66,15 +152,10 @@ def _stages(config: Config) -> Iterator[Fault]:
             )
 
 
-def _named(data: DataConfig) -> list[tuple[str, TextEntry]]:
-    lists = {"train": data.train, "valid": data.valid, "test": data.test}
-    return [(f"data.{key}[{i}]", each) for key in lists for i, each in enumerate(lists[key])]
-
-
 def _entries(config: Config) -> Iterator[Fault]:
     """An entry has two files, or a path with sides; or a path with several directions."""
     train = config.data.train
-    for path, entry in _named(config.data):
+    for path, entry in named_entries(config.data):
         given = entry.model_dump(exclude_defaults=True)
         to_train = path.startswith("data.train")
         if isinstance(entry.split, int):
@@ -129,7 +210,7 @@ def _languages(config: Config) -> Iterator[Fault]:
     data = config.data
     flows = corpora_and_flows(data)[1]
     languages = list(dict.fromkeys(flow.direction.tgt for flow in flows))
-    for path, entry in _named(data) if data.language_tokens and languages else ():
+    for path, entry in named_entries(data) if data.language_tokens and languages else ():
         # A set that is held out is in the languages of data.train[0].
         for text in texts_of(data, entry, path) if not isinstance(entry.split, int) else ():
             if (into := text.direction.tgt) not in languages and not path.startswith("data.train"):
@@ -166,7 +247,7 @@ def _symbols(config: Config) -> Iterator[Fault]:
     keeps_vocabulary = config.train.init_from is not None and not config.train.new_vocabulary
     if config.tokenizer.model is not None or keeps_vocabulary:  # looked at when texts are encoded
         return
-    for entry_path, entry in _named(config.data):
+    for entry_path, entry in named_entries(config.data):
         if entry.tag and entry.tag not in symbols:
             yield Fault(
                 [f"{entry_path}.tag", path, "train.init_from"],
