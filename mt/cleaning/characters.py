@@ -1,6 +1,4 @@
-"""Count the characters of many lines at once, by kinds and scripts; tell how surely a line is in
-another language than its side should be.
-"""
+"""Count characters of lines by kind and script; score how surely a line is in another language."""
 
 from __future__ import annotations
 
@@ -126,8 +124,7 @@ def _longest_runs(
     """The longest run of one visible character in each line; 0 for runs under five."""
     longest = np.zeros(n, np.int64)
     same = (codes[1:] == codes[:-1]) & (codes[1:] != 32)
-    long = same[3:] & same[2:-1] & same[1:-2] & same[:-3]
-    if long.any():
+    if (same[3:] & same[2:-1] & same[1:-2] & same[:-3]).any():
         edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
         starts, lengths = edges[::2], edges[1::2] - edges[::2] + 1
         np.maximum.at(longest, line_of[starts], lengths)
@@ -186,14 +183,8 @@ class Language:
         is_known = any(self.code in codes for codes in WRITTEN_IN.values())
         self._model: Any = load_model() if identify and is_known else None
         # Igbo is known but not to the model, for which all of it would be in another language.
-        self.is_identified = self._model is not None and not self._labels.isdisjoint(
-            label
-            for _, label in self._model.predict("\n", 1000, -1.0, "replace")  # all it has
-        )
-
-    def is_related(self, other: Language) -> bool:
-        """Whether sentences of both may well be equal."""
-        return other.code in self.relatives
+        every = self._model.predict("\n", 1000, -1.0, "replace") if self._model is not None else ()
+        self.is_identified = not self._labels.isdisjoint(label for _, label in every)
 
     def other(self, texts: Sequence[str]) -> list[float]:
         """Score each text from 0 to 1: how surely it is in another language.
@@ -203,12 +194,11 @@ class Language:
         """
         lines = [as_line(text, FIRST_LOOK) for text in texts]
         looks = self._model.multilinePredict(lines, 1, CLEARLY, "replace")
-        return [
-            0.0 if labels and labels[0] in self._labels else self._other(text)
-            for text, labels in zip(texts, looks, strict=True)
-        ]
-
-    def _other(self, text: str) -> float:
-        likely = self._model.predict(as_line(text), 5, 0.01, "replace")
-        expected = sum(p for p, label in likely if label in self._labels)
-        return max(0.0, min(likely[0][0], 1.0) - expected) if likely else 0.0
+        scores = [0.0] * len(texts)
+        for i, labels in enumerate(looks):
+            if labels and labels[0] in self._labels:
+                continue
+            if likely := self._model.predict(as_line(texts[i]), 5, 0.01, "replace"):
+                expected = sum(p for p, label in likely if label in self._labels)
+                scores[i] = max(0.0, min(likely[0][0], 1.0) - expected)
+        return scores

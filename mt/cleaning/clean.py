@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
 
-LOCK = "lock"  # in the work folder
 PACKINGS = (".gz", ".zst")  # of tables that are written
 WORK_FILE = "cleaning.json"  # tells that a folder is one of work
-Run = Callable[[CleaningPlan], None]
+REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class CleanedFiles:
 
 def clean_corpora(
     plan: CleaningPlan,
-    run: Run,
+    run: Callable[[CleaningPlan], None],
     outputs: Sequence[CleanedFiles],
     rejected: Path | None,
     keep_work: bool = True,
@@ -62,7 +61,7 @@ def clean_corpora(
     waiting = f"waiting for another process in the work folder {plan.work}"
     try:
         claim_work(plan.work)
-        with exclusive(plan.work / LOCK, lambda: say(waiting)):
+        with exclusive(plan.work / "lock", lambda: say(waiting)):
             claim_work(plan.work)  # the other process may have removed it
             try:
                 run(plan)
@@ -77,14 +76,10 @@ def clean_corpora(
             if rejected is not None:
                 every = CleanedFiles(range(len(plan.corpora)), [rejected])
                 _concatenate(plan, every, ["rejected"], HEADER)
-            empty = [
-                number
-                for output in outputs
-                if not any(report.corpora[number].kept for number in output.corpora)
-                for number in output.corpora
-            ]
-            for output in outputs if not empty else ():
-                _concatenate(plan, output, ["pairs"] if plan.is_table else ["src", "tgt"])
+            kept = [sum(report.corpora[n].kept for n in output.corpora) for output in outputs]
+            if all(kept):
+                for output in outputs:
+                    _concatenate(plan, output, ["pairs"] if plan.is_table else ["src", "tgt"])
             # The kept pairs are in the output.
             shutil.rmtree(plan.kept if keep_work else plan.work, ignore_errors=True)
     except OSError as error:
@@ -93,11 +88,13 @@ def clean_corpora(
             "Free some space or make it writable, or name another folder with --work. The same "
             "command continues with what is done."
         ) from error
-    if empty:
+    if not all(kept):
         lost = [
-            f"{plan.corpora[number].name} ({report.corpora[number].name}): cleaning leaves no "
-            f"pair: {report.corpora[number].summary()}"
-            for number in empty
+            f"{plan.corpora[n].name} ({report.corpora[n].name}): cleaning leaves no pair: "
+            + report.corpora[n].summary()
+            for output, count in zip(outputs, kept, strict=True)
+            if not count
+            for n in output.corpora
         ]
         raise DataError(
             "\n".join(lost) + ". Check that the files and the languages are the right ones, or "
@@ -148,14 +145,10 @@ def _concatenate(
                     shutil.copyfileobj(content, file, 1 << 20)
 
 
-REPORT = "report.json"
-
-
 def clean_training_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:
-    """The plan with its corpora cleaned.
+    """Clean the corpora of a run, unless it has its cleaned text already; the plan with that text.
 
-    The main process cleans, unless the run directory holds the cleaned text of these files and
-    settings already. Raises DataError where a corpus cannot be read, or nothing of it is left.
+    Raises DataError where a corpus cannot be read, or nothing of it is left.
     """
     world.main_first(lambda: _clean(data, log), lambda: None)
     return cleaned_data(data, log.run_dir)

@@ -57,30 +57,24 @@ def clean(corpora: opt.CorpusGroup, given: CleanGroup) -> None:
     mt data clean corpus/train --langs de-en --against test.en -o clean
     mt data clean web.de web.en --work scores --limit max_words=100 -o clean
     """
+    from mt.cleaning import files
     from mt.cleaning.clean import clean_corpora, records_of
-    from mt.cleaning.files import (
-        chosen_executor,
-        cleaning_files,
-        data_to_clean,
-        stage_progress,
-        write_record,
-    )
     from mt.cleaning.plan import plan_of
     from mt.cleaning.report import report_text
 
-    run = chosen_executor(given.executor, given.workers, given.sbatch or [])
-    data = data_to_clean(corpora.value(), given.against or [], given.limits or [])
+    run = files.chosen_executor(given.executor, given.workers, given.sbatch or [])
+    data = files.data_to_clean(corpora.value(), given.against or [], given.limits or [])
     prefix, rejected, work = given.prefix, given.rejected, given.work
     where = "data.train" if corpora.config else "IN"
-    output, is_table = cleaning_files(prefix, rejected, data, given.overwrite, where)
+    output, is_table = files.cleaning_files(prefix, rejected, data, given.overwrite, where)
     plan = plan_of(data, work or Path(f"{prefix}.work"), is_table, where)
-    files: FileRecords = {}
-    with stage_progress() as progress:
+    read: FileRecords = {}
+    with files.stage_progress() as progress:
 
         def run_stages(plan: CleaningPlan) -> None:
             run(plan, progress)
-            files.update(records_of(plan))  # while the work folder is there
+            read.update(records_of(plan))  # while the work folder is there
 
         report = clean_corpora(plan, run_stages, [output], rejected, keep_work=work is not None)
-    write_record(prefix, output, plan, files)
+    files.write_record(prefix, output, plan, read)
     print_result(report.to_json() if given.as_json else report_text(report))

@@ -124,7 +124,10 @@ def conflicting_numbers(src: str, tgt: str) -> float:
     """
     if _NUMBER.findall(src) == _NUMBER.findall(tgt):
         return 0.0
-    numbers, other_left = _numbers(src), _numbers(tgt)
+    numbers, other_left = (
+        [_number(match) for match in _NUMBER.finditer(_DOTTED_TIME.sub(r"\1:", text))]
+        for text in (src, tgt)
+    )
     most = max(len(numbers), len(other_left))
     unmatched = []
     for number in numbers:
@@ -143,11 +146,6 @@ def conflicting_numbers(src: str, tgt: str) -> float:
         common = (Counter(groups) & Counter(others)).total()
         conflicts = min(conflicts, len(groups) - common, len(others) - common)
     return conflicts / most
-
-
-def _numbers(text: str) -> list[_Number]:
-    text = _DOTTED_TIME.sub(r"\1:", text)
-    return [_number(match) for match in _NUMBER.finditer(text)]
 
 
 def _number(match: re.Match[str]) -> _Number:

@@ -43,17 +43,18 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
         pool: ProcessPoolExecutor | None = None
         for name, stage in STAGES.items():
             progress(name, 0, total := stage.n_tasks(plan))
-            tasks = stage.tasks(plan)
+            tasks = stage.tasks_left(plan)
             first = list(islice(tasks, 2))
+            every = chain(first, tasks)
+            results: Iterable[None]
             if min(workers, len(first)) < 2:
-                for done, (_, arguments) in enumerate(chain(first, tasks), start=1):
-                    stage.run(plan, *arguments)
-                    progress(name, done, total)
-                continue
-            to_send = replace(plan)  # without what it has loaded
-            pool = pool or stack.enter_context(process_pool(workers, to_send))
-            calls = ((stage.run, *arguments) for _, arguments in chain(first, tasks))
-            for done, _ in enumerate(results_of(pool, calls, workers), start=1):
+                results = (task.run(plan, stage.build) for task in every)
+            else:
+                to_send = replace(plan)  # without what it has loaded
+                pool = pool or stack.enter_context(process_pool(workers, to_send))
+                calls = ((task.run, stage.build) for task in every)
+                results = results_of(pool, calls, workers)
+            for done, _ in enumerate(results, start=1):
                 progress(name, done, total)
 
 
@@ -97,14 +98,14 @@ def _start(value: Any) -> None:
     global _shared
     _shared = value
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends this
+
+    def end_with_main_process() -> None:
+        if (main := multiprocessing.parent_process()) is not None:
+            main.join()
+            os._exit(1)
+
     # A main process that is killed ends nothing: the pool would wait for tasks for ever.
-    threading.Thread(target=_end_with_main_process, daemon=True).start()
-
-
-def _end_with_main_process() -> None:
-    if (main := multiprocessing.parent_process()) is not None:
-        main.join()
-        os._exit(1)
+    threading.Thread(target=end_with_main_process, daemon=True).start()
 
 
 _shared: Any = None  # in a process of a pool
@@ -119,9 +120,9 @@ def run_rank(plan: CleaningPlan, stage: str, start: str, _: object, rank: int, w
     """Run a stage as datatrove calls it, in the folder in which the command was given."""
     with suppress(OSError):  # absolute paths need none
         os.chdir(start)  # places in reports are the same as without a cluster
-    for number, arguments in STAGES[stage].tasks(plan):
-        if number % world == rank:
-            STAGES[stage].run(plan, *arguments)
+    for task in STAGES[stage].tasks_left(plan):
+        if task.number % world == rank:
+            task.run(plan, STAGES[stage].build)
 
 
 def run_on_slurm(
@@ -144,7 +145,7 @@ def run_on_slurm(
     for name, stage in STAGES.items():
         world = min(ranks, stage.n_tasks(plan) or (most if all(files) else ranks))
         progress(name, 0, world)
-        if not any(True for _ in islice(stage.tasks(plan), 1)):
+        if next(stage.tasks_left(plan), None) is None:
             continue
         jobs = f"{plan.writing_key[:16]}-{name.replace(' ', '-')}-{world}"
         logs = plan.work.absolute() / "jobs" / jobs

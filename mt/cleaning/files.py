@@ -65,11 +65,9 @@ def chosen_executor(
         )
     match name:
         case "local":
-            count = workers or usable_cores()
-            return lambda plan, progress: run_here(plan, count, progress)
+            return lambda plan, progress: run_here(plan, workers or usable_cores(), progress)
         case "slurm" if "partition" in options:
-            ranks = workers or RANKS
-            return lambda plan, progress: run_on_slurm(plan, ranks, options, progress)
+            return lambda plan, progress: run_on_slurm(plan, workers or RANKS, options, progress)
         case "slurm":
             raise ConfigError("--executor slurm: needs --sbatch partition=NAME; sinfo lists them")
         case _:
@@ -111,10 +109,7 @@ def cleaning_files(
 
 
 def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: FileRecords) -> None:
-    """Record what cleaned text was made of, if a part of the `files` of `plan` was fetched.
-
-    An older record goes. Raises DataError.
-    """
+    """Replace the record of what cleaned text was made of, where a part of `files` was fetched."""
     path = record_path(prefix)
     sources = [corpus for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
     corpora = corpora_of_text(files, [corpus.file for corpus in sources])

@@ -49,16 +49,12 @@ class LeakCount:
 
 
 class LeakIndex:
-    """The sentences of evaluation sets, by which training pairs are looked up.
-
-    Texts are compared as `normalised` has them. Memory grows with the evaluation sets.
-    """
+    """The sentences of evaluation sets, as `normalised` has them, to look training pairs up."""
 
     def __init__(self, sets: Mapping[str, Pairs], lines: Collection[str] = ()) -> None:
-        """Index sets by name.
+        """Index sets by name. `lines`: names of sets of single lines, each given as both sides.
 
-        `lines`: names of sets that are single lines, each given as both sides of a pair. A training
-        pair is a whole one of theirs if both of its sides are among these lines.
+        A training pair is a whole one of `lines` if both of its sides are among them.
         """
         self.sets: dict[str, Found] = {}
         for name, pairs in sets.items():
@@ -94,12 +90,12 @@ class LeakIndex:
 
     def counts(self, leaking: Found) -> dict[str, LeakCount]:
         """Count the sentences of each set that were found."""
-
-        def counted(texts: Found) -> list[int]:
+        counts = {}
+        for name, texts in self.sets.items():
             columns = zip(vars(texts).values(), vars(leaking).values(), strict=True)
-            return [int(is_among(column, ordered).sum()) for column, ordered in columns]
-
-        return {name: LeakCount(len(text.src), *counted(text)) for name, text in self.sets.items()}
+            found = [int(is_among(column, ordered).sum()) for column, ordered in columns]
+            counts[name] = LeakCount(len(texts.src), *found)
+        return counts
 
 
 def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from mt.artefacts import is_made
+from mt.artefacts import content_key
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.config.schema import Clean
@@ -113,16 +111,14 @@ class CleaningPlan:
         files = [path for part in self.parts for path in local_files(part.source, self.root)]
         sets = [path for text in self.evaluation for path in local_files(text.source, self.root)]
         against = files_against(self.clean, self.root)
-        return _digest(
-            SCORES_VERSION,
-            self.pairs_per_shard,
-            self.usual,
-            [
-                [text.name, text.direction, text.source.model_dump(mode="json", exclude={"weight"})]
-                for text in (*self.corpora, *self.evaluation)
-            ],
-            self.scored_as.model_dump(mode="json"),
-            [_file_state(path) for path in (*files, *sets, *against)],
+        texts = [
+            [text.name, text.direction, text.source.model_dump(mode="json", exclude={"weight"})]
+            for text in (*self.corpora, *self.evaluation)
+        ]
+        states = [_file_state(path) for path in (*files, *sets, *against)]
+        settings = self.scored_as.model_dump(mode="json")
+        return content_key(
+            [SCORES_VERSION, self.pairs_per_shard, self.usual, texts, settings, states]
         )
 
     @cached_property
@@ -131,7 +127,7 @@ class CleaningPlan:
         weights = [corpus.weight for corpus in self.corpora]
         names = [self.title(number) for number in range(len(self.corpora))]
         settings = self.clean.model_dump(mode="json")
-        return _digest(self.scoring_key, settings, weights, names, self.is_table)
+        return content_key([self.scoring_key, settings, weights, names, self.is_table])
 
     @property
     def scored(self) -> Path:
@@ -149,26 +145,21 @@ class CleaningPlan:
     def evaluation_index(self) -> LeakIndex | None:
         """The validation and test sets, and the files of `clean.against`; None without any."""
         sets = {}
+        stored = {corpus.direction for corpus in self.corpora}
         for text in self.evaluation:
             pairs = list(read_pairs(text.source, self.root, text.name))
-            for is_turned in self._ways(text):
-                turned = [pair[::-1] for pair in pairs] if is_turned else pairs
-                sets[text.name + " (reversed)" * is_turned] = turned
+            # Corpora may be stored the other way round, or both ways.
+            is_turned = text.direction.turned in stored
+            if not is_turned or text.direction in stored:
+                sets[text.name] = pairs
+            if is_turned:
+                sets[f"{text.name} (reversed)"] = [(tgt, src) for src, tgt in pairs]
         against = files_against(self.clean, self.root)
         for path in against:
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
         return LeakIndex(sets, lines=[*map(str, against)]) if sets else None
-
-    def _ways(self, text: Corpus) -> list[bool]:
-        """Whether an evaluation set is turned round to be compared with corpora: both, if need be.
-
-        Corpora may be stored the other way round.
-        """
-        stored = {corpus.direction for corpus in self.corpora}
-        ways = {False: text.direction, True: text.direction.turned}
-        return [is_turned for is_turned, pair in ways.items() if pair in stored] or [False]
 
     def title(self, number: int) -> str:
         corpus = self.corpora[number]
@@ -186,22 +177,13 @@ class CleaningPlan:
             yield Shard(part, number, start, pairs, self.parts[part].corpus)
             start += pairs
 
-    def is_scored(self, part: int) -> bool:
-        """Whether a part has been read, and all of its shards are scored."""
-        return is_made(self.scored / f"{part:05}", self.scoring_key) and all(
-            is_made(self.scored / shard.name, self.scoring_key) for shard in self.shards_of(part)
-        )
-
     @cached_property
     def shards(self) -> list[Shard]:
         return [shard for part in range(len(self.parts)) for shard in self.shards_of(part)]
 
     @cached_property
     def scorers(self) -> list[PairScorer]:
-        """The scorer of each corpus; corpora in the same languages share one.
-
-        Raises DataError where a package is missing.
-        """
+        """The scorer of each corpus, shared in a direction. DataError without its packages."""
         directions = [corpus.direction for corpus in self.corpora]
         scorers = {pair: PairScorer(self.scored_as, *pair) for pair in dict.fromkeys(directions)}
         return [scorers[pair] for pair in directions]
@@ -214,10 +196,7 @@ class CleaningPlan:
 
 
 def read_artefact(path: Path) -> Any:
-    """Read the result of a stage: pairs as text, JSON, an array, or arrays by name.
-
-    Raises DataError where it is damaged.
-    """
+    """Read pairs, JSON, an array, or arrays by name. Raises DataError where they are damaged."""
     try:
         match path.suffix:
             case ".json":
@@ -261,11 +240,12 @@ def plan_of(
 ) -> CleaningPlan:
     """Plan the cleaning of the corpora of a config; `where` opens their names in messages."""
     assert data.clean is not None
-    corpora = [
-        replace(corpus, name=corpus.name.replace("data.train", where, 1)) for corpus in data.corpora
-    ]
+    names = [corpus.name.replace("data.train", where, 1) for corpus in data.corpora]
+    corpora = tuple(
+        replace(corpus, name=name) for corpus, name in zip(data.corpora, names, strict=True)
+    )
     sets = tuple(data.held_out)
-    return CleaningPlan(work, data.root, tuple(corpora), data.clean, data.usual, sets, is_table)
+    return CleaningPlan(work, data.root, corpora, data.clean, data.usual, sets, is_table)
 
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
@@ -283,10 +263,6 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
             yield Part(number, source.model_copy(update=paths), str(file), False)
     else:
         yield Part(number, source, str(text.path), False)
-
-
-def _digest(*content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _file_state(path: Path) -> list[Any]:

@@ -67,21 +67,21 @@ class ShardFindings:
 
     def counts(self) -> dict[str, Any]:
         """Count the pairs of this shard by reason; each example has its place in a random order."""
-        rows = {name: np.flatnonzero(self.decisions == i) for i, name in enumerate(REASONS)}
+        is_kept = self.decisions < 0
+        counts = {
+            "read": len(self.pairs),
+            "kept": int(is_kept.sum()),
+            "repaired": int(is_kept[self.repaired].sum()),
+        }
         # A random order of the pairs, the same however many processes there are.
         random = np.random.default_rng([SEED, self.shard.part, self.shard.number])
         order = random.random(len(self.pairs))
-        examples = {
-            name: [
-                (order[row], asdict(self._example(row, number)))
-                for row in numbers[np.argsort(order[numbers])[:EXAMPLES]].tolist()
-            ]
-            for number, (name, numbers) in enumerate(rows.items())
-        }
-        rows["read"] = np.arange(len(self.pairs))
-        rows["kept"] = np.flatnonzero(self.decisions < 0)
-        rows["repaired"] = self.repaired[self.decisions[self.repaired] < 0]
-        counts = {name: len(numbers) for name, numbers in rows.items()}
+        examples = {}
+        for number, name in enumerate(REASONS):
+            rows = np.flatnonzero(self.decisions == number)
+            counts[name] = len(rows)
+            drawn = rows[np.argsort(order[rows])[:EXAMPLES]].tolist()
+            examples[name] = [(order[row], asdict(self._example(row, number))) for row in drawn]
         return {"pairs": counts, "examples": examples}
 
     def _example(self, row: int, number: int) -> ExamplePair:
@@ -101,11 +101,7 @@ class ShardFindings:
 
 @dataclass(frozen=True)
 class CorpusFunnel:
-    """One corpus on its way through the cleaning: pairs read, rejected by each reason, kept.
-
-    Each rejected pair counts once, under the first reason; `rejected` has the reasons in their
-    order.
-    """
+    """Pairs of a corpus that were read, rejected (once, for the first of `REASONS`), and kept."""
 
     name: str
     weight: float
@@ -124,10 +120,7 @@ class CorpusFunnel:
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """The report of a cleaning. `mt data clean --json` writes it with `to_json`, in this form.
-
-    `examples` and the funnels name reasons alike.
-    """
+    """The report of a cleaning, which `mt data clean --json` writes in this form."""
 
     format: Literal[2]
     corpora: list[CorpusFunnel]
@@ -156,19 +149,15 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         if index is not None:
             scored = read_artefact(plan.scored / shard.name / "scores.npz")
             leaking += Found(scored["src"], scored["tgt"], scored["pairs"])
-    funnels = [
-        CorpusFunnel(
-            plan.title(number),
-            corpus.weight,
-            found["read"],
-            found["kept"],
-            found["repaired"],
-            {reason: found[reason] for reason in REASONS},
-        )
-        for number, (corpus, found) in enumerate(zip(plan.corpora, pairs, strict=True))
-    ]
+    funnels = []
+    for number, (corpus, found) in enumerate(zip(plan.corpora, pairs, strict=True)):
+        counts = found["read"], found["kept"], found["repaired"]
+        rejected = {reason: found[reason] for reason in REASONS}
+        funnels.append(CorpusFunnel(plan.title(number), corpus.weight, *counts, rejected))
+    for drawn in examples.values():
+        drawn.sort(key=lambda each: each[0])
     shown = {
-        reason: [ExamplePair(**pair) for _, pair in sorted(drawn, key=lambda each: each[0])]
+        reason: [ExamplePair(**pair) for _, pair in drawn[:EXAMPLES]]
         for reason, drawn in examples.items()
         if drawn
     }
@@ -177,26 +166,19 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         for number, part in enumerate(plan.parts)
         for message in plan.index(number)["damage"]
     ]
-    return CleaningReport(
-        2,
-        funnels,
-        {reason: drawn[:EXAMPLES] for reason, drawn in shown.items()},
-        index.counts(leaking) if index is not None else {},
-        notes + damage,
-    )
+    leaks = index.counts(leaking) if index is not None else {}
+    return CleaningReport(2, funnels, shown, leaks, notes + damage)
 
 
 def report_text(report: CleaningReport) -> str:
     """The whole report as text: a table with a column for each corpus, leaks, examples."""
-    corpora = report.corpora
-    rows = [
-        ["", *(corpus.name[-24:] for corpus in corpora)],
-        ["read", *(f"{corpus.read:,}" for corpus in corpora)],
-    ]
-    for reason in filter(report.rejected, REASONS):
-        rows.append([reason, *(share_of(each.rejected[reason], each.read) for each in corpora)])
-    rows.append(["kept", *(share_of(each.kept, each.read) for each in corpora)])
-    rows.append(["of these repaired", *(share_of(each.repaired, each.read) for each in corpora)])
+    reasons = [*filter(report.rejected, REASONS)]
+    columns = [["", "read", *reasons, "kept", "of these repaired"]]
+    for corpus in report.corpora:
+        counts = [*(corpus.rejected[reason] for reason in reasons), corpus.kept, corpus.repaired]
+        shares = [share_of(count, corpus.read) for count in counts]
+        columns.append([corpus.name[-24:], f"{corpus.read:,}", *shares])
+    rows = [*zip(*columns, strict=True)]
     lines = [aligned(rows, n_left=1), *report.notes, ""]
     lines += [f"{name}: {leak.summary()}" for name, leak in report.leaks.items()]
     for name, drawn in report.examples.items():

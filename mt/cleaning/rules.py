@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,12 +65,13 @@ def repairer(mojibake: bool) -> Callable[[str], str]:
 
 
 def _mojibake_fixer() -> Callable[[str], str]:
-    if find_spec("ftfy") is None:
+    try:
+        import ftfy
+    except ImportError:
         raise DataError(
             "data.clean.mojibake: needs the package ftfy, which is not installed; run "
             "`pip install mt[corpora]`, or set data.clean.mojibake to false"
-        )
-    import ftfy
+        ) from None
 
     # Only wrong decoding and entities: quotes, ligatures and full-width signs are the author's.
     config = ftfy.TextFixerConfig(
@@ -218,7 +218,8 @@ def repeats(block: PairBlock) -> Values:
 
 def copied(block: PairBlock) -> Values:
     """Share of the target's words that the source has too; NaN between related languages."""
-    if block.languages[0].is_related(block.languages[1]):
+    src, tgt = block.languages
+    if tgt.code in src.relatives:
         return np.full(len(block.pairs), np.nan)
     rows = zip(*block.texts, *block.words, strict=True)
     return np.fromiter((contents.copied(*row) for row in rows), float, len(block.pairs))

@@ -20,54 +20,70 @@ from mt.artefacts import is_made, make
 from mt.cleaning.leaks import Found
 from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, pairs_in, read_artefact
 from mt.cleaning.report import DUPLICATE, LEAK, ShardFindings, tab_free
-from mt.cleaning.rules import PairScorer, decide
+from mt.cleaning.rules import decide
 from mt.data.reading.text_files import Damage, FileRecords
 from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, repeated
 from mt.files import save_array
 
-Pairs: TypeAlias = list[tuple[str, str]]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 # Pairs that are scored at a time.
 PAIRS_AT_A_TIME = 10_000
 
 
+class Task(NamedTuple):
+    """A task of a stage: the artefact that it makes."""
+
+    number: int  # that it always has
+    folder: Path
+    key: str
+    arguments: tuple[Any, ...] = ()  # of the stage's `build`
+
+    def run(self, plan: CleaningPlan, build: Callable[..., None]) -> None:
+        make(self.folder, self.key, partial(build, plan, *self.arguments))
+
+
 class CleaningStage(NamedTuple):
     """A stage: its tasks, of which many processes can take a part, and how one is done."""
 
-    # The tasks that are left, each with a number that it always has, and its arguments.
-    tasks: Callable[[CleaningPlan], Iterator[tuple[int, tuple[Any, ...]]]]
-    run: Callable[..., None]
+    tasks: Callable[[CleaningPlan], Iterator[Task]]
+    build: Callable[..., None]  # gets the plan, a task's arguments, and an empty folder
     n_tasks: Callable[[CleaningPlan], int | None]  # of all; None: not known before
+
+    def tasks_left(self, plan: CleaningPlan) -> Iterator[Task]:
+        return (task for task in self.tasks(plan) if not is_made(task.folder, task.key))
 
 
 # --- scoring ----------------------------------------------------------------------------------
 
 
-def unscored_shards(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Shard, bytes]]]:
-    """The shards of all parts that are not scored, read in turn; then the index of each part.
+def shards_to_score(plan: CleaningPlan) -> Iterator[Task]:
+    """Read the parts that are not scored, shard by shard; write the index of each at its end.
 
     Raises DataError for a text that is damaged.
     """
     total = 0
     for number, part in enumerate(plan.parts):
-        if plan.is_scored(number):
+        folder = plan.scored / f"{number:05}"
+        if is_made(folder, plan.scoring_key) and all(
+            is_made(plan.scored / shard.name, plan.scoring_key) for shard in plan.shards_of(number)
+        ):
             total += len(plan.index(number)["pairs"])
             continue
         records: FileRecords = {}
         damage = Damage()
         counts: list[int] = []
         for text, pairs in _shards(plan.pairs_of(part, damage, records), plan.pairs_per_shard):
-            yield total, (Shard(number, len(counts), sum(counts), pairs, part.corpus), text)
+            shard = Shard(number, len(counts), sum(counts), pairs, part.corpus)
+            yield Task(total, plan.scored / shard.name, plan.scoring_key, (shard, text))
             counts.append(pairs)
             total += 1
-        index = {"pairs": counts, "records": records, "damage": damage.messages()}
-        content = json.dumps(index)
+        content = json.dumps({"pairs": counts, "records": records, "damage": damage.messages()})
 
         def write(folder: Path, content: str = content) -> None:
             (folder / "index.json").write_text(content, encoding="utf-8")
 
-        make(plan.scored / f"{number:05}", plan.scoring_key, write)
+        make(folder, plan.scoring_key, write)
 
 
 def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[bytes, int]]:
@@ -84,57 +100,44 @@ def _shards(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[byte
         yield "\n".join(lines).encode(), len(lines) // 2
 
 
-def score_shard(plan: CleaningPlan, shard: Shard, text: bytes) -> None:
-    make(plan.scored / shard.name, plan.scoring_key, partial(_score, plan, shard, text))
-
-
-def _score(plan: CleaningPlan, shard: Shard, text: bytes, folder: Path) -> None:
-    """Write `_columns`, the pairs and what was repaired, and the keys in the sources' order."""
+def score_shard(plan: CleaningPlan, shard: Shard, text: bytes, folder: Path) -> None:
+    """Write scores, flags and leaks, the pairs and what was repaired; keys in their own order."""
     scorer = plan.scorers[shard.corpus]
     fix = scorer.fix
     pairs = pairs_in(text)
-    parts = []
+    scores: list[npt.NDArray[np.float32]] = []  # (n, rules) each
+    flags: list[npt.NDArray[np.uint8]] = []  # (n,), of `LeakIndex`
+    keys: list[Hashes] = []  # (n, 2), of pairs
     leaking = Found()
     repaired: dict[int, tuple[str, str]] = {}
     for start in range(0, len(pairs), PAIRS_AT_A_TIME):
         raw = pairs[start : start + PAIRS_AT_A_TIME]
         chunk = [(fix(src), fix(tgt)) for src, tgt in raw]
         repaired |= {start + i: pair for i, pair in enumerate(chunk) if pair != raw[i]}
-        columns, own_found = _columns(plan, chunk, scorer)
-        parts.append(columns)
-        leaking += own_found
-    every = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    keys = every.pop("keys") ^ plan.language_key(shard.corpus)
-    rows = np.array(list(repaired), np.int64)
-    every |= {"repaired": rows, **vars(leaking)}
-    np.savez(folder / "scores.npz", allow_pickle=False, **every)
+        scores.append(scorer.scores(chunk))
+        src, tgt = ([normalised(pair[side]) for pair in chunk] for side in (0, 1))
+        keys.append(joined_keys(zip(src, tgt, strict=True)))
+        if (leaks := plan.evaluation_index) is None:
+            flags.append(np.zeros(len(chunk), np.uint8))
+        else:
+            sides = hashes(src), hashes(tgt)
+            flags.append(leaks.flags(*sides))
+            leaking += leaks.found(*sides, flags[-1])
+    np.savez(
+        folder / "scores.npz",
+        allow_pickle=False,
+        scores=np.concatenate(scores),
+        flags=np.concatenate(flags),
+        repaired=np.array(list(repaired), np.int64),
+        **vars(leaking),
+    )
     (folder / "pairs.txt").write_bytes(text)
     lines = "\n".join(chain.from_iterable(repaired.values()))
     (folder / "repaired.txt").write_bytes(lines.encode())
-    order = np.argsort(keys[:, 0], kind="stable")
-    save_array(folder / "keys.npy", keys[order])
+    every = np.concatenate(keys) ^ plan.language_key(shard.corpus)
+    order = np.argsort(every[:, 0], kind="stable")
+    save_array(folder / "keys.npy", every[order])
     save_array(folder / "order.npy", order.astype(np.uint32))
-
-
-def _columns(
-    plan: CleaningPlan, pairs: Pairs, scorer: PairScorer
-) -> tuple[dict[str, npt.NDArray[Any]], Found]:
-    """Measure n repaired pairs, n rows each; also return the sentences that leak.
-
-    scores (n, rules); keys (n, 2) of the pair; flags of `LeakIndex`.
-    """
-    n = len(pairs)
-    src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
-    columns: dict[str, npt.NDArray[Any]] = {
-        "scores": scorer.scores(pairs),
-        "keys": joined_keys(zip(src, tgt, strict=True)),
-        "flags": np.zeros(n, np.uint8),
-    }
-    if (leaks := plan.evaluation_index) is None:
-        return columns, Found()
-    sides = hashes(src), hashes(tgt)
-    columns["flags"] = leaks.flags(*sides)
-    return columns, leaks.found(*sides, columns["flags"])
 
 
 # --- deciding and writing ---------------------------------------------------------------------
@@ -149,11 +152,7 @@ def decide_shard(plan: CleaningPlan, shard: Shard) -> npt.NDArray[np.int8]:
     return decisions
 
 
-def find_duplicates(plan: CleaningPlan) -> None:
-    make(plan.dropped, plan.writing_key, partial(_find_duplicates, plan))
-
-
-def _find_duplicates(plan: CleaningPlan, folder: Path) -> None:
+def find_duplicates(plan: CleaningPlan, folder: Path) -> None:
     """Write the numbers of pairs, ordered by shard, and where those of each shard start."""
     shards = plan.shards
     found = [np.zeros((0, 2), np.uint32)]
@@ -194,23 +193,19 @@ def _duplicates(
     return np.concatenate(places)[repeated(np.concatenate(own_keys))]
 
 
-def write_shard(plan: CleaningPlan, number: int) -> None:
-    make(plan.kept / plan.shards[number].name, plan.writing_key, partial(_write, plan, number))
-
-
-def _write(plan: CleaningPlan, number: int, folder: Path) -> None:
+def write_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
+    """Write what is kept and rejected of a shard, and the counts."""
     shard = plan.shards[number]
     scored = plan.scored / shard.name
     pairs = read_artefact(scored / "pairs.txt")
     decisions = all_decisions(plan, number)
-    columns = ("scores", "flags", "repaired")
     arrays = read_artefact(scored / "scores.npz")
-    values = {name: arrays[name] for name in columns}
-    findings = ShardFindings(plan, shard, pairs, decisions, **values)
+    values = [arrays[name] for name in ("scores", "flags", "repaired")]
+    findings = ShardFindings(plan, shard, pairs, decisions, *values)
     (folder / "rejected").write_bytes("".join(findings.rejected_rows()).encode())
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
-    rows = values["repaired"].tolist()
-    for row, pair in zip(rows, read_artefact(scored / "repaired.txt"), strict=True):
+    repaired = read_artefact(scored / "repaired.txt")
+    for row, pair in zip(arrays["repaired"].tolist(), repaired, strict=True):
         pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     texts = {"src": [src for src, _ in kept], "tgt": [tgt for _, tgt in kept]}
@@ -228,19 +223,17 @@ def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:
     return decisions
 
 
-def _undone(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    if not is_made(plan.dropped, plan.writing_key):
-        yield 0, ()
+def duplicates_to_find(plan: CleaningPlan) -> Iterator[Task]:
+    yield Task(0, plan.dropped, plan.writing_key)
 
 
-def _unwritten(plan: CleaningPlan) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def shards_to_write(plan: CleaningPlan) -> Iterator[Task]:
     for number, shard in enumerate(plan.shards):
-        if not is_made(plan.kept / shard.name, plan.writing_key):
-            yield number, (number,)
+        yield Task(number, plan.kept / shard.name, plan.writing_key, (number,))
 
 
 STAGES = {
-    "scoring": CleaningStage(unscored_shards, score_shard, lambda _: None),
-    "finding duplicates": CleaningStage(_undone, find_duplicates, lambda _: 1),
-    "writing": CleaningStage(_unwritten, write_shard, lambda plan: len(plan.shards)),
+    "scoring": CleaningStage(shards_to_score, score_shard, lambda _: None),
+    "finding duplicates": CleaningStage(duplicates_to_find, find_duplicates, lambda _: 1),
+    "writing": CleaningStage(shards_to_write, write_shard, lambda plan: len(plan.shards)),
 }

@@ -268,9 +268,9 @@ def test_a_killed_cleaning_continues_with_what_is_done(
         calls.append(arguments)
         if len(calls) == min(2, real.n_tasks(plan) or 2):
             raise KeyboardInterrupt
-        real.run(*arguments)
+        real.build(*arguments)
 
-    monkeypatch.setitem(STAGES, stage, real._replace(run=killed))
+    monkeypatch.setitem(STAGES, stage, real._replace(build=killed))
     with pytest.raises(KeyboardInterrupt):
         folder.clean(plan)
     done = {path: path.stat().st_mtime_ns for path in plan.work.glob("*/*-*/*")}

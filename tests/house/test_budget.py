@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 32_005,
+    "all of mt": 31_924,
     "core": 20_620,
     "tests": 29_582,
     "pages": 129_969,
@@ -20,8 +20,8 @@ BUDGET = {
     "data": 5_142,
     "training": 3_513,
     "translate": 2_836,
-    "cleaning": 2_260,
     "search": 2_238,
+    "cleaning": 2_179,
     "inspect": 2_105,
     "interop": 1_987,
     "config": 1_786,
