@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,10 +70,6 @@ class EvaluationGroup:
     def metric_list(self) -> list[str]:
         return listed(self.metrics)
 
-    def is_drawn(self, n_systems: int) -> bool:
-        """Whether an interval, a test or a perturbation of so many systems is drawn at random."""
-        return self.confidence or bool(self.perturb) or n_systems > 1
-
 
 def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOptions) -> None:
     """Score translations with sacreBLEU; compare systems.
@@ -91,9 +85,9 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     """
     from mt.evaluation.metrics import check_metrics
-    from mt.evaluation.perturb import check_kinds, evaluate_perturbed
+    from mt.evaluation.perturb import check_kinds, perturbations
     from mt.evaluation.systems import evaluate_systems
-    from mt.evaluation.table import Style, format_evaluation, to_json
+    from mt.evaluation.table import format_evaluation, to_json
     from mt.runs.model_folder import open_model
 
     kinds = listed(given.perturb)
@@ -122,8 +116,10 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
             of_set = settings[test_set.direction]
             source, _ = test_set.direction or ("", "")
             languages = source or model.config.data.src_lang, of_set.tgt_lang
-            translate = partial(translate_sets, model, search=search, engine=engine)
-            evaluations.append(evaluate_perturbed(test_set, kinds, languages, translate, of_set))
+            changed = perturbations(test_set, kinds, languages, of_set.seed)
+            translated = translate_sets(model, [*changed.values()], search, engine)
+            found = dict(zip(changed, translated, strict=True))
+            evaluations.append(evaluate_systems(test_set, found, of_set, changed))
     else:
         outputs = {
             name: translate_sets(model, sets, search, engine, name if len(systems) > 1 else "")
@@ -137,9 +133,10 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     if given.as_json:
         print_result(to_json(evaluations))
         return
-    style = Style(use_colour(), bool(kinds))
-    text = "\n\n".join(format_evaluation(evaluation, style) for evaluation in evaluations)
-    print_result(text, is_printable=True)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # no-color.org
+    in_colour = bool(sys.stdout) and sys.stdout.isatty() and not plain
+    texts = [format_evaluation(evaluation, in_colour, bool(kinds)) for evaluation in evaluations]
+    print_result("\n\n".join(texts), is_printable=True)
 
 
 def listed(text: str) -> list[str]:
@@ -148,10 +145,7 @@ def listed(text: str) -> list[str]:
 
 
 def _faults(
-    given: EvaluationGroup,
-    systems: Sequence[System],
-    search: SearchOptions,
-    engine: EngineOptions,
+    given: EvaluationGroup, systems: Sequence[System], search: SearchOptions, engine: EngineOptions
 ) -> Iterator[str]:
     """Yield what contradicts or lacks something else."""
     src, ref = given.src, given.ref or []
@@ -195,8 +189,8 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
             "--differences: is the key `differences` in --json, which is also the name of a "
             "system; rename the system: NAME=differences"
         )
-    for option in ("--seed", "--resamples"):
-        if option in opt.given(given) and not given.is_drawn(len(systems)):
+    if not (given.confidence or given.perturb or len(systems) > 1):
+        for option in [name for name in ("--seed", "--resamples") if name in opt.given(given)]:
             yield (
                 f"{option}: only with --confidence, --perturb or several systems; nothing is drawn "
                 "here"
@@ -244,11 +238,12 @@ def _settings(
     from mt.evaluation.significance import RESAMPLES, SEED
     from mt.evaluation.systems import Settings
 
-    tgt_lang, is_auto = given.tgt_lang, given.tokenize == "auto"
+    tgt_lang = given.tgt_lang
     pairs = {}
     for name, model in models.items():
         config = model.config
-        choice = config.train.bleu_tokenize if is_auto and tgt_lang is None else given.tokenize
+        is_own = given.tokenize == "auto" and tgt_lang is None
+        choice = config.train.bleu_tokenize if is_own else given.tokenize
         pairs[name] = (tgt_lang or into or config.data.tgt_lang, choice)
     if len(set(pairs.values())) > 1:
         each = "; ".join(f"{name} {', '.join(pair)}" for name, pair in pairs.items())
@@ -283,37 +278,26 @@ class System:
 
 def systems_of(hyp: Sequence[str], model: Sequence[str]) -> list[System]:
     """The systems; the first is the baseline. `NAME=FILE` names one; else its path is its name."""
-    systems = []
-    for text in hyp:
-        name, file = _name_and_path(text)
-        systems.append(System(name or text, file, False))
-    for text in model:
-        name, folder = _name_and_path(text)
-        systems.append(System(name or str(Path(folder)), folder, True))
-    names = [system.name for system in systems]
-    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
-        raise DataError(
-            f"evaluate: two systems are called {twice}; give one of them another name: NAME={twice}"
-        )
-    return systems
-
-
-def _name_and_path(text: str) -> tuple[str, str]:
-    """Split NAME=PATH; an existing file may have = in its name."""
-    name, equals, path = text.partition("=")
-    if not equals or not name or not path or "/" in name or os.path.exists(text):
-        return "", text
-    return name, path
+    systems: dict[str, System] = {}
+    for text, is_model in [*((file, False) for file in hyp), *((path, True) for path in model)]:
+        name, _, path = text.partition("=")
+        # An existing file may have = in its name.
+        if not name or not path or "/" in name or os.path.exists(text):
+            name, path = str(Path(text)) if is_model else text, text
+        if name in systems:
+            raise DataError(
+                f"evaluate: two systems are called {name}; give one of them another name: "
+                f"NAME={name}"
+            )
+        systems[name] = System(name, path, is_model)
+    return list(systems.values())
 
 
 # --- test sets --------------------------------------------------------------------------------
 
 
 def _given_set(
-    systems: Sequence[System],
-    source: str | None,
-    ref: Sequence[str],
-    direction: Direction | None,
+    systems: Sequence[System], source: str | None, ref: Sequence[str], direction: Direction | None
 ) -> EvaluationSet:
     """Read the files --src, --ref and --hyp. Raises DataError for unequal counts."""
     from mt.evaluation.metrics import check_counts
@@ -418,23 +402,14 @@ def translate_sets(
         model.tokenizer.before_source(to or None, model.data)
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
-            (source, to), sources = test_set.direction or ("", ""), test_set.sources or []
+            source, to = test_set.direction or ("", "")
+            sources = test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:
                 translator = make_translator(
-                    loaded,
-                    to or None,
-                    source or None,
-                    on_progress=bar.update,
-                    number_of=test_set.number,
-                )
-                translations = translator.translate(sources)
-                outputs.append([translation.texts[0] for translation in translations])
+                    loaded, to or None, source or None,
+                    on_progress=bar.update, number_of=test_set.number,
+                )  # fmt: skip
+                outputs.append([line.texts[0] for line in translator.translate(sources)])
             which = ", ".join(filter(None, [name, test_set.name]))
             say(f"{which}: " * bool(which) + translator.summary())
     return outputs
-
-
-def use_colour() -> bool:
-    """Whether stdout is a terminal that shows colours, and NO_COLOR (no-color.org) is not set."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return bool(sys.stdout) and sys.stdout.isatty() and not plain

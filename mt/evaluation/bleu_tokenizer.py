@@ -45,10 +45,9 @@ def choose_tokenizer(
 ) -> str:
     """The BLEU tokenizer for a target language: `choice`, or for `auto` the one that fits it.
 
-    If the fitting one is not installed, `say` reports the substitute. `recorded` is the one of
-    earlier scores: if it is installed and `auto` could have chosen it, it stays, and `say` reports
-    that too. `option` is what `choice` comes from. Raises ConfigError if `choice` is unknown or not
-    installed.
+    `say` reports a substitute of one that is not installed, and that the substitute of earlier
+    scores, `recorded`, stays. Raises ConfigError if `choice`, which `option` names, is unknown or
+    not installed.
     """
     check_tokenizer(choice, option)
     if choice != "auto":

@@ -1,7 +1,6 @@
 """COMET: a neural metric that reads source, translation and reference (Rei et al., 2020).
 
-The package `unbabel-comet` computes it, with a model that lies in a folder on this machine. Nothing
-is downloaded. Values are multiplied by 100, so that they are as large as those of BLEU and chrF.
+The package `unbabel-comet` computes it, with a model on this machine; values are times 100.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ SCALE = 100.0
 
 
 def check_comet(folder: str | Path | None, option: str) -> Path:
-    """The checkpoint in a folder of a COMET model, before anything is translated or trained.
+    """The checkpoint in the folder that `option` names. ConfigError if it, or the package, is not.
 
-    `option` names the folder in messages: `--comet-model`, or a config key. Raises ConfigError if
-    it is missing, or the package is.
+    For a check before anything is translated or trained.
     """
     if find_spec("comet") is None:
         raise ConfigError(
@@ -83,10 +81,8 @@ class Comet:
         self, src: Sequence[str], hyps: Sequence[str], ref: Sequence[str]
     ) -> list[float]:
         """The score of each translation, times 100."""
-        data = [
-            {"src": source, "mt": hyp, "ref": reference}
-            for source, hyp, reference in zip(src, hyps, ref, strict=True)
-        ]
+        rows = zip(src, hyps, ref, strict=True)
+        data = [dict(zip(("src", "mt", "ref"), row, strict=True)) for row in rows]
         with _quiet():
             prediction = self._model.predict(
                 data, batch_size=BATCH_SIZE, gpus=self._gpus, progress_bar=False

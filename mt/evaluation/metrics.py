@@ -53,10 +53,9 @@ class Score:
 
 @dataclass(eq=False)
 class Metric:
-    """A metric computed from sums over lines, for one set of references.
+    """A metric computed from sums over lines, which give intervals and paired tests as well.
 
-    The sums give intervals and paired tests. A subclass has `name`, `title`, `statistics`
-    and `value`.
+    A subclass has `name`, `title`, `statistics` and `value`.
     """
 
     name: ClassVar[str]  # on the command line, in `train.metric` and in `metrics.jsonl`
@@ -81,7 +80,6 @@ class Metric:
         raise NotImplementedError
 
     def score(self, hyps: Sequence[str]) -> Score:
-        """The score of translations, one for each line of the references."""
         return self.score_from(self.statistics(hyps), hyps)
 
     def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
@@ -122,13 +120,14 @@ class SacreBleuMetric(Metric):
         return [list(refs) for refs in zip(*rows, strict=True)]
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
+        """A detail of a score, and why its value may mislead; each may be empty."""
         return "", ""
 
     def note_on_spaces(self, is_split: Callable[[str], bool], otherwise: str) -> str:
         """Why splitting at spaces may mislead; empty if there is no reason.
 
-        `is_split`: whether the metric has another way to split a language, whose code is the remedy
-        then; else `otherwise` is.
+        The remedy is the code of a language that the metric splits otherwise (`is_split`), else
+        `otherwise`.
         """
         lines = [line for ref in self.refs for line in ref[:SCRIPT_LINES]]
         name, code = looks_like(lines)
@@ -193,9 +192,8 @@ class Bleu(SacreBleuMetric):
         """`force`: tokenised lines are reported in a note, instead of in sacreBLEU's log."""
         from sacrebleu.metrics.bleu import BLEU
 
-        return BLEU(
-            tokenize=self.tokenize, smooth_method="exp", force=True, references=self.present_refs()
-        )
+        references = self.present_refs()
+        return BLEU(tokenize=self.tokenize, smooth_method="exp", force=True, references=references)
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
         """Precisions and lengths, and why the value may mislead."""
@@ -207,7 +205,6 @@ class Bleu(SacreBleuMetric):
         return detail, self._note(hyps, has_4_grams=result.totals[3] > 0)
 
     def _note(self, hyps: Sequence[str], has_4_grams: bool) -> str:
-        """Why the value may mislead; empty if there is no reason."""
         if self.tokenize in ("13a", "intl", "none"):
             remedy = "choose the tokenizer of the language, or char"
             if note := self.note_on_spaces(lambda code: fitting_tokenizer(code) != DEFAULT, remedy):
@@ -233,7 +230,6 @@ class Chrf(SacreBleuMetric):
     word_order: ClassVar[int] = 0
 
     def implementation(self) -> Any:
-        """sacreBLEU's chrF2 or chrF2++."""
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF(word_order=self.word_order, references=self.present_refs())

@@ -10,7 +10,7 @@ from random import Random
 from mt.data.tokens import noise
 from mt.errors import DataError
 from mt.evaluation.significance import SEED
-from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, evaluate_systems
+from mt.evaluation.systems import EvaluationSet
 
 PLAIN = "plain"
 # Percentages of the words that are changed: three, as a slope says more than a point.
@@ -75,18 +75,9 @@ def perturb(
     return replace(data, name=name, sources=sources, refs=refs)
 
 
-def evaluate_perturbed(
-    data: EvaluationSet,
-    kinds: Sequence[str],
-    languages: tuple[str, str],
-    translate: Callable[[Sequence[EvaluationSet]], Sequence[Sequence[str]]],
-    settings: Settings,
-) -> Evaluation:
-    """Evaluate a model on perturbations: each is a system, and the plain text the baseline.
-
-    The same lines are drawn of both, so the tests are paired.
-    """
+def perturbations(
+    data: EvaluationSet, kinds: Sequence[str], languages: tuple[str, str], seed: int = SEED
+) -> dict[str, EvaluationSet]:
+    """The plain test set and its perturbations, which `evaluate_systems` compares line by line."""
     names = [name for kind in [PLAIN, *kinds] for name in CHANGES if name.split()[0] == kind]
-    sets = {name: perturb(data, name, languages, settings.seed) for name in names}
-    outputs = dict(zip(sets, translate(list(sets.values())), strict=True))
-    return evaluate_systems(data, outputs, settings, sets)
+    return {name: perturb(data, name, languages, seed) for name in names}

@@ -9,6 +9,7 @@ of lines and samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +68,20 @@ class Comparison:
         return "better" if self.better else "worse"
 
 
-def resample(
-    metric: Metric, statistics: Statistics, n_resamples: int = RESAMPLES, seed: int = SEED
-) -> Values:
-    """The values of bootstrap resamples, the same ones for every text of as many lines.
+class Sample(NamedTuple):
+    """The value of a system by a metric, and those of its bootstrap resamples."""
 
-    `statistics`: (lines, n). The values have sacreBLEU's precision, which is single.
-    """
+    system: str
+    value: float
+    statistics: Statistics  # (lines, n)
+    resamples: Values  # in single precision, as sacreBLEU has them
+    signature: str  # of the metric, with the resamples and the seed where sacreBLEU puts them
+
+
+def resample(
+    system: str, metric: Metric, statistics: Statistics, signature: str, n_resamples: int, seed: int
+) -> Sample:
+    """Draw resamples of a text's statistics, the same lines for every text of as many lines."""
     n = len(statistics)
     draw = np.random.default_rng(seed)
     values: list[float] = []
@@ -85,7 +93,11 @@ def resample(
         counts = np.bincount(indices.ravel(), minlength=size * n).reshape(size, n)
         sums = (counts.astype(np.float64) @ statistics).astype(np.float32)
         values += [metric.value(row) for row in sums]
-    return np.array(values)
+    first, separator, rest = signature.partition("|")
+    drawn = f"{first}|bs:{n_resamples}|seed:{seed}{separator}{rest}"
+    # As resamples compute it: a score may be cut to 100, from 100.00000000000004.
+    value = metric.value(statistics.sum(axis=0).tolist())
+    return Sample(system, value, statistics, np.array(values), drawn)
 
 
 def interval_of(resamples: Values, signature: str, in_test: bool = False) -> Interval:
@@ -100,15 +112,19 @@ def interval_of(resamples: Values, signature: str, in_test: bool = False) -> Int
     return Interval(float(mean), float(half), signature)
 
 
-def bootstrap_p_value(difference: float, system: Values, baseline: Values) -> float:
-    """The p-value of a difference of values, by the paired bootstrap."""
-    by_chance = np.abs(system - baseline)
+def compare(sample: Sample, baseline: Sample, lower_is_better: bool) -> Comparison:
+    """Test the difference of two systems by the paired bootstrap."""
+    difference = sample.value - baseline.value
+    by_resample = sample.resamples - baseline.resamples
+    by_chance = np.abs(by_resample)
     n_larger = int((by_chance - by_chance.mean() > abs(difference)).sum())
-    return (n_larger + 1) / (len(by_chance) + 1)
-
-
-def resampled_signature(signature: str, n_resamples: int, seed: int) -> str:
-    """A metric's signature with the resamples and the seed, where sacreBLEU puts them."""
-    first, _, rest = signature.partition("|")
-    drawn = f"{first}|bs:{n_resamples}|seed:{seed}"
-    return f"{drawn}|{rest}" if rest else drawn
+    return Comparison(
+        difference,
+        (n_larger + 1) / (len(by_chance) + 1),
+        difference < 0 if lower_is_better else difference > 0,
+        baseline.system,
+        interval_of(sample.resamples, sample.signature, in_test=True),
+        sample.signature,
+        interval_of(by_resample, "").half_width,
+        int((sample.statistics != baseline.statistics).any(axis=1).sum()),
+    )

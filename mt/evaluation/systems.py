@@ -14,7 +14,6 @@ from mt.evaluation.metrics import (
     METRICS,
     Metric,
     Score,
-    Statistics,
     check_lines,
     check_metrics,
 )
@@ -23,11 +22,10 @@ from mt.evaluation.significance import (
     SEED,
     Comparison,
     Interval,
-    Values,
-    bootstrap_p_value,
+    Sample,
+    compare,
     interval_of,
     resample,
-    resampled_signature,
 )
 
 if TYPE_CHECKING:
@@ -133,50 +131,32 @@ def evaluate_systems(
                 "--resamples, or evaluate fewer lines"
             ) from error
     baseline, *others = outputs
-    n = settings.n_differences
-    differences = {
-        system: largest_differences(outputs[baseline], outputs[system], data.refs, n)
-        for system in others
-        if n
-    }
+    differences = {}
+    if n := settings.n_differences:
+        for system in others:
+            texts = outputs[baseline], outputs[system]
+            differences[system] = largest_differences(*texts, data.refs, n)
     return Evaluation(data, settings, systems, differences)
 
 
 def _by_system(
-    metrics: Mapping[str, Metric],
-    outputs: Mapping[str, Sequence[str]],
-    settings: Settings,
+    metrics: Mapping[str, Metric], outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> dict[str, SystemScore]:
-    seed, n = settings.seed, settings.n_resamples
     results: dict[str, SystemScore] = {}
-    # Of the baseline, which comes first: its name, value, statistics and resamples.
-    first: tuple[str, float, Statistics, Values] | None = None
+    baseline: Sample | None = None  # of the first system
     for system, hyps in outputs.items():
         metric = metrics.get(system) or metrics[""]  # which all share
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
-        signature = resampled_signature(score.signature, n, seed)
-        # As resamples compute it: a score may be cut to 100, from 100.00000000000004.
-        value = metric.value(statistics.sum(axis=0).tolist())
         interval = comparison = None
         if settings.intervals or len(outputs) > 1:
-            resamples = resample(metric, statistics, n, seed)
+            drawn = settings.n_resamples, settings.seed
+            sample = resample(system, metric, statistics, score.signature, *drawn)
             if settings.intervals:
-                interval = interval_of(resamples, signature)
-            if first is None:
-                first = system, value, statistics, resamples
+                interval = interval_of(sample.resamples, sample.signature)
+            if baseline is None:
+                baseline = sample
             else:
-                baseline, value_of_baseline, of_baseline, resamples_of_baseline = first
-                difference = value - value_of_baseline
-                comparison = Comparison(
-                    difference,
-                    bootstrap_p_value(difference, resamples, resamples_of_baseline),
-                    difference < 0 if metric.lower_is_better else difference > 0,
-                    baseline,
-                    interval_of(resamples, signature, in_test=True),
-                    signature,
-                    interval_of(resamples - resamples_of_baseline, "").half_width,
-                    int((statistics != of_baseline).any(axis=1).sum()),
-                )
+                comparison = compare(sample, baseline, metric.lower_is_better)
         results[system] = SystemScore(metric.name, score, interval, comparison)
     return results

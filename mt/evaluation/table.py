@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, TypeAlias
 
 from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
@@ -15,26 +15,21 @@ from mt.terminal import printable
 
 # Marks of words that only the baseline, or only the other system has: those of
 # `git diff --word-diff`, and its colours.
-PLAIN_MARKS = (("[-", "-]"), ("{+", "+}"))
-COLOUR_MARKS = (("\033[31m", "\033[0m"), ("\033[32m", "\033[0m"))
-
-
-@dataclass(frozen=True)
-class Style:
-    """How an evaluation is printed."""
-
-    colour: bool = False
-    margins: bool = False  # show those of differences
+Marks: TypeAlias = tuple[tuple[str, str], tuple[str, str]]
+PLAIN_MARKS: Marks = (("[-", "-]"), ("{+", "+}"))
+COLOUR_MARKS: Marks = (("\033[31m", "\033[0m"), ("\033[32m", "\033[0m"))
 
 
 def _interval(interval: Interval | None) -> str:
     return "" if interval is None else f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
-def format_evaluation(evaluation: Evaluation, style: Style) -> str:
-    """All of an evaluation as text, without a newline at its end.
+def format_evaluation(
+    evaluation: Evaluation, in_colour: bool = False, with_margins: bool = False
+) -> str:
+    """All of an evaluation as text, in which names and texts are `printable`.
 
-    Names and texts in it are made `printable`; so escape sequences are those of the colours.
+    `with_margins`: shows those of differences.
     """
     systems = evaluation.systems
     name = evaluation.data.name
@@ -43,10 +38,11 @@ def format_evaluation(evaluation: Evaluation, style: Style) -> str:
         blocks = [_lines(scores)]
     else:
         blocks = [f"{name}: {len(evaluation.data.refs[0]):,} lines"] if name else []
-        blocks += [_table(systems, style), "\n".join(_legend(evaluation))]
+        blocks += [_table(systems, with_margins), "\n".join(_legend(evaluation))]
     blocks = list(map(printable, blocks))
+    marks = COLOUR_MARKS if in_colour else PLAIN_MARKS
     for system, lines in evaluation.differences.items():
-        blocks.append(_differing_lines(evaluation, system, lines, style))
+        blocks.append(_differing_lines(evaluation, system, lines, marks))
     return "\n\n".join(blocks)
 
 
@@ -84,7 +80,7 @@ def aligned(rows: Sequence[Sequence[str]], n_left: int) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
+def _table(systems: Mapping[str, Sequence[SystemScore]], with_margins: bool) -> str:
     """A row for each metric and system."""
     heading = ["metric", "system", "score", "95 % interval", "difference", "p (bootstrap)"]
     rows = [[*heading, "verdict"]]
@@ -92,20 +88,13 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
         for number, (system, result) in enumerate(zip(systems, of_metric, strict=True)):
             test = result.comparison
             difference = "" if test is None else f"{test.difference:+.2f}"
-            if style.margins and test is not None and test.margin is not None:
+            if with_margins and test is not None and test.margin is not None:
                 difference += f" ± {test.margin:.2f}"
-            rows.append(
-                [
-                    "" if number else result.score.name,
-                    system,
-                    f"{result.score.value:.2f}",
-                    _interval(result.interval),
-                    difference,
-                    # Of two equal scores sacreBLEU gives its smallest, as if they differed.
-                    f"{test.p_value:.4f}" if test and test.difference else "",
-                    test.verdict if test else "",
-                ]
-            )
+            # Of two equal scores sacreBLEU gives its smallest, as if they differed.
+            p_value = f"{test.p_value:.4f}" if test and test.difference else ""
+            name = "" if number else result.score.name
+            cells = [name, system, f"{result.score.value:.2f}", _interval(result.interval)]
+            rows.append([*cells, difference, p_value, test.verdict if test else ""])
     return aligned(rows, n_left=2)
 
 
@@ -133,7 +122,7 @@ def _legend(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _differing_lines(
-    evaluation: Evaluation, system: str, lines: Sequence[DifferingLine], style: Style
+    evaluation: Evaluation, system: str, lines: Sequence[DifferingLine], marks: Marks
 ) -> str:
     """The lines with source, references and both translations, differing words marked."""
     data = evaluation.data
@@ -142,16 +131,13 @@ def _differing_lines(
         return f"{baseline} and {system} do not differ in any line"
     lines_whose = "1 line whose" if len(lines) == 1 else f"{len(lines):,} lines whose"
     blocks = [f"{lines_whose} chrF differs most from {baseline}, worst for {system} first"]
-    marks = COLOUR_MARKS if style.colour else PLAIN_MARKS
     width = max(map(display_width, ("reference", baseline, system)))
     for line in lines:
         row = line.line - 1
         texts = [("source", printable(data.sources[row]))] if data.sources else []
         texts += [("reference", printable(ref[row])) for ref in data.refs]
-        for name, text, spans, pair in zip(
-            (baseline, system), line.texts, line.spans, marks, strict=True
-        ):
-            texts.append((name, mark(printable(text), spans, *pair)))
+        sides = zip((baseline, system), line.texts, line.spans, marks, strict=True)
+        texts += [(name, mark(printable(text), spans, *pair)) for name, text, spans, pair in sides]
         values = " → ".join(f"{value:.2f}" for value in line.chrf)
         rows = [f"  {name}{' ' * (width - display_width(name))}  {text}" for name, text in texts]
         blocks.append("\n".join([f"line {data.number(line.line):,}: chrF {values}", *rows]))
@@ -160,27 +146,20 @@ def _differing_lines(
 
 # --- as JSON, values unrounded ---------------------------------------------------------------
 
-# The key beside the systems under which JSON has the differing lines.
-DIFFERENCES = "differences"
-
 
 def to_json(evaluations: Sequence[Evaluation]) -> str:
-    """A JSON object: for each system a list with an object per score, test set by test set.
-
-    Intervals and paired tests are keys of the scores; differing lines are beside the systems.
-    """
+    """A JSON object: a list of scores by system, and the differing lines beside the systems."""
     tree: dict[str, Any] = {}
+    differing = []
     for evaluation in evaluations:
         for system, scores in evaluation.systems.items():
             tree.setdefault(system, []).extend(_score(evaluation.data, score) for score in scores)
-    differing = [
-        _differing_line(evaluation.data, (next(iter(evaluation.systems)), system), line)
-        for evaluation in evaluations
-        for system, lines in evaluation.differences.items()
-        for line in lines
-    ]
+        baseline = next(iter(evaluation.systems))
+        for system, lines in evaluation.differences.items():
+            both = baseline, system
+            differing += [_differing_line(evaluation.data, both, line) for line in lines]
     if any(evaluation.differences for evaluation in evaluations):
-        tree[DIFFERENCES] = differing
+        tree["differences"] = differing
     return json.dumps(tree, indent=2)
 
 
@@ -192,10 +171,9 @@ def _score(data: EvaluationSet, result: SystemScore) -> dict[str, Any]:
         tree["confidence"] = {"level": 0.95, **asdict(result.interval)}
     if (comparison := result.comparison) is not None:
         keys = "baseline", "difference", "margin", "p_value", "significant", "better", "signature"
-        interval = comparison.interval
-        tree["paired_bs"] = {key: getattr(comparison, key) for key in keys} | (
-            {"mean": interval.mean, "half_width": interval.half_width} if interval else {}
-        )
+        tree["paired_bs"] = {key: getattr(comparison, key) for key in keys}
+        if (interval := comparison.interval) is not None:
+            tree["paired_bs"] |= {"mean": interval.mean, "half_width": interval.half_width}
         tree["verdict"] = comparison.verdict
     return tree
 
@@ -208,10 +186,9 @@ def _differing_line(
     tree |= {"line": data.number(line.line), "references": [ref[row] for ref in data.refs]}
     if data.sources is not None:
         tree["source"] = data.sources[row]
+    columns = zip(systems, line.texts, line.chrf, line.spans, strict=True)
     tree["systems"] = [
-        {"system": system, "text": text, "chrf": chrf, "differs": [list(span) for span in spans]}
-        for system, text, chrf, spans in zip(
-            systems, line.texts, line.chrf, line.spans, strict=True
-        )
+        {"system": system, "text": text, "chrf": chrf, "differs": spans}
+        for system, text, chrf, spans in columns
     ]
     return tree

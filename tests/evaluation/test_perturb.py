@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 from scores import score_corpus
 
-from mt.evaluation.perturb import evaluate_perturbed, perturb
+from mt.evaluation.perturb import perturb, perturbations
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.evaluation.table import Style, format_evaluation
+from mt.evaluation.table import format_evaluation
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.load import load_translator
 
@@ -68,10 +67,9 @@ def test_drops_are_those_of_the_paired_bootstrap() -> None:
     settings = Settings(["bleu", "ter"], n_resamples=200)
     by_set = {"typos 15 %": worse, "caps": [line.upper() for line in plain]}
 
-    def translate(sets: Sequence[EvaluationSet]) -> list[list[str]]:
-        return [by_set.get(one.name, plain) for one in sets]
-
-    both = evaluate_perturbed(data, ["typos", "caps"], DE_EN, translate, settings)
+    sets = perturbations(data, ["typos", "caps"], DE_EN)
+    outputs = {name: by_set.get(one.name, plain) for name, one in sets.items()}
+    both = evaluate_systems(data, outputs, settings, sets)
     paired = evaluate_systems(data, {"plain": plain, "worse": worse}, settings).systems["worse"]
     for own, other in zip(both.systems["typos 15 %"], paired, strict=True):
         assert own.comparison is not None
@@ -82,7 +80,7 @@ def test_drops_are_those_of_the_paired_bootstrap() -> None:
     for nothing in both.systems["caps"]:
         assert nothing.comparison is not None
         assert nothing.comparison.difference == 0
-    (row,) = re.findall("typos 15 %.*", format_evaluation(both, Style(margins=True)))[:1]
+    (row,) = re.findall("typos 15 %.*", format_evaluation(both, with_margins=True))[:1]
     assert says(row, "typos 15 %", "-", "±", "worse")
 
 
