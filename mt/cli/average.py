@@ -39,8 +39,7 @@ def average(
         if last or best:
             raise ConfigError("--last, --best: choose checkpoints of one run; name one, or no N")
         shares = _shares(weights, len(models))
-        folders = average_models(models, shares, output)
-        every = zip(shares, folders, strict=True)
+        every = zip(shares, average_models(models, shares, output), strict=True)
         parts = (f"{share / sum(shares):.0%} {folder}" for share, folder in every)
         say(f"the mean of {' and '.join(parts)} is in {output}")
         return

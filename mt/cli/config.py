@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from mt.cli import options as opt
@@ -29,19 +30,18 @@ def check(config: opt.ConfigName, settings: opt.Settings = None) -> None:
     require_training_data(loaded.config)
     plan = plan_data(loaded.config.data)
     data = check_data(plan)
+    checks: list[Callable[[], object]] = []
     if loaded.config.tokenizer.model is not None:
         from mt.data.tokens.tokenizer import own_tokenizer
 
-        try:
-            own_tokenizer(loaded.config.tokenizer)
-        except DataError as error:
-            data.faults.append(str(error))
+        checks.append(partial(own_tokenizer, loaded.config.tokenizer))
     if plan.clean is not None:
         with leaf_for("data.clean"):
             from mt.cleaning.plan import files_against
-
+        checks.append(partial(files_against, plan.clean, plan.root))
+    for check_more in checks:
         try:
-            files_against(plan.clean, plan.root)
+            check_more()
         except DataError as error:
             data.faults.append(str(error))
     if data.faults:
@@ -144,9 +144,8 @@ def _types(field: Json) -> list[Json]:
 
 
 def _model_in(field: Json) -> str | None:
-    return next(
-        (type_["$ref"].rpartition("/")[2] for type_ in _types(field) if "$ref" in type_), None
-    )
+    names = (type_["$ref"].rpartition("/")[2] for type_ in _types(field) if "$ref" in type_)
+    return next(names, None)
 
 
 def _values(field: Json) -> str:
@@ -159,6 +158,6 @@ def _values(field: Json) -> str:
         for limit, sign in LIMITS.items()
         if type_.get(limit, TYPING_ERROR) < TYPING_ERROR
     ]
-    is_any_text = any("minLength" in type_ for type_ in types)
-    texts = [] if is_any_text else [*limits, *(word for word in words if word)]
-    return ", ".join(dict.fromkeys(texts))
+    if any("minLength" in type_ for type_ in types):
+        return ""
+    return ", ".join(dict.fromkeys([*limits, *filter(None, words)]))

@@ -1,7 +1,4 @@
-"""Results, messages and exit codes of commands.
-
-Results go to stdout, everything else to stderr; an error is one message and an exit code.
-"""
+"""Results of commands to stdout; messages to stderr; an error as one message and an exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -56,7 +52,9 @@ def _report(error: BaseException) -> int | None:
     A signal may arrive as another error: while compiled code is imported, KeyboardInterrupt becomes
     an ImportError, which a library may wrap once more. So the causes are searched too.
     """
-    chain = list(_with_causes(error))
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
     stop = next((item for item in chain if isinstance(item, KeyboardInterrupt | SystemExit)), None)
     message = ""
     code: int | None = None
@@ -72,11 +70,10 @@ def _report(error: BaseException) -> int | None:
         code = 0
     elif (
         isinstance(error, OSError)
-        and error.errno in REFUSED_NAMES
+        and (remedy := REFUSED_NAMES.get(error.errno or 0))
         and isinstance(error.filename, str | bytes)
     ):
-        name = os.fsdecode(error.filename)
-        message, code = f"{name}: {error.strerror}; {REFUSED_NAMES[error.errno]}", 2
+        message, code = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}", 2
     else:
         if hasattr(error, "message"):  # an unknown option, for instance, which Typer reports
             error.message = printable(error.message)
@@ -85,12 +82,6 @@ def _report(error: BaseException) -> int | None:
     if lines := [*filter(None, [message, *notes])]:
         say("\n".join(lines))
     return code
-
-
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def terminate(number: int, _: FrameType | None) -> NoReturn:

@@ -28,7 +28,7 @@ def data_of(names: list[str], langs: str | None) -> DataConfig:
 
 
 def paired(names: list[str]) -> list[list[str]]:
-    """Return the names of each corpus: two for text files, which are source and target, else one.
+    """Return the names of each corpus: two for text files, source and target, else one.
 
     Raises ConfigError for a text file without a second one, and for a file that is not there.
     """
@@ -38,8 +38,7 @@ def paired(names: list[str]) -> list[list[str]]:
         require_there(name)
         groups.append([name])
         if is_side_of_text(Path(name)):
-            following = next(rest, "")
-            require_there(following)
+            require_there(following := next(rest, ""))
             if not is_side_of_text(Path(following)):
                 raise ConfigError(
                     f"{name}: is a text file, after which its translation is required, found "
@@ -56,17 +55,16 @@ def require_there(name: str) -> None:
         return
     is_side = re.fullmatch(rf"\.{CODE}", Path(unpacked_name(name)).suffix)
     # A.de-en may be what A.de-en.de and A.de-en.en have in common.
-    longer = map(str, matching_files(f"{name}.*", Path()))
-    is_stem = any(Path(unpacked_name(other)) != path for other in longer)
+    longer = matching_files(f"{name}.*", Path())
+    is_stem = any(Path(unpacked_name(str(other))) != path for other in longer)
     if suffix_of(path) in SUFFIXES or (is_side and not is_stem):
         raise ConfigError(f"{name}: there is no such file. Correct the name.")
 
 
 def is_side_of_text(path: Path) -> bool:
-    """Whether a file, or what a pattern stands for, is one side of a text.
+    """Whether a file, or what a pattern stands for, is one side of a text by its name.
 
-    Its name says no other format. That of `.txt` may be a table; without a tab in its first line it
-    is a side of a text.
+    A `.txt` with a tab in its first line is a table.
     """
     if is_pattern(str(path)) and not path.exists():
         files = matching_files(str(path), Path())
@@ -99,17 +97,16 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
     if langs is not None:
         # The hyphen in the middle: that of pt-BR-en stands after a country.
         source = r"[A-Za-z]{2,3}(?:_\w+|-[A-Z]{2}(?=-))?"
-        match = re.fullmatch(rf"({source})-({CODE})", langs)
-        if match is None:
-            raise ConfigError(
-                f"--langs: must be two languages, such as de-en or pt_BR-en, found {langs!r}"
-            )
-        return match[1], match[2]
+        if match := re.fullmatch(rf"({source})-({CODE})", langs):
+            return match[1], match[2]
+        raise ConfigError(
+            f"--langs: must be two languages, such as de-en or pt_BR-en, found {langs!r}"
+        )
     for source in train:
         if isinstance(source, dict) and "path" not in source and {"src", "tgt"} <= source.keys():
-            endings = [suffix_of(Path(str(source[side])))[1:] for side in ("src", "tgt")]
-            if endings[0] != endings[1] and all(re.fullmatch(CODE, ending) for ending in endings):
-                return endings[0], endings[1]
+            src, tgt = (suffix_of(Path(str(source[side])))[1:] for side in ("src", "tgt"))
+            if src != tgt and re.fullmatch(CODE, src) and re.fullmatch(CODE, tgt):
+                return src, tgt
     if any(isinstance(entry, dict) and not {"src", "tgt"} <= entry.keys() for entry in train):
         raise ConfigError(
             "--langs: is required for files that hold both languages, such as --langs de-en"

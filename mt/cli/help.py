@@ -28,10 +28,7 @@ class Group(TyperGroup):
         self.commands.update(dict.fromkeys(self.places))  # type: ignore[arg-type]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name; None for an unknown one.
-
-        Running one whose leaf of `mt` is missing raises ConfigError.
-        """
+        """The command of this name, which may be one that says what is missing; None: unknown."""
         if cmd_name not in self.places:
             return super().get_command(ctx, cmd_name)
         try:
@@ -51,10 +48,7 @@ class Group(TyperGroup):
             return getattr(import_module(module), attribute)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands with the first sentences of their help.
-
-        Typer would make all their options before: 0.05 s more for `mt --help`.
-        """
+        """List first sentences; Typer would make all options before: 0.05 s more for `--help`."""
         if not self.places:
             super().format_commands(ctx, formatter)
             return
@@ -151,8 +145,7 @@ class PanelCommand(TyperCommand):
         """Write one section for each panel, in the order of their first options."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
+            if (record := parameter.get_help_record(ctx)) is not None:
                 name, help_text = record
                 if parameter.param_type_name == "argument":
                     name = name.split(" <")[0]  # FILE, not FILE <list[str]>

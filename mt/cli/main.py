@@ -1,7 +1,6 @@
 """The program `mt`: its commands and its entry point.
 
-Commands parse their options, load the config and call one function. They import torch and other
-heavy packages in their bodies, so that `mt --help` is quick.
+Commands import torch and other heavy packages in their bodies, so that `mt --help` is quick.
 """
 
 from __future__ import annotations
@@ -58,12 +57,8 @@ def _print_version(wanted: bool) -> None:
 
     from mt.runtime.devices import choose_device
 
-    print_result(
-        f"mt {__version__}\n"
-        f"torch {torch.__version__}\n"
-        f"Python {platform.python_version()}\n"
-        f"device: {choose_device()}"
-    )
+    versions = f"mt {__version__}\ntorch {torch.__version__}\nPython {platform.python_version()}"
+    print_result(f"{versions}\ndevice: {choose_device()}")
     raise typer.Exit
 
 

@@ -107,10 +107,7 @@ class CorpusGroup:
     # fmt: on
 
     def value(self) -> DataConfig:
-        """Return the `data` section: of the config, or made of the names, which are `train`.
-
-        Its `train` is not empty. Raises ConfigError for what cannot be meant.
-        """
+        """The `data` section, of the config or with the names as `train`, which is not empty."""
         from mt.cli.corpora import data_of
         from mt.config.load import load_config, require_training_data
 

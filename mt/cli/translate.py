@@ -9,20 +9,10 @@ from typing import Annotated, Literal
 from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import ConfigError, leaf_for
-from mt.search.options import (
-    LIMITS,
-    BatchTokens,
-    DeviceName,
-    EngineOptions,
-    LengthPenalty,
-    Precision,
-    Sample,
-    Sampling,
-    SearchOptions,
-    ToLanguage,
-)
+from mt.search import options as settings
+from mt.search.options import EngineOptions, Sampling, SearchOptions
 
-constraint_option = opt.options_in(LIMITS)
+constraint_option = opt.options_in(settings.LIMITS)
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
 
 
@@ -62,7 +52,7 @@ def translate(
     glossary: Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
         "terms, a tab and a translation in each line; whole words, the longest match counts; a "
         "term in lower case stands for any case")] = None,
-    sample: Sample = False,
+    sample: settings.Sample = False,
     sampling: Sampling,
     engine: EngineOptions,
 ) -> None:
@@ -82,28 +72,17 @@ def translate(
     from mt.translate.translate_file import DOCUMENTS, LineFormat, format_of, translate_file
 
     files = TextFiles(
-        source=source,
-        output=output,
-        errors=errors,
-        prefix=prefix,
-        glossary=glossary,
-        resume=resume,
-    )
+        source=source, output=output, errors=errors,
+        prefix=prefix, glossary=glossary, resume=resume,
+    )  # fmt: skip
     search = replace(
-        search,
-        n_best=n_best,
-        with_scores=scores,
-        prefixes=prefix is not None,
-        sample=opt.sampling_of(sample, sampling),
-        alignments=alignments,
-    )
+        search, n_best=n_best, with_scores=scores, prefixes=prefix is not None,
+        sample=opt.sampling_of(sample, sampling), alignments=alignments,
+    )  # fmt: skip
     line_format = LineFormat(form or format_of(source), column, field, n_best, scores, quoting)
     given = (files, line_format, search, replace(engine, models=models))
-    needing = {
-        "--protect": protect,
-        "--glossary": glossary,
-        "--format": line_format.name in DOCUMENTS,
-    }
+    is_document = line_format.name in DOCUMENTS
+    needing = {"--protect": protect, "--glossary": glossary, "--format": is_document}
     if options := [option for option, value in needing.items() if value]:
         with leaf_for(options[0]):
             from mt.documents.translate_document import translate_protected
@@ -118,15 +97,15 @@ def score(
         "source text, also compressed; - is stdin")],
     tgt: Annotated[str, opt.input_option("--tgt", metavar="FILE", help=
         "its translation, line by line; - is stdin")],
-    to: ToLanguage = None,
+    to: settings.ToLanguage = None,
     output: opt.OutputFile = "-",
     as_json: Annotated[bool, opt.output_option("--json", help=
         "write a JSON object per line, with the score of every token")] = False,
     *,
-    length_penalty: LengthPenalty = None,
-    batch_tokens: BatchTokens = None,
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
+    length_penalty: settings.LengthPenalty = None,
+    batch_tokens: settings.BatchTokens = None,
+    precision: settings.Precision = "auto",
+    device: settings.DeviceName = "auto",
 ) -> None:  # fmt: skip
     """Score given translations with a model, line by line.
 
@@ -153,8 +132,7 @@ def score(
     with open_output(output) as file:
         scorer = load_scorer(search, options)
         pairs = scorer.score(sources, targets)
-        tokenizer = scorer.tokenizer
-        write_lines(
-            file, (pair.as_json(tokenizer) if as_json else f"{pair.score:.4f}" for pair in pairs)
-        )
+        known = scorer.tokenizer
+        lines = (pair.as_json(known) if as_json else f"{pair.score:.4f}" for pair in pairs)
+        write_lines(file, lines)
     say(scorer.summary())

@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 31_854,
+    "all of mt": 31_803,
     "core": 20_575,
     "tests": 29_580,
     "pages": 129_969,
@@ -25,7 +25,7 @@ BUDGET = {
     "inspect": 2_105,
     "interop": 1_987,
     "config": 1_786,
-    "cli": 1_710,
+    "cli": 1_659,
     "documents": 1_421,
     "evaluation": 1_227,
     "runtime": 1_045,
