@@ -50,12 +50,9 @@ def backtranslate(
     from mt.translate.streaming import TextFiles
 
     files = TextFiles(
-        source=given.source,
-        output=given.output,
-        errors=given.errors,
-        resume=given.resume,
-        overwrite=given.overwrite,
-    )
+        source=given.source, output=given.output, errors=given.errors,
+        resume=given.resume, overwrite=given.overwrite,
+    )  # fmt: skip
     search = replace(search, with_scores=False, sample=opt.sampling_of(sample, sampling))
     engine = replace(engine, models=models)
     entry = backtranslate(files, given.tag, search, engine)
@@ -80,11 +77,7 @@ class DistillGroup:
 
 
 def distill(
-    models: opt.Models,
-    given: DistillGroup,
-    search: SearchOptions,
-    *,
-    engine: EngineOptions,
+    models: opt.Models, given: DistillGroup, search: SearchOptions, *, engine: EngineOptions
 ) -> None:
     """Distil a model: its output trains a faster one.
 

@@ -1,14 +1,13 @@
 """A corpus that teachers write of their training data, and the config of a student of them.
 
-Sequence-level knowledge distillation: Kim and Rush, 2016. Of several outputs of the teacher, the
-one most like the reference is their sequence-level interpolation. Deep encoder, shallow decoder:
-Kasai et al., 2021.
+Sequence-level knowledge distillation, and interpolation where several outputs of the teacher are
+compared with the reference: Kim and Rush, 2016. Deep encoder, shallow decoder: Kasai et al., 2021.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ def distill(
 ) -> Path:
     """Let the teachers translate a text, `src` or their training data, and configure a student.
 
-    `shape`: encoder and decoder layers of the student, such as 6-2. Writes the corpus to
-    `files.output`, and the student's config beside it. Returns the path of the config. Raises
-    MtError for what the user must correct.
+    `shape`: encoder and decoder layers of the student, such as 6-2. Returns the path of its config,
+    which is beside the corpus.
     """
     layers = student_layers(shape)
     if search.n_best > 1 and src is not None:
@@ -67,12 +65,16 @@ def distill(
         )
     teachers = " and ".join(str(model) for model in engine.folders)
     student = student_config(config, files.output, layers, teachers)
-    lines = _read(sources, root, with_references=search.n_best > 1)
+    if src is None:
+        lines = _read(sources, root, with_references=search.n_best > 1)
+    else:
+        lines = (line.replace("\t", " ") for line in read_file(src, "--src"))
+    are_lines = all(source.path is None for source in sources.values())
+    texts = [str(under(root, source.src)) for source in sources.values()]
+    counts = [*map(number_of_lines, texts)] if are_lines else [None]
     spec = CorpusSpec(
-        opened(
-            lines if src is None else (line.replace("\t", " ") for line in read_file(src, "--src"))
-        ),
-        _count(sources.values(), root),
+        opened(lines),
+        None if None in counts else sum(filter(None, counts)),
         lambda source, target: (source, target),
         {},
         are_large(under(root, source.path or source.src) for source in sources.values()),
@@ -95,20 +97,11 @@ def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]
     if not data.corpora:
         raise ConfigError("--model: its config names no training data; give the text with --src")
     forward = {flow.corpus for flow in data.flows if not flow.is_turned}
-    return data.root, {
-        corpus.name: source
-        if place in forward
-        else source.model_copy(update={"src": source.tgt, "tgt": source.src})
-        for place, corpus in enumerate(data.corpora)
-        if (source := corpus.source)
-    }
-
-
-def _count(sources: Iterable[Source], root: Path) -> int | None:
-    if any(source.path is not None for source in sources):
-        return None
-    counts = [number_of_lines(str(under(root, source.src))) for source in sources]
-    return None if None in counts else sum(filter(None, counts))
+    sources = {}
+    for place, corpus in enumerate(data.corpora):
+        turned = {} if place in forward else {"src": corpus.source.tgt, "tgt": corpus.source.src}
+        sources[corpus.name] = corpus.source.model_copy(update=turned)
+    return data.root, sources
 
 
 def _read(sources: Mapping[str, Source], root: Path, with_references: bool) -> Iterator[str]:
@@ -121,13 +114,12 @@ def _read(sources: Mapping[str, Source], root: Path, with_references: bool) -> I
 
 def student_layers(shape: str) -> tuple[int, int]:
     """Return the numbers of encoder and decoder layers in `6-2`; ConfigError for another text."""
-    match = re.fullmatch(r"([1-9]\d{0,2})-([1-9]\d{0,2})", shape)
-    if match is None:
-        raise ConfigError(
-            "--student: must be the layers of encoder and decoder, such as 6-2 or 12-1, "
-            f"found {shape!r}"
-        )
-    return int(match[1]), int(match[2])
+    if match := re.fullmatch(r"([1-9]\d{0,2})-([1-9]\d{0,2})", shape):
+        return int(match[1]), int(match[2])
+    raise ConfigError(
+        "--student: must be the layers of encoder and decoder, such as 6-2 or 12-1, found "
+        f"{shape!r}"
+    )
 
 
 def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teachers: str) -> str:

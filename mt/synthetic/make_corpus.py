@@ -1,6 +1,5 @@
 """A training corpus made by a model: lines are translated, filtered, and written as TSV.
 
-`mt backtranslate` and `mt distill` do this; they differ in which side of a pair the model writes.
 Back-translation: Sennrich et al., 2016; sampled instead of searched, Edunov et al., 2018; tagged,
 Caswell et al., 2019.
 """
@@ -40,10 +39,9 @@ TSV_COLUMNS = {"src": 1, "tgt": 2}
 
 
 class PairFilter:
-    """Drops lines and pairs that are unfit for training, and counts them by reason.
+    """Drops blank and repeated lines, and pairs unfit for training; counts them by reason.
 
-    A line is blank or repeated, or the pair made of it is too long or too unequal in length, or the
-    output has one of `FATAL_FLAGS`.
+    A pair is too long or too unequal in length, or its output has one of `FATAL_FLAGS`.
     """
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
@@ -60,15 +58,11 @@ class PairFilter:
         for line in lines:
             self.line_counts.read += 1
             text, _, rest = line.partition("\t")
-            if not text:
-                self.line_counts.empty += 1
-                yield ""
-            elif (key := pair_keys([(text, rest)]).tobytes()) in seen:
-                self.line_counts.duplicate += 1
-                yield ""
-            else:
-                seen.add(key)
-                yield line
+            key = pair_keys([(text, rest)]).tobytes()
+            self.line_counts.empty += not text
+            self.line_counts.duplicate += bool(text) and key in seen
+            yield line if text and key not in seen else ""
+            seen.add(key)
 
     def keep_pairs(
         self, texts: Sequence[str], outputs: Sequence[str], truncated: Sequence[bool]
@@ -126,7 +120,7 @@ def backtranslate(
     """Translate `files.source` with a model of the reverse direction into a TSV corpus.
 
     A row has the synthetic source, after the tag if there is one, and the line as its target.
-    Returns the lines of a config that train on it. Raises MtError for what the user must correct.
+    Returns the lines of a config that train on it.
     """
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
@@ -156,7 +150,7 @@ def check_output(
 ) -> None:
     """Raise ConfigError if the output is not a TSV file, or would replace what must be kept.
 
-    `inputs`: option or key, and file. An existing corpus may be its only copy.
+    `inputs`: option or key, and file.
     """
     output = files.output
     if not output.endswith(".tsv"):
@@ -176,10 +170,7 @@ def check_output(
 def make_corpus(
     spec: CorpusSpec, files: TextFiles, search: SearchOptions, engine: EngineOptions
 ) -> None:
-    """Translate the lines of `spec`; write the pairs that pass the filters to `files.output`.
-
-    Raises MtError for what the user must correct.
-    """
+    """Translate the lines of `spec`; write the pairs that pass the filters to `files.output`."""
     output = ResumableOutput(files.resume)
     output.settings |= spec.settings
     with open_output(files.output, output.open) as file:
@@ -216,7 +207,7 @@ def make_corpus(
 
 
 def _write_record(spec: CorpusSpec, output: Path, models: Sequence[Path]) -> None:
-    """Record beside a corpus what it was made of. Raises DataError."""
+    """Record beside a corpus what it was made of."""
     paths = [name for name in spec.sources if Path(name).is_file()]
     files = {name: {"sha256": sha256_of(Path(name))} for name in paths}
     text = corpora_of_text(files, [name for name in spec.sources if name not in files])
@@ -239,10 +230,8 @@ def _pairs(
 ) -> list[tuple[str, str]]:
     """Return the pairs of a window that are kept, as (source, target)."""
     texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
-    outputs = [
-        most_similar(translation.texts, reference)
-        for reference, translation in zip(references, translations, strict=True)
-    ]
+    lists = [translation.texts for translation in translations]
+    outputs = [*map(most_similar, lists, references)]
     # Whether the search stopped at the length limit is known of the best output only.
     truncated = [
         "truncated" in translation.flags and output == translation.texts[0]

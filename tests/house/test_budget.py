@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 31_803,
+    "all of mt": 31_777,
     "core": 20_575,
     "tests": 29_580,
     "pages": 129_969,
@@ -32,7 +32,7 @@ BUDGET = {
     "runs": 1_034,
     "model": 1_028,
     "report": 947,
-    "synthetic": 530,
+    "synthetic": 504,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 
