@@ -20,9 +20,7 @@ from torch import Tensor
 from mt.config.plan import plan_data
 from mt.data.reading.words import display_width, is_unspaced
 from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.tokenizer import BOS as BOS_ID
-from mt.data.tokens.tokenizer import EOS as EOS_ID
-from mt.data.tokens.tokenizer import PAD, Tokenizer
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.errors import ConfigError
 from mt.inspect.pictures import draw_cells, new_figure, save_figure
 from mt.model.attention import attention_bias, attention_weights, causal_mask
@@ -44,7 +42,7 @@ SIDES = {
     "encoder": "source (looks) → source (looked at)",
     "decoder": "target (looks) → target (looked at)",
 }
-BOS, EOS = "<s>", "</s>"
+NAMES = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
 INCHES_A_WORD = 0.42
 # The text form names so many words for each row, none that has less of the weight.
 NAMED, LEAST = 3, 0.05
@@ -64,9 +62,8 @@ class AttentionOfSentence:
     ) -> tuple[npt.NDArray[np.float32], str]:
         """Return the weights (T, S) of a layer and head, counted from 1, and a title for them.
 
-        Without a head it is the mean over the heads; without a layer the last but one, whose
-        cross-attention aligns best (Garg et al., 2019, section 3.1). Raises ConfigError for what
-        the model does not have.
+        None: the mean over the heads; the last layer but one, whose cross-attention aligns best
+        (Garg et al., 2019, section 3.1). Raises ConfigError for what the model does not have.
         """
         n_layers, n_heads = self.weights.shape[:2]
         if layer is None:
@@ -124,12 +121,9 @@ def read_attention(
 ) -> AttentionOfSentence:
     """Return the attention weights for one sentence, translated by the model if `target` is None.
 
-    `kind`: `cross` (a row for each target word, a column for each source word), `encoder` (source
-    to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
-    word belongs to the step that writes it. A word of several pieces has the mean of their rows and
-    the sum of their columns. They stand apart for `decoder`, and where the script has no spaces.
-
-    Raises ConfigError for a blank sentence, or one too long for the model.
+    The row of a target word belongs to the step that writes it. A word of several pieces has the
+    mean of their rows and the sum of their columns; they stand apart for `decoder`, and where the
+    script has no spaces. Raises ConfigError for a blank sentence, or one too long for the model.
     """
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
@@ -144,16 +138,16 @@ def read_attention(
     weights = attention_maps(loaded.model.eval(), batch, kind)[0].cpu().numpy()
     if kind == "decoder":  # the mean of a word's pieces would seem to see the pieces that follow
         written = tuple(map(printable, tokenizer.tgt.pieces_of(tgt)))
-        return AttentionOfSentence(weights, (*written, EOS), (BOS, *written), kind)
+        return AttentionOfSentence(weights, (*written, NAMES[EOS]), (NAMES[BOS], *written), kind)
     # The token of the target language has a column of its own.
     tokens = tokenizer.src.pieces_of(first_ids)
     words, numbers = _words(tokenizer.src.pieces_of(src[len(first_ids) :]), source)
-    columns = (*tokens, *words, EOS)
+    columns = (*tokens, *words, NAMES[EOS])
     of_column = [*range(len(tokens)), *(n + len(tokens) for n in numbers), len(columns) - 1]
     rows, of_row = columns, of_column
     if kind == "cross":
         words, numbers = _words(tokenizer.tgt.pieces_of(tgt), tokenizer.tgt.decode([tgt])[0])
-        rows, of_row = (*words, EOS), [*numbers, len(words)]
+        rows, of_row = (*words, NAMES[EOS]), [*numbers, len(words)]
     return AttentionOfSentence(merged(weights, of_row, of_column), rows, columns, kind)
 
 
@@ -190,9 +184,9 @@ def attention_maps(model: Transformer, batch: Batch, kind: Kind) -> Tensor:
 def merged(
     weights: npt.NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
 ) -> npt.NDArray[np.float32]:
-    """Return weights (L, H, T, S) by word: the mean of a word's rows, the sum of its columns.
+    """Return weights (L, H, T, S) by word, from 0, that `rows` and `columns` have for each token.
 
-    `rows` and `columns` number the words, from 0, that each token belongs to.
+    The mean of a word's rows, the sum of its columns.
     """
     to_row = np.equal.outer(np.arange(rows[-1] + 1), rows).astype(np.float32)
     to_row /= to_row.sum(1, keepdims=True)
@@ -228,7 +222,6 @@ def _words(pieces: list[str], text: str) -> tuple[tuple[str, ...], list[int]]:
 
 # --- masks ------------------------------------------------------------------------------------
 
-NAMES = {PAD: "<pad>", BOS_ID: BOS, EOS_ID: EOS}
 # More pairs make a picture that nobody can read, and take minutes.
 MOST_DRAWN = 8
 
@@ -245,8 +238,7 @@ class Mask(NamedTuple):
 def masks_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[Mask]]:
     """Return the three masks of each pair of one batch, as training pads and masks them.
 
-    A token after the last one of its sentence is padding: no other token attends to it. On the
-    target side the causal mask alone sees to that.
+    No token attends to padding; on the target side the causal mask alone sees to that.
     """
     src_rows = tokenizer.src.encode([src for src, _ in pairs])
     tgt_rows = tokenizer.tgt.encode([tgt for _, tgt in pairs])

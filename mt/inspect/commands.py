@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -31,7 +33,6 @@ class ModelGroup:
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse both or neither of --config and --model, and --set with --model."""
         if (self.config is None) == (self.trained is None):
             given = "neither" if self.config is None else "both"
             raise ConfigError(f"--config, --model: give one of the two, found {given}")
@@ -39,24 +40,20 @@ class ModelGroup:
             raise ConfigError("--set: changes a config; give --config, or leave it out")
 
     def read_config(self) -> Config:
-        """Return the config that is given, with its changes."""
+        """Return the config with its changes, and the shape of a model that it continues."""
         from mt.config.load import load_config
 
         config = load_config(str(self.config), self.settings or []).config
-        if (base := config.train.init_from) is not None:
-            from mt.config.settled import with_shape_of
-            from mt.runs.model_folder import open_model
+        if (base := config.train.init_from) is None:
+            return config
+        from mt.config.settled import with_shape_of
+        from mt.runs.model_folder import open_model
 
-            there = open_model(Path(base).expanduser(), "train.init_from")
-            config = with_shape_of(config, there.config)
-        return config
+        return with_shape_of(config, open_model(Path(base).expanduser(), "train.init_from").config)
 
 
 @app.command("model")
-def model(
-    given: ModelGroup,
-    as_json: opt.AsJson = False,
-) -> None:  # fmt: skip
+def model(given: ModelGroup, as_json: opt.AsJson = False) -> None:
     """Print the shape of every parameter.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
@@ -66,8 +63,6 @@ def model(
     mt inspect model --model runs/base
     mt inspect model --config vaswani2017.yaml --json
     """
-    import json
-
     from mt.config.settled import TYPICAL_PAIRS, replace_auto
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.summary import format_summary, summarise, summary_as_json
@@ -85,10 +80,8 @@ def model(
     size = values.tokenizer.size
     sizes = (tokenizer.src.size, tokenizer.tgt.size) if tokenizer is not None else (size, size)
     summary = summarise(values.model, sizes, (tokenizer or values.tokenizer).joint)
-    if as_json:
-        print_result(json.dumps(summary_as_json(summary), indent=2))
-    else:
-        print_result(format_summary(summary))
+    tree = summary_as_json(summary)
+    print_result(json.dumps(tree, indent=2) if as_json else format_summary(summary))
 
 
 @app.command("attention")
@@ -181,10 +174,8 @@ def steps(
     elif sentence is None:
         raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
     else:
-        sentences = (sentence, target)
-        matrices, prefixes, text = steps_of_sentence(
-            given.trained, sentences, to, layer, head, beam_size
-        )
+        shown = (to, layer, head, beam_size)
+        matrices, prefixes, text = steps_of_sentence(given.trained, (sentence, target), *shown)
     if html is not None:
         steps_view.save_page(html, sentence or str(given.config), matrices, prefixes, text)
         say(f"{html}: written")
@@ -289,8 +280,6 @@ def masks(
     mt inspect masks --model runs/base --src test.de --tgt test.en
     mt inspect masks --model runs/base --src test.de --tgt test.en -o masks.svg
     """
-    from itertools import islice
-
     from mt.inspect.attention import MOST_DRAWN, masks_as_text, masks_of, save_masks
     from mt.inspect.pictures import check_picture_file
     from mt.runs.model_folder import open_tokenizer
@@ -299,17 +288,16 @@ def masks(
     check_picture_file(picture)
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
-    sides = [
-        [*islice(read_input(file, option=option), lines)]
-        for file, option in ((src, "--src"), (tgt, "--tgt"))
-    ]
-    if not sides[0] or len(sides[0]) != len(sides[1]):
-        counts = " and ".join(f"{len(side):,}" for side in sides)
-        raise ConfigError(f"--src, --tgt: must have as many lines, at least one, found {counts}")
+    sources = [*islice(read_input(src, option="--src"), lines)]
+    targets = [*islice(read_input(tgt, option="--tgt"), lines)]
+    if not sources or len(sources) != len(targets):
+        raise ConfigError(
+            "--src, --tgt: must have as many lines, at least one, found "
+            f"{len(sources):,} and {len(targets):,}"
+        )
     if picture is not None and lines > MOST_DRAWN:
         raise ConfigError(f"--lines: at most {MOST_DRAWN} in a picture, found {lines:,}")
-    pairs = [*zip(*sides, strict=True)]
-    masked = masks_of(open_tokenizer(tokenizer), pairs)
+    masked = masks_of(open_tokenizer(tokenizer), [*zip(sources, targets, strict=True)])
     if picture is None:
         print_result(masks_as_text(masked))
         return
@@ -347,10 +335,7 @@ def lr(
         say(f"{picture}: {save_schedule(picture, configs) or 'written'}")
 
 
-def stats(
-    corpora: opt.CorpusGroup,
-    as_json: opt.AsJson = False,
-) -> None:  # fmt: skip
+def stats(corpora: opt.CorpusGroup, as_json: opt.AsJson = False) -> None:
     """Count what corpora contain, each in a column.
 
     Lengths, ratios, duplicates, scripts, languages. A duplicate equals another pair of any corpus.
@@ -361,8 +346,6 @@ def stats(
     mt data stats corpus/train --langs de-en
     mt data stats --config base.yaml --json
     """
-    import json
-
     from mt.cleaning.files import data_to_clean, stage_progress
     from mt.cleaning.plan import plan_of
     from mt.inspect.corpus_statistics import count_corpora, statistics_text

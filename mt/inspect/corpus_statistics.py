@@ -1,7 +1,6 @@
 """Statistics of corpora: lengths, ratios, duplicates, scripts, languages; as values and as a table.
 
-Chunks of pairs are measured in processes, and the counts are added: memory does not grow with the
-corpora, but for a byte a pair that duplicates take.
+Chunks of pairs are measured in processes, and their counts added, so memory hardly grows.
 """
 
 from __future__ import annotations
@@ -24,13 +23,7 @@ from mt.data.reading.corpus import read_pairs
 from mt.data.reading.languages import LEAST_IDENTIFIED, can_identify, line_identifier
 from mt.data.reading.text_files import Damage
 from mt.data.reading.words import has_visible, without_invisible
-from mt.data.tokens.duplicates import (
-    Hashes,
-    duplicates_of,
-    joined_keys,
-    normalised,
-    pair_keys,
-)
+from mt.data.tokens.duplicates import Hashes, duplicates_of, joined_keys, normalised, pair_keys
 from mt.errors import DataError
 from mt.evaluation.table import aligned
 from mt.runtime.machine import usable_cores
@@ -38,9 +31,8 @@ from mt.runtime.machine import usable_cores
 if TYPE_CHECKING:
     from mt.cleaning.plan import CleaningPlan
 
-# What was counted, by the names that the JSON has; then as JSON has it.
+# What was counted, by the names that the JSON has.
 Counts: TypeAlias = dict[str, Any]
-Values: TypeAlias = dict[str, Any]
 # A chunk: number of its corpus, its own number, pairs; and its counts and keys of duplicates.
 Task: TypeAlias = tuple[int, int, Sequence[tuple[str, str]]]
 Measured: TypeAlias = tuple[int, Counts, Hashes, Hashes]
@@ -131,12 +123,11 @@ def _lengths(values: npt.NDArray[Any]) -> Counts:
     return {"lines": np.bincount(np.minimum(whole, LONGEST)), "total": int(whole.sum())}
 
 
-def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]) -> Values:
-    """Return the statistics of the corpora of a plan; of several, those of all come last.
+def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]) -> Counts:
+    """Return the statistics of the corpora of a plan as JSON; of several, those of all come last.
 
-    A duplicate equals another pair of any corpus in the same languages, which is in one of higher
-    weight, or comes earlier. `progress` is called with the pairs read so far. Raises DataError for
-    a corpus that cannot be read.
+    A duplicate equals a pair of any corpus in the same languages, which is in one of higher weight,
+    or comes earlier. `progress` is called with the pairs read so far. Raises DataError.
     """
     damage = Damage()
     counts: list[Counts] = [{} for _ in plan.corpora]
@@ -194,9 +185,9 @@ def _measured(meter: ChunkMeter, tasks: Iterable[Task]) -> Iterator[Measured]:
         yield from results_of(pool, calls, 2 * usable_cores())
 
 
-def _values(counts: Counts) -> Values:
+def _values(counts: Counts) -> Counts:
     """The counts of a corpus, or of a side, as JSON has them."""
-    values: Values = {}
+    values: Counts = {}
     for key, count in counts.items():
         match key:
             case "source" | "target":
@@ -205,8 +196,7 @@ def _values(counts: Counts) -> Values:
                 values[key] = dict(zip(map(str, RATIOS), count.tolist(), strict=True))
             case "words" | "characters":
                 lines = count["lines"].cumsum()
-                places = {q: int(np.searchsorted(lines, q * lines[-1])) for q in QUANTILES}
-                quantiles = {str(q): place for q, place in places.items()}
+                quantiles = {str(q): int(np.searchsorted(lines, q * lines[-1])) for q in QUANTILES}
                 longest = len(lines) - 1
                 values[key] = {"total": count["total"], "quantiles": quantiles, "longest": longest}
             case "classes":
@@ -225,13 +215,11 @@ def _shares(counts: dict[str, float]) -> dict[str, float]:
     return {name: round(n / total, 6) for name, n in ordered if n}
 
 
-def statistics_text(values: Values) -> str:
+def statistics_text(values: Counts) -> str:
     """The statistics as a table, a column for each corpus; then notes."""
     corpora = values["corpora"]
-    rows = [
-        ["", *(corpus["name"][-32:] for corpus in corpora)],
-        ["pairs", *(f"{corpus['pairs']:,}" for corpus in corpora)],
-    ]
+    rows = [["", *(corpus["name"][-32:] for corpus in corpora)]]
+    rows += [["pairs", *(f"{corpus['pairs']:,}" for corpus in corpora)]]
     for title, key in ROWS.items():
         rows.append([title, *(share_of(corpus[key], corpus["pairs"]) for corpus in corpora)])
     for title, key in (("words", "word_ratio"), ("characters", "char_ratio")):

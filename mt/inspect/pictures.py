@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,25 +40,17 @@ STYLE: dict[Any, Any] = {
 # It is drawn with these (MUTED and RULE also by PAGE_STYLE), which become CSS variables.
 MUTED = "#010101"
 RULE = "#010102"
-N_SERIES = 8
+SERIES = [f"#0102{i:02x}" for i in range(8)]  # colours of curves; a ninth has the first again
 VARIABLES = {MUTED: "var(--muted)", RULE: "var(--rule)"} | {
-    f"#0102{i:02x}": f"var(--series-{i + 1})" for i in range(N_SERIES)
+    colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)
 }
 PAGE_STYLE = Path(__file__).with_name("page.mplstyle")
-
-
-def series_colour(index: int) -> str:
-    """The colour to draw series `index` with inside a page, from 0; after eight they repeat."""
-    return f"#0102{index % N_SERIES:02x}"
 
 
 def check_picture_file(
     output: Path | None, formats: tuple[str, ...] = FORMATS, option: str = "-o"
 ) -> None:
-    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay.
-
-    Without an output there is nothing to check.
-    """
+    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay."""
     if output is None:
         return
     if output.suffix.lower() not in formats:
@@ -67,43 +60,30 @@ def check_picture_file(
 
 
 def check_replaceable(output: Path, generator: str, option: str = "-o") -> None:
-    """Raise DataError if `output` is no file, or was not written by `generator` before.
-
-    `generator`: the name of the command, as its files have it. `option` names the file. Devices and
-    pipes are written to.
-    """
+    """Raise DataError if the file `output`, of `option`, was not written by command `generator`."""
     if str(output) == "-" or output.is_dir():
         raise DataError(f"{option} {output}: must be a file; name one")
-    if output.is_file() and not _is_made_by(output, generator):
+    if not output.is_file():
+        return
+    head = b""
+    with suppress(OSError), output.open("rb") as file:
+        head = file.read(2000)
+    marks = (
+        f'<meta name="generator" content="{generator}">',  # of HTML
+        f"<dc:title>{generator}</dc:title>",  # of SVG
+        f"Software\0{generator}",  # of PNG
+    )
+    if not any(mark.encode() in head for mark in marks):
         raise DataError(
             f"{option} {output}: exists and was not written by {generator}, so it is not replaced; "
             "name another file, or remove it first"
         )
 
 
-def _is_made_by(path: Path, generator: str) -> bool:
-    """Whether the head of a page or picture names this command: HTML, SVG, PNG."""
-    marks = (
-        f'<meta name="generator" content="{generator}">',
-        f"<dc:title>{generator}</dc:title>",
-        f"Software\0{generator}",
-    )
-    try:
-        with path.open("rb") as file:
-            head = file.read(2000)
-    except OSError:
-        return False
-    return any(mark.encode() in head for mark in marks)
-
-
 def draw_cells(
-    axes: Axes,
-    values: npt.NDArray[Any],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    darkest: float = 1,
-    size: float = 9,
-) -> Any:
+    axes: Axes, values: npt.NDArray[Any], rows: Sequence[str], columns: Sequence[str],
+    darkest: float = 1, size: float = 9,
+) -> Any:  # fmt: skip
     """Draw values from 0 to `darkest` as cells, with words at the left and above."""
     axes.set_aspect("equal")
     axes.invert_yaxis()
@@ -158,8 +138,7 @@ def save_file(output: Path, content: bytes | str, option: str = "-o") -> None:
 def inline_svg(name: str, description: str, draw: Callable[[], Figure]) -> str:
     """Return the figure that `draw` makes as an `<svg>` element that scales with its page.
 
-    `name` begins all ids in it: another one for each picture of the page. `description` is what a
-    screen reader says.
+    `name` begins its ids, which a page has once. A screen reader says `description`.
     """
     import matplotlib as mpl
 

@@ -1,7 +1,4 @@
-"""Position embeddings as a picture: the matrix itself, and how similar any two positions are.
-
-Shapes: P positions, D width.
-"""
+"""Position embeddings (P positions, D width): the matrix, and how similar any two positions are."""
 
 from __future__ import annotations
 
@@ -25,9 +22,7 @@ if TYPE_CHECKING:
 SINUSOIDAL = "sinusoidal"  # begins the title of a table of sinusoids
 # Distances that the text form lists.
 DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)
-
-TICKS = 8  # of the dimensions
-CURVES = 8
+TICKS = CURVES = 8  # of the dimensions
 
 
 def position_table(
@@ -35,8 +30,7 @@ def position_table(
 ) -> tuple[Table, str]:
     """Return the first `count` position embeddings (P, D) and what they are.
 
-    Those of `model`, on a side (src or tgt), or without a model the sinusoids of `config`. Raises
-    ConfigError for learned positions without a model.
+    Without a model, the sinusoids of `config`; ConfigError where its positions are learned.
     """
     if model is not None:
         embedding = model.src_embedding if side == "src" else model.tgt_embedding
@@ -86,14 +80,12 @@ def save_picture(output: Path, table: Table, title: str) -> str:
 
     def draw() -> Figure:
         figure = new_figure(10, 6.8, layout="constrained")
-        places = figure.subplot_mosaic(
-            [["left", "right"], ["below", "below"]], height_ratios=[3, 2]
-        )
+        mosaic: Any = [["left", "right"], ["below", "below"]]
+        places = figure.subplot_mosaic(mosaic, height_ratios=[3, 2])
+        style: Any = {"cmap": "RdBu_r", "aspect": "auto", "interpolation": "none"}
         both = zip((places["left"], places["right"]), panels, strict=True)
         for axes, (values, limit, columns, above) in both:
-            image = axes.imshow(
-                values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
-            )
+            image = axes.imshow(values, vmin=-limit, vmax=limit, **style)
             axes.set_ylabel("position")
             axes.set_xlabel(columns)
             figure.colorbar(image, ax=axes, fraction=0.045).outline.set_visible(False)
@@ -106,9 +98,8 @@ def save_picture(output: Path, table: Table, title: str) -> str:
             curves.plot(table[:, dimension], linestyle=style, label=str(dimension))
         curves.set_xlabel("position")
         curves.set_title("some dimensions over the positions", fontsize=9)
-        figure.legend(
-            frameon=False, loc="outside lower center", ncols=CURVES + 1, title="dimension"
-        )
+        place: Any = {"loc": "outside lower center", "ncols": CURVES + 1}
+        figure.legend(frameon=False, title="dimension", **place)
         return figure
 
     return save_figure(output, draw)

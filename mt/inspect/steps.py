@@ -1,10 +1,7 @@
 """Every matrix of one sentence, in the order in which the model computes them.
 
-The walk calls the modules of the model one by one, so its numbers are the model's own. On a model
-of meta tensors it gives shapes alone.
-
-Shapes: S source tokens, T target tokens, D d_model, H heads, K = D / H, F d_ff, V vocabulary. The
-batch is one sentence, and is left out.
+The walk calls the modules of the model one by one; on a model of meta tensors it gives shapes.
+Shapes: S source tokens, T target tokens, D d_model, H heads, K = D / H. The batch is one sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from torch import Tensor
 from mt.config.plan import plan_data
 from mt.config.schema import Config
 from mt.config.settled import TYPICAL_PAIRS, replace_auto
-from mt.data.tokens.tokenizer import BOS, EOS, Tokenizer
+from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import ConfigError
 from mt.inspect.attention import checked, usual_source
 from mt.model.attention import attention_weights, causal_mask
@@ -86,17 +83,14 @@ class Walk:
     ) -> None:
         """Note a matrix of the part at hand; of one for each head, the head that is shown.
 
-        `function` computes it, in its first line with `fragment`. `rows`: other tokens than the
-        part's.
+        `function` computes it, in its first line with `fragment`. `rows`: its own tokens.
         """
-        shape = tuple(value.shape[1:]) if value.ndim > 2 else tuple(value.shape)
-        shown = (
-            value[0, self.head - 1] if value.ndim == 4 else value[0] if value.ndim == 3 else value
-        )
+        matrix = value[0] if value.ndim > 2 else value
+        shown = matrix[self.head - 1] if matrix.ndim > 2 else matrix
         # A copy: the next operation may overwrite the tensor.
         values = None if value.is_meta else np.atleast_2d(shown.numpy().copy())
-        place = line(function, fragment)
-        rows = self.rows if rows is None else rows
+        place, rows = line(function, fragment), self.rows if rows is None else rows
+        shape = tuple(matrix.shape)
         self.matrices.append(MatrixStep(self.part, name, formula, shape, place, values, rows))
 
     def of_layer(self, number: int, depth: int) -> Walk:
@@ -125,10 +119,7 @@ class Walk:
         mask: Tensor | None,
         x: Tensor,
     ) -> Tensor:
-        """Walk through multi-head attention: x (1, T, D) -> (1, T, D).
-
-        `memory`: what it attends to other than x, (1, S, D), and its tokens.
-        """
+        """Walk through multi-head attention: x (1, T, D); a memory (1, S, D) has its own tokens."""
         first = "LN(X)" if self.model.config.pre_norm else "X"
         source = first if memory is None else "M"
         code = MultiHeadAttention
@@ -151,13 +142,8 @@ class Walk:
             formula = "-∞ where a later token stands"
             self.add("S masked", formula, scores, attention_weights, "scores + bias")
         weights = scores.softmax(-1)
-        self.add(
-            "P",
-            f"softmax of each row of S, head {self.head}",
-            weights,
-            attention_weights,
-            "scores.softmax",
-        )
+        formula = f"softmax of each row of S, head {self.head}"
+        self.add("P", formula, weights, attention_weights, "scores.softmax")
         mixed = weights @ v  # (1, H, T, K)
         self.add("Z", "P V", mixed, code.forward, "self.merge(attend(q")
         joined = mixed.transpose(1, 2).flatten(-2)  # of (1, T, H, K)
@@ -208,9 +194,8 @@ def walk(
 ) -> list[MatrixStep]:
     """Return every matrix of one sentence pair, src (1, S) and tgt_in (1, T), in order.
 
-    `labels`: of the tokens on both sides. Layers other than `layer` give their output alone; a
-    stack that has fewer shows its last.
-    Raises ConfigError for a layer or head that the model does not have.
+    `labels`: of the tokens on both sides. Layers other than `layer` (a stack that has fewer: its
+    last) give their output alone. Raises ConfigError for a layer or head that is not there.
     """
     config = model.config
     depth = max(config.n_encoder_layers, config.n_decoder_layers)
@@ -322,7 +307,6 @@ class RecordingStepper:
         return logits
 
     def keep(self, rows: Tensor) -> None:
-        """Drop sentences; there is one."""
         self.stepper.keep(rows)
 
 
@@ -341,20 +325,6 @@ class RecordingInference:
         return getattr(self.inference, name)
 
 
-def search_steps(
-    engine: TorchEngine, tokenizer: Tokenizer, src: Sequence[int]
-) -> tuple[list[list[Prefix]], list[int]]:
-    """Return the hypotheses of each step of a search for one source, and the ids that it found."""
-
-    def pieces(ids: Sequence[int]) -> list[str]:
-        return ["</s>" if number == EOS else tokenizer.tgt.pieces_of([number])[0] for number in ids]
-
-    assert isinstance(engine.model, Inference)
-    recording: Any = RecordingInference(engine.model, pieces)
-    (ids,) = replace(engine, model=recording).search([src], [[]]).ids()[:1]
-    return recording.steps, ids
-
-
 # --- what the command asks for ----------------------------------------------------------------
 
 
@@ -368,7 +338,7 @@ def steps_of_sentence(
 ) -> tuple[list[MatrixStep], list[list[Prefix]], str]:
     """Return the matrices of a sentence, the steps of its search, and the text that it finds.
 
-    `sentences`: source and target; without a target, the one that the search finds. Raises
+    `sentences`: source and target, for which None is the one that the search finds. Raises
     ConfigError for a blank sentence, and for one too long for the model.
     """
     loaded = load_model(model)
@@ -380,15 +350,20 @@ def steps_of_sentence(
         say(f"as mt translate gives it to the model: {usual}")
     encoded = tokenizer.src.encode([usual])[0]
     src = first_ids + checked(encoded, "the sentence", longest - len(first_ids))
-    search = SearchOptions(beam_size=beam_size or 1)
-    engine = TorchEngine(inference, search.decode_config(loaded.config))
-    prefixes, tgt = search_steps(engine, tokenizer, src)
+    decode = SearchOptions(beam_size=beam_size or 1).decode_config(loaded.config)
+
+    def pieces(ids: Sequence[int]) -> list[str]:
+        return ["</s>" if number == EOS else tokenizer.tgt.pieces_of([number])[0] for number in ids]
+
+    recording: Any = RecordingInference(inference, pieces)
+    (tgt,) = TorchEngine(recording, decode).search([src], [[]]).ids()[:1]
     text = tokenizer.tgt.decode([tgt])[0]
     if sentences[1] is not None:
         tgt = checked(tokenizer.tgt.encode([sentences[1]])[0], "--target", longest)
     labels = [*tokenizer.src.pieces_of(src), "</s>"], ["<s>", *tokenizer.tgt.pieces_of(tgt)]
     src_ids, tgt_in = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
-    return walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head), prefixes, text
+    matrices = walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head)
+    return matrices, recording.steps, text
 
 
 def steps_of_config(config: Config, layer: int, head: int) -> list[MatrixStep]:

@@ -48,21 +48,19 @@ def corner(matrix: MatrixStep, size: tuple[int, int]) -> list[str]:
     """Return the first rows and columns of a matrix as text, each row after its token."""
     if matrix.values is None:
         return []
-    values = matrix.values[: size[0]]
     labels = [printable(label) for label in matrix.rows[: size[0]]]
     if len(matrix.values) == 1:  # the ids of all tokens, or a matrix of one token
         labels = [""]
     width = max(map(display_width, labels), default=0)
     rows = []
-    for label, row in zip(labels, values, strict=True):
-        more = " …" if len(row) > size[1] else ""
+    for label, row in zip(labels, matrix.values[: size[0]], strict=True):
         numbers = " ".join(f"{number(value):>7}" for value in row[: size[1]])
+        more = " …" * (len(row) > size[1])
         rows.append(f"{label}{' ' * (width - display_width(label))} {numbers}{more}".rstrip())
     return rows
 
 
 def number(value: np.integer[Any] | np.floating[Any]) -> str:
-    """Write a value: whole numbers of ids, others with three decimals."""
     if np.isinf(value):
         return "-∞"
     return str(value) if isinstance(value, np.integer) else f"{value:.3f}"
@@ -98,17 +96,12 @@ def heat_map(values: npt.NDArray[Any]) -> str:
 
 
 def save_page(
-    output: Path,
-    title: str,
-    matrices: Sequence[MatrixStep],
-    steps: Sequence[Sequence[Prefix]],
-    text: str,
-) -> None:
+    output: Path, title: str, matrices: Iterable[MatrixStep],
+    steps: Sequence[Sequence[Prefix]], text: str,
+) -> None:  # fmt: skip
     """Write the page. A matrix opens to its first numbers. Raises DataError where it cannot be."""
-    parts = [
-        (part, [_shown(matrix) for matrix in group])
-        for part, group in groupby(matrices, key=lambda matrix: matrix.part)
-    ]
+    groups = groupby(matrices, key=lambda matrix: matrix.part)
+    parts = [(part, [*map(_shown, group)]) for part, group in groups]
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     page = environment.get_template("steps_page.html").render(
         title=printable(title), parts=parts, steps=steps, text=printable(text)

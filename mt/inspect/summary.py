@@ -25,12 +25,11 @@ class Matrix:
 
     @property
     def count(self) -> int:
-        """Number of elements; 0 if tied to another parameter."""
+        """Its elements; 0 if tied to another parameter, which comes first and counts."""
         return 0 if self.tied_to else math.prod(self.shape)
 
 
 def count_of(matrices: list[Matrix]) -> int:
-    """Parameters of a block; a tied one counts in the block where it occurs first."""
     return sum(matrix.count for matrix in matrices)
 
 
@@ -79,20 +78,17 @@ def _place(name: str) -> tuple[str, str]:
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Parameters by block, each with its shapes."""
-
-    def listed(matrix: Matrix) -> dict[str, Any]:
-        counted = {"shape": list(matrix.shape), "parameters": matrix.count}
-        return {"name": matrix.name, **counted, "tied_to": matrix.tied_to}
-
-    vocabulary = dict(zip(("source", "target"), summary.sizes, strict=True))
-    return {
-        "vocabulary": {**vocabulary, "joint": summary.joint},
-        "parameters": summary.total,
-        "blocks": [
-            {"name": name, "parameters": count_of(block), "matrices": [*map(listed, block)]}
-            for name, block in summary.blocks.items()
-        ],
-    }
+    blocks = []
+    for name, block in summary.blocks.items():
+        matrices = [
+            {"name": one.name, "shape": list(one.shape), "parameters": one.count}
+            | {"tied_to": one.tied_to}
+            for one in block
+        ]
+        blocks.append({"name": name, "parameters": count_of(block), "matrices": matrices})
+    source, target = summary.sizes
+    vocabulary = {"source": source, "target": target, "joint": summary.joint}
+    return {"vocabulary": vocabulary, "parameters": summary.total, "blocks": blocks}
 
 
 def format_summary(summary: Summary) -> str:

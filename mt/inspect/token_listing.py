@@ -45,14 +45,9 @@ class TokenCounts:
 
 
 def list_tokens(tokenizer: Tokenizer, texts: dict[str, Iterable[str]], shown: int) -> Iterator[str]:
-    """Show the first `shown` lines of each side token by token, then counts over all lines.
-
-    `texts`: lines by side, `source` and `target`; a line of each in turn.
-    """
-    sides = {
-        name: TokenCounts(name, tokenizer.src if name == "source" else tokenizer.tgt)
-        for name in texts
-    }
+    """Show the first `shown` lines of `source` and `target` token by token, then counts of all."""
+    of_sides = {"source": tokenizer.src, "target": tokenizer.tgt}
+    sides = {name: TokenCounts(name, of_sides[name]) for name in texts}
     for number, lines in enumerate(zip_longest(*texts.values()), 1):
         for name, line in zip(texts, lines, strict=True):
             if line is None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.evaluation.metrics import METRICS
-from mt.inspect.pictures import LINE_STYLES, MUTED, inline_svg, new_figure, series_colour
+from mt.inspect.pictures import LINE_STYLES, MUTED, SERIES, inline_svg, new_figure
 from mt.report.run_summary import RunSummary
 from mt.runs.records import number
 
@@ -58,6 +58,7 @@ FIGURES = (
 class Axis:
     """The x axis of a picture: column 0 of a `Line`, updates, or 1, seconds, divided by `size`."""
 
+    name: str
     unit: str
     column: int
     end: float
@@ -80,8 +81,19 @@ def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[dict[str, str]], str]:
     every = [line for of_runs in lines.values() for of_run in of_runs for line in of_run]
     steps, seconds = (max((x[i][-1] for x in every if len(x[i])), default=0.0) for i in (0, 1))
     size, unit = next((unit for unit in UNITS if seconds >= 2 * unit[0]), UNITS[-1])
-    both = Axis("updates", 0, steps, 1.0), Axis(unit, 1, seconds, size)
-    pictures = [_picture(figure, runs, lines[figure], both) for figure in figures]
+    both = Axis("by_updates", "updates", 0, steps, 1.0), Axis("by_time", unit, 1, seconds, size)
+    pictures = []
+    for figure in figures:
+        picture = {"title": figure.title, "unit": figure.unit, "by_updates": "", "by_time": ""}
+        pictures.append(picture)
+        recorded_values = (values for lines_of in lines[figure] for _, _, values in lines_of)
+        if not any(np.isfinite(values).any() for values in recorded_values):
+            continue
+        for x in both:
+            name = re.sub(r"\W+", "-", f"{figure.title} {figure.other_set} {x.unit}".lower())
+            description = f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
+            draw = partial(_draw, figure, runs, lines[figure], x)
+            picture[x.name] = inline_svg(name, description, draw)
     most = max((len(run.metrics.train["step"]) for run in runs), default=0)
     thinned = (
         f"Of {most:,} logged points each curve shows the lowest and the highest in each of "
@@ -102,32 +114,14 @@ def thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     start = 0
     for end in [*np.searchsorted(x, edges, side="right").tolist(), len(x)]:
         if end > start:
-            part = y[start:end]
-            finite = np.flatnonzero(np.isfinite(part))
+            finite = start + np.flatnonzero(np.isfinite(y[start:end]))
             if len(finite):
-                values = part[finite]
-                kept += [start + int(finite[values.argmin()]), start + int(finite[values.argmax()])]
+                kept += [int(finite[y[finite].argmin()]), int(finite[y[finite].argmax()])]
             else:
                 kept.append(start)
         start = end
     rows = np.unique(kept)
     return x[rows], y[rows]
-
-
-def _picture(
-    figure: Figure,
-    runs: Sequence[RunSummary],
-    lines: Sequence[tuple[Line, Line]],
-    axes: Sequence[Axis],
-) -> dict[str, str]:
-    """Draw a figure over updates and over time; empty texts if nothing has been recorded of it."""
-    picture = {"title": figure.title, "unit": figure.unit, "by_updates": "", "by_time": ""}
-    if any(np.isfinite(values).any() for both in lines for _, _, values in both):
-        for key, x in zip(("by_updates", "by_time"), axes, strict=True):
-            name = re.sub(r"\W+", "-", f"{figure.title} {figure.other_set} {x.unit}".lower())
-            description = f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
-            picture[key] = inline_svg(name, description, partial(_draw, figure, runs, lines, x))
-    return picture
 
 
 def _lines(figure: Figure, run: RunSummary) -> tuple[Line, Line]:
@@ -163,7 +157,7 @@ def _draw(
     """Draw a figure of all runs over one axis."""
     canvas, axes = page_axes(x.unit, has_whole_x=x.column == 0)
     for index, (train, valid) in enumerate(lines):
-        colour = series_colour(index)
+        colour = SERIES[index % len(SERIES)]
         line = LINE_STYLES[index % len(LINE_STYLES)]
         if len(train[2]):
             faded = 0.5 if figure.valid else 1.0
@@ -173,13 +167,8 @@ def _draw(
             style: Any = {"alpha": faded, "marker": marker, "linestyle": line}
             axes.plot(*thin(train[x.column] / x.size, train[2]), color=colour, **style)
         if len(valid[2]):
-            marker = "o" if len(valid[2]) <= 40 else ""
-            axes.plot(
-                *thin(valid[x.column] / x.size, valid[2]),
-                color=colour,
-                marker=marker,
-                linestyle=line,
-            )
+            style = {"marker": "o" if len(valid[2]) <= 40 else "", "linestyle": line}
+            axes.plot(*thin(valid[x.column] / x.size, valid[2]), color=colour, **style)
     if figure.title == "Loss":
         # A dotted line at each update that ended a stage.
         for run, (train, _) in zip(runs, lines, strict=True):
@@ -214,8 +203,7 @@ def page_axes(x_label: str, has_whole_x: bool = True) -> tuple[Canvas, Axes]:
 
 def _short(value: float) -> str:
     """`650`, `12k`, `1.5M`, `0.25`."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            divisor = 1e3 if letter == "k" else size
-            return f"{value / divisor:g}{letter}"
+    for least, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / size:g}{letter}"
     return f"{value:g}" if abs(value) < 1e3 else f"{value:,.0f}"

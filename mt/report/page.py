@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mt.config.schema import Config
-from mt.inspect.pictures import N_SERIES
+from mt.inspect.pictures import SERIES
 from mt.report.curves import draw_curves
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
 from mt.report.scores import compare, score_run
 from mt.report.sentences import choose_sentences
 from mt.terminal import printable
 
-TEMPLATE = "page.html.jinja"
-STYLE = "page.css"
 GENERATOR = "mt report"  # stands in the head of every page
 # Keys that say which data is used; between runs, not as a difference from the defaults.
 DATA_KEYS = ("data.root", "data.train", "data.valid", "data.test")
 
 
-def make_page(
-    folders: Sequence[Path],
-    *,
-    n_sentences: int = 3,
-) -> str:
-    """Return the HTML page about one or several runs.
+def make_page(folders: Sequence[Path], *, n_sentences: int = 3) -> str:
+    """Return the HTML page about one or several runs. Raises CheckpointError for a folder of none.
 
-    `n_sentences`: best, worst and flagged sentences to show, of each. Raises CheckpointError where
-    a folder is no run.
+    `n_sentences`: best, worst and flagged sentences to show, of each.
     """
     runs = [*map(read_run, folders, labels_of(folders))]
     chapters = [_chapter(run, n_sentences) for run in runs]
@@ -43,23 +36,20 @@ def make_page(
     configs = [run.config for run in runs if run.config is not None]
     folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     # Everything is escaped, but what the template says is an SVG of ours.
     environment.filters |= {"safe_svg": Markup, "duration": duration, "large_number": large_number}
-    page = environment.get_template(TEMPLATE).render(
+    page = environment.get_template("page.html.jinja").render(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
         thinned=thinned,
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),
-        n_series=N_SERIES,
-        style=Markup((folder / STYLE).read_text(encoding="utf-8")),
+        n_series=len(SERIES),
+        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
         made=f"{datetime.now():%Y-%m-%d %H:%M}",
     )
     # Half of a surrogate pair cannot be written as UTF-8.
@@ -68,19 +58,17 @@ def make_page(
 
 def _chapter(run: RunSummary, n_sentences: int) -> dict[str, Any]:
     """The values of the page about one run, by the names that the template uses."""
-    sentences = choose_sentences(run, n_sentences)
     scores = score_run(run)
     speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]
-    speed = round(statistics.median(speeds)) if speeds else None
     tests = [score for score in scores if score.name != VALIDATION]
     return {
         "run": run,
         "most": run.manifest.get("max_steps") or (run.config and run.config.train.max_steps),
         "headline": [*tests[:2], *(score for score in scores if score.name == VALIDATION)],
         "scores": scores,
-        "sentences": sentences,
+        "sentences": choose_sentences(run, n_sentences),
         "differences": differing_keys([Config(), run.config]) if run.config else {},
-        "speed": speed,
+        "speed": round(statistics.median(speeds)) if speeds else None,
     }
 
 
@@ -94,9 +82,7 @@ def large_number(count: int) -> str:
 
 def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[str, list[str]]:
     """The keys whose values differ, with the value of each config."""
-    trees: list[Mapping[str, Mapping[str, Any]]] = [
-        config.model_dump(mode="json") for config in configs
-    ]
+    trees: list[dict[str, dict[str, Any]]] = [config.model_dump(mode="json") for config in configs]
     differing = {}
     for section, keys in trees[0].items() if trees else ():
         for name in keys:
@@ -104,9 +90,8 @@ def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[s
             values = [tree[section][name] for tree in trees]
             is_shown = with_data or key not in DATA_KEYS
             if key != "run.dir" and is_shown and any(value != values[0] for value in values):
-                shown = [_shown(key, value) for value in values]
-                whole = list(map(str, values))
-                differing[key] = shown if len(set(shown)) == len(set(whole)) else whole
+                shown, whole = [_shown(key, value) for value in values], [*map(str, values)]
+                differing[key] = shown if len({*shown}) == len({*whole}) else whole
     return differing
 
 

@@ -1,7 +1,6 @@
-"""Read a run directory: config, manifest, metrics and outputs, whatever is there.
+"""Read a run directory, which may be in progress, interrupted or damaged.
 
-A run may be in progress, interrupted or damaged. What is missing or cannot
-be read becomes a remark on the page, never an error.
+What is missing or cannot be read becomes a remark on the page, never an error.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ class RecordedScore:
 class Metrics:
     """`metrics.jsonl`: a column of numbers for each figure of training; the other lines whole."""
 
-    train: dict[str, array[float]] = field(
-        default_factory=lambda: {name: array("d") for name in FIGURES}
-    )
+    train: dict[str, array[float]]
     valid: list[dict[str, Any]] = field(default_factory=list)
     other_valid: list[dict[str, Any]] = field(default_factory=list)  # of sets that do not decide
     tests: list[dict[str, Any]] = field(default_factory=list)
@@ -119,8 +116,6 @@ def read_run(folder: Path, label: str) -> RunSummary:
     require_run(folder)
     remarks: list[str] = []
     config = _read_config(folder, remarks)
-    if config is not None:
-        config = with_held_out_files(config, folder / HELD_OUT)
     metrics = _read_metrics(folder, remarks)
     manifest = _read_manifest(folder, remarks)
     tests = _read_tests(folder, metrics)
@@ -143,10 +138,8 @@ def scored_texts(data: DataPlan) -> dict[str, Corpus]:
 def labels_of(folders: Sequence[Path]) -> list[str]:
     """A short name for each run: its folder's, or its path where several have the same."""
     names = [folder.resolve().name for folder in folders]
-    return [
-        name if names.count(name) == 1 else str(folder)
-        for name, folder in zip(names, folders, strict=True)
-    ]
+    both = zip(names, folders, strict=True)
+    return [name if names.count(name) == 1 else str(folder) for name, folder in both]
 
 
 def require_run(folder: Path) -> None:
@@ -170,7 +163,7 @@ def _read_config(folder: Path, remarks: list[str]) -> Config | None:
         remarks.append(f"There is no {CONFIG}: settings are not shown.")
         return None
     try:
-        return load_config(str(path)).config
+        return with_held_out_files(load_config(str(path)).config, folder / HELD_OUT)
     except (MtError, OSError, ValueError) as error:
         reason = first_line(error)
         remarks.append(f"{CONFIG} cannot be read, so settings are not shown: {reason}")
@@ -189,7 +182,7 @@ def _read_manifest(folder: Path, remarks: list[str]) -> dict[str, Any]:
 
 
 def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
-    metrics = Metrics()
+    metrics = Metrics({name: array("d") for name in FIGURES})
     if not (folder / METRICS).is_file():
         remarks.append(f"There is no {METRICS} yet: no update has been logged.")
         return metrics
@@ -206,9 +199,8 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
             others[line["kind"]].append(line)
     if last_is_bad:
         remarks.append(f"The last line of {METRICS} is incomplete and was left out.")
-    if unreadable > last_is_bad:
-        count = f"{unreadable - last_is_bad:,}"
-        remarks.append(f"{count} lines of {METRICS} cannot be read, and are left out.")
+    if count := unreadable - last_is_bad:
+        remarks.append(f"{count:,} lines of {METRICS} cannot be read, and are left out.")
     return metrics
 
 
@@ -242,10 +234,7 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     lines = {line["step"]: line for line in metrics.valid}
     if not lines:
         return None
+    criterion = Criterion(config.train.metric if config else "bleu")
     kept = [step for step in valid_output_steps(folder) if step in lines]
-    if kept:
-        step = kept[-1]
-    else:
-        criterion = Criterion(config.train.metric if config else "bleu")
-        step = max(lines, key=lambda step: rank(criterion.scored(lines[step])))
+    step = kept[-1] if kept else max(lines, key=lambda n: rank(criterion.scored(lines[n])))
     return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))

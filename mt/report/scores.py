@@ -90,8 +90,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Compare the runs on every set that two of them have been scored on.
 
-    Sets of the same name but another text are different ones. The paired bootstrap needs the
-    outputs of both runs; without, the scores stand side by side.
+    Sets of the same name but another text are different ones.
     """
     groups: list[list[tuple[int, ScoredSet]]] = []
     for index, of_run in enumerate(scores):
@@ -128,50 +127,36 @@ def _digests(run: RunSummary, name: str) -> list[str]:
 
 def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[str, Any]:
     """Rows for the runs, the first of which is the baseline; the paired test, or why none."""
-    (first, baseline), *others = group
-    same = [
-        (index, scored)
-        for index, scored in others
-        if baseline.sentences and scored.texts == baseline.texts
-    ]
-    test = (
-        f"no test: more than {MAX_RESAMPLED:,} lines"
-        if same
-        else "no test: the outputs of these runs on this set are not kept; mt evaluate tests them"
-    )
+    first, baseline = group[0]
+    texts = baseline.texts
+    same = {str(index): scored.outputs for index, scored in group if texts == scored.texts}
     tokenize = tokenizer_of(baseline.bleu.score.signature)
     results: dict[int, SystemScore] = {}
-    if same and len(baseline.sentences) <= MAX_RESAMPLED:
-        systems = {f"{index}": scored.outputs for index, scored in [(first, baseline), *same]}
-        data = EvaluationSet("", [[ref for _, ref in baseline.texts]])
-        settings = Settings(["bleu"], tokenize)
+    if not texts or len(same) == 1:
+        test = "no test: the outputs of these runs on this set are not kept; mt evaluate tests them"
+    elif len(texts) > MAX_RESAMPLED:
+        test = f"no test: more than {MAX_RESAMPLED:,} lines"
+    else:
+        data = EvaluationSet("", [[ref for _, ref in texts]])
         try:
-            evaluated = evaluate_systems(data, systems, settings).systems
-            results = {index: evaluated[f"{index}"][0] for index, _ in same}
+            evaluated = evaluate_systems(data, same, Settings(["bleu"], tokenize)).systems
+            results = {int(index): scores[0] for index, scores in evaluated.items()}
             test = f"paired bootstrap against {labels[first]}, {RESAMPLES:,} resamples, seed {SEED}"
         except (MtError, ImportError, RuntimeError) as error:
             test = f"no test: {first_line(error)}"
     rows = []
     for index, scored in group:
-        bleu, result = scored.bleu, None
-        if index in results:
-            result = results[index].comparison
+        bleu = scored.bleu
+        result = results[index].comparison if index in results else None
         difference = bleu.score.value - baseline.bleu.score.value
         if (tokenizer := tokenizer_of(bleu.score.signature)) != tokenize:
             bleu = results.get(index, bleu)  # with the tokenizer of the baseline
             difference = result.difference if result else math.nan
             test += f"; {labels[index]} was scored by the tokenizer {tokenizer}, this is {tokenize}"
         equal = result is not None and scored.outputs == baseline.outputs
-        rows.append(
-            {
-                "number": index,
-                "label": labels[index],
-                "bleu": bleu,
-                "difference": difference if math.isfinite(difference) else None,
-                "p_value": result.p_value if result and not equal else None,
-                "significant": bool(result and result.significant),
-                "same": equal,
-            }
-        )
-    lines = len(baseline.sentences)
-    return {"name": baseline.name, "lines": lines, "rows": rows, "test": test}
+        row = {"number": index, "label": labels[index], "bleu": bleu, "same": equal}
+        row["difference"] = difference if math.isfinite(difference) else None
+        row["p_value"] = result.p_value if result and not equal else None
+        row["significant"] = bool(result and result.significant)
+        rows.append(row)
+    return {"name": baseline.name, "lines": len(texts), "rows": rows, "test": test}

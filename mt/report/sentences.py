@@ -46,14 +46,12 @@ def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
     scored = zip(values, sentences, strict=True)
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
-    long_enough = [
-        pair for pair in ranked if len(words_of(pair[1].source)) >= LEAST_WORDS
-    ] or ranked
+    long = [pair for pair in ranked if len(words_of(pair[1].source)) >= LEAST_WORDS] or ranked
     flagged = [pair for pair in ranked if pair[1].flags]
     groups = {
         "Worst": worst,
         "Flagged as suspicious": [pair for pair in flagged if pair not in worst][:count],
-        "Best": [pair for pair in reversed(long_enough) if pair not in worst][:count],
+        "Best": [pair for pair in reversed(long) if pair not in worst][:count],
     }
     limit = f" of the first {MAX_SCORED:,} sentences" if len(test.sentences) > MAX_SCORED else ""
     penalty = run.config.decode.length_penalty if run.config else 1.0

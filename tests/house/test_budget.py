@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 31_777,
+    "all of mt": 31_611,
     "core": 20_575,
     "tests": 29_580,
     "pages": 129_969,
@@ -22,7 +22,7 @@ BUDGET = {
     "translate": 2_836,
     "search": 2_238,
     "cleaning": 2_179,
-    "inspect": 2_105,
+    "inspect": 1_994,
     "interop": 1_987,
     "config": 1_786,
     "cli": 1_659,
@@ -31,7 +31,7 @@ BUDGET = {
     "runtime": 1_045,
     "runs": 1_034,
     "model": 1_028,
-    "report": 947,
+    "report": 892,
     "synthetic": 504,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
