@@ -1,9 +1,8 @@
 """Packages for Argos Translate and LibreTranslate: CTranslate2 and SentencePiece in one file.
 
-A package is a zip file with one folder, which holds `metadata.json`, `sentencepiece.model`, the
-CTranslate2 model in `model/`, and a `README.md`. Argos Translate splits text into sentences (with
-MiniSBD, which it fetches for the source language), into pieces with that one SentencePiece model,
-and translates them with beam search; the model adds the end of the sentence itself.
+A package is a zip file of one folder. Argos Translate splits text into sentences (with MiniSBD,
+which it fetches), into pieces with the one SentencePiece model, and translates them with beam
+search; the model adds the end of the sentence itself.
 """
 
 from __future__ import annotations
@@ -58,20 +57,14 @@ def export(
 ) -> None:
     """Write the package to `output` if it agrees with mt.
 
-    `quantization`: the precision of the weights, as for `ctranslate2.export`; None: int8.
-    `from_code`, `to_code`: its languages; None: by the model's config. Raises ConfigError with all
-    reasons why the model cannot become a package, CheckpointError if it cannot be written.
+    `quantization`: of the weights; None: int8. Raises ConfigError with all reasons why the model
+    cannot become a package, CheckpointError if it cannot be written.
     """
     source = from_code or loaded.config.data.src_lang
     target = to_code or loaded.config.data.tgt_lang
-    metadata = {
-        "package_version": package_version,
-        "argos_version": ARGOS_VERSION,
-        "from_code": source,
-        "from_name": NAMES.get(source, source),
-        "to_code": target,
-        "to_name": NAMES.get(target, target),
-    }
+    metadata = {"package_version": package_version, "argos_version": ARGOS_VERSION}
+    for way, code in (("from", source), ("to", target)):
+        metadata |= {f"{way}_code": code, f"{way}_name": NAMES.get(code, code)}
     data = loaded.data
     learnt = [[*map(base_code, direction)] for direction in data.directions or [data.usual]]
     known = {code for direction in learnt for code in direction} - UNKNOWN
@@ -102,8 +95,7 @@ def export(
             (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)
             (package / "metadata.json").write_text(text, encoding="utf-8")
-            usage = USAGE.format(**metadata, file=output.name)
-            card = model_card(loaded, usage)
+            card = model_card(loaded, USAGE.format(**metadata, file=output.name))
             (package / "README.md").write_text(card, encoding="utf-8")
             output.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(output) as file, ZipFile(file, "w", ZIP_DEFLATED) as zipped:
@@ -118,7 +110,6 @@ def export(
 
 
 def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iterator[str]:
-    """All reasons why there can be no package."""
     if (code := metadata["from_code"]) == metadata["to_code"]:
         yield f"--from-code: must be another language than --to-code, found {code!r} for both"
     if output.suffix != SUFFIX:

@@ -63,13 +63,9 @@ def ctranslate2(
     from mt import api
 
     api.export(
-        model,
-        new_folder,
-        "ctranslate2",
-        quantization=quantization,
-        shortlist=shortlist,
-        language=to,
-    )
+        model, new_folder, "ctranslate2",
+        quantization=quantization, shortlist=shortlist, language=to,
+    )  # fmt: skip
 
 
 @export_app.command("argos")
@@ -97,14 +93,9 @@ def argos(
     from mt import api
 
     api.export(
-        model,
-        output,
-        "argos",
-        quantization=quantization,
-        from_code=from_code,
-        to_code=to_code,
+        model, output, "argos", quantization=quantization, from_code=from_code, to_code=to_code,
         package_version=package_version,
-    )
+    )  # fmt: skip
 
 
 @export_app.command("huggingface")

@@ -59,11 +59,10 @@ def export(
 ) -> Parity:
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
-    `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: fp32. `shortlist`: one
-    is learned from the run's token store. `language`: the one that the exported model translates
-    into, of a model that knows several.
-    Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
-    cannot be written, or if the check fails; nothing is left at `output` then.
+    `quantization`: of `QUANTIZATIONS`; None: fp32. `shortlist`: learned from the run's token store.
+    `language`: the one to translate into, of a model that knows several. Raises ConfigError without
+    ctranslate2, CheckpointError if the folder exists or cannot be written, or if the check fails;
+    nothing is left at `output` then.
     """
     quantization = quantization or "fp32"
     store = store_of(loaded.folder) if shortlist else None
@@ -76,8 +75,9 @@ def export(
         source = min(path.name for path in partial.glob("*.model"))
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
         if first_ids:
-            token = "its language token is put before each source"
-            usage += f"\n\nIt translates into {language}: {token}."
+            usage += (
+                f"\n\nIt translates into {language}: its language token is put before each source."
+            )
         elif ids := loaded.tokenizer.languages_of(data).values():
             tokens = loaded.tokenizer.src.pieces_of([*ids])
             usage += f"\n\nOne of {', '.join(tokens)} before the pieces names the target language."
@@ -95,9 +95,8 @@ def write_model(
 ) -> Parity:
     """Write what CTranslate2 reads to a folder, then prove it; raises as `export` does.
 
-    `first_ids`: the token of a language that CTranslate2 puts before each source.
-
     Computations in float32 with equal weights are compared; then what rounding changes is measured.
+    `first_ids`: the token of a language that CTranslate2 puts before each source.
     """
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
@@ -138,11 +137,10 @@ def rounded(model: Transformer, quantization: str) -> Transformer:
 
 # --- a lexical shortlist ------------------------------------------------------------------------
 
-# For each source piece the target pieces that may translate it; CTranslate2 calls it a vocabulary
-# map. With it, the output layer computes only the candidates of the pieces in a batch, and those
-# that are always candidates: less work, but an output may lack a word, and depends on what else is
-# in its batch. The candidates come from IBM Model 1 (Brown et al., 1993, section 4.2), trained on
-# token ids with expectation maximisation.
+# For each source piece the target pieces that may translate it: CTranslate2's vocabulary map. The
+# output layer computes only the candidates of the pieces in a batch, and those that always are:
+# less work, but an output may lack a word, and depends on what else is in its batch. The candidates
+# come from IBM Model 1 (Brown et al., 1993, section 4.2), trained by expectation maximisation.
 CANDIDATES = 30  # of each source piece, in each target language
 ALWAYS = 150  # most frequent target pieces of a language, candidates of every source
 ITERATIONS = 5
@@ -155,10 +153,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def store_of(folder: Path) -> Path:
-    """Return the token store that the model was trained on; DataError without.
-
-    `folder`: a checkpoint, or an average that lies in the run directory.
-    """
+    """Return the token store that a checkpoint, or average in a run directory, was trained on."""
     store = (run_dir_of(folder) or folder.parent) / STORE / "train"
     if not store.exists():
         raise DataError(
@@ -169,10 +164,7 @@ def store_of(folder: Path) -> Path:
 
 
 def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
-    """Write the shortlist of a run's token store to `path`; return the number of source pieces.
-
-    It is for the directions of the last stage of training.
-    """
+    """Write the shortlist for the last stage's directions; return the number of source pieces."""
     data = open_model(store.parents[1]).data
     flows = [flow for flow in data.stages[-1].flows if flow.weight]
     pairs = DirectedPairs.of(open_built(store), flows, tokens_before(flows, tokenizer))
@@ -185,7 +177,7 @@ def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
 def shortlist(pairs: DirectedPairs, tokenizer: Tokenizer, n_languages: int) -> Iterator[str]:
     """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always.
 
-    There are as many candidates for each of the `n_languages` that the pairs are translated into.
+    There are as many candidates for each of the `n_languages` of the targets.
     """
     src_texts = tokenizer.src.all_pieces()
     tgt_texts = tokenizer.tgt.all_pieces()

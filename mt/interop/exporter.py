@@ -1,4 +1,4 @@
-"""Shared by all exporters, beside the proof in search/scoring.py: writing a new folder."""
+"""Packages that exporters need, and the new folder that they write."""
 
 from __future__ import annotations
 

@@ -17,15 +17,8 @@ from torch import Tensor
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
+from mt.interop import huggingface_layout as layout
 from mt.interop.exporter import import_package, new_folder, quiet
-from mt.interop.huggingface_layout import (
-    CARD,
-    CONFIG_KEYS,
-    NO_TOKEN,
-    OWN_KEYS,
-    correspondences,
-    to_halves,
-)
 from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
@@ -51,17 +44,12 @@ NO_LANGUAGE = """ A text
 must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 
 
-def export(
-    loaded: LoadedModel,
-    output: Path,
-    license_name: str | None = None,
-) -> Parity:
+def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -> Parity:
     """Write the model to `output`, a new folder that transformers opens without other code.
 
-    `license_name`: for the model card, such as apache-2.0.
-    Raises ConfigError if transformers is not installed, or if none of its classes can hold the
-    model; CheckpointError if the folder exists or cannot be written, or if the check fails. Nothing
-    is left at `output` then.
+    Raises ConfigError without transformers, or if none of its classes can hold the model;
+    CheckpointError if the folder exists or cannot be written, or if the check fails; nothing is
+    left at `output` then.
     """
     library = import_package("transformers")
     config, data = loaded.model.config, loaded.data
@@ -85,8 +73,7 @@ def export(
             usage += f"{', '.join(codes)}."
         else:
             usage += NO_LANGUAGE
-        card = model_card(loaded, usage, license_name, "transformers")
-        write_whole(partial / CARD, card)
+        write_whole(partial / layout.CARD, model_card(loaded, usage, license_name, "transformers"))
     say(f"{output}: {type(exported.model).__name__}; {parity}")
     return parity
 
@@ -121,17 +108,12 @@ def build(library: Any, loaded: LoadedModel) -> Any:
     values = config.model_dump()
     if config.activation_dropout is None:
         values["activation_dropout"] = config.dropout
-    ids = {
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "forced_eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-    }
-    settings = {name: values[ours] for ours, names in CONFIG_KEYS.items() for name in names}
+    ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+    ids |= {"forced_eos_token_id": EOS, "decoder_start_token_id": BOS}
+    settings = {name: values[ours] for ours, names in layout.CONFIG_KEYS.items() for name in names}
     ours = {
         section: {key: getattr(getattr(loaded.config, section), key) for key in keys}
-        for section, keys in OWN_KEYS.items()
+        for section, keys in layout.OWN_KEYS.items()
     }
     starts = history_of(loaded.folder, loaded.meta)
     history = [start.without_folders().model_dump() for start in starts]
@@ -141,12 +123,9 @@ def build(library: Any, loaded: LoadedModel) -> Any:
         settings |= {"vocab_size": max(sizes), "tie_word_embeddings": one_matrix}
         theirs = library.PegasusForConditionalGeneration(library.PegasusConfig(**settings))
     else:
-        settings |= {
-            "vocab_size": sizes[0],
-            "decoder_vocab_size": sizes[1],
-            "share_encoder_decoder_embeddings": one_matrix,
-            "tie_word_embeddings": config.tie_embeddings,
-        }
+        settings |= {"vocab_size": sizes[0], "decoder_vocab_size": sizes[1]}
+        settings |= {"tie_word_embeddings": config.tie_embeddings}
+        settings |= {"share_encoder_decoder_embeddings": one_matrix}
         theirs = library.MarianMTModel(library.MarianConfig(**settings))
     theirs.generation_config = library.GenerationConfig(
         num_beams=decode.beam_size,
@@ -166,28 +145,28 @@ def build(library: Any, loaded: LoadedModel) -> Any:
 def convert(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their weights of ours; `theirs`: the weights that their model has now, by name."""
     config = model.config
-    order = to_halves(config.d_model)
+    order = layout.to_halves(config.d_model)
     ours = dict(model.named_parameters(remove_duplicate=False))
     weights: dict[str, Tensor] = {}
-    for each in correspondences(config.pre_norm, config.n_encoder_layers, config.n_decoder_layers):
+    layers = config.n_encoder_layers, config.n_decoder_layers
+    for each in layout.correspondences(config.pre_norm, *layers):
         if each.ours in ours:
             parts = each.reorder(ours[each.ours], order).chunk(len(each.theirs))
             weights |= dict(zip(each.theirs, parts, strict=True))
         else:  # attention without biases
             weights |= {name: torch.zeros_like(theirs[name]) for name in each.theirs}
     bias = model.output.bias
-    logits_bias = torch.full_like(theirs["final_logits_bias"], NO_TOKEN)  # (1, V)
+    logits_bias = torch.full_like(theirs["final_logits_bias"], layout.NO_TOKEN)  # (1, V)
     logits_bias[0, : model.output.out_features] = 0.0 if bias is None else bias
     weights["final_logits_bias"] = logits_bias
-    for name, matrix in {
+    matrices = {
         "model.shared.weight": model.tgt_embedding.tokens.weight,
-        "model.encoder.embed_tokens.weight": model.src_embedding.tokens.weight,
-        "model.decoder.embed_tokens.weight": model.tgt_embedding.tokens.weight,
         "lm_head.weight": model.output.weight,
-    }.items():
-        if name in theirs:
-            weights[name] = torch.zeros_like(theirs[name])
-            weights[name][: len(matrix)] = matrix[:, order]
+    }
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
+        matrices[f"model.{side}.embed_tokens.weight"] = embedding.tokens.weight
         weights[f"model.{side}.embed_positions.weight"] = embedding.positions[:, order]
+    for name in matrices.keys() & theirs.keys():
+        weights[name] = torch.zeros_like(theirs[name])
+        weights[name][: len(matrices[name])] = matrices[name][:, order]
     return weights

@@ -1,7 +1,6 @@
 """A Marian folder of transformers: its settings and weights, and what of them mt cannot represent.
 
-Nothing of the folder is executed: weights are safetensors, or a PyTorch file of which only tensors
-and plain values are read.
+Nothing of the folder is executed: of a PyTorch file, only tensors and plain values are read.
 """
 
 from __future__ import annotations
@@ -21,16 +20,7 @@ from torch import Tensor
 
 from mt.data.reading.corpus_record import TrainedCorpus
 from mt.errors import CheckpointError, ConfigError
-from mt.interop.huggingface_layout import (
-    CARD,
-    CONFIG,
-    CONFIG_KEYS,
-    GENERATION_CONFIG,
-    PYTORCH,
-    SAFETENSORS,
-    correspondences,
-    to_halves,
-)
+from mt.interop import huggingface_layout as layout
 from mt.interop.huggingface_tokenizer import read_json
 from mt.model.transformer import sinusoids
 from mt.runs.origin import HISTORY, Start, history_of
@@ -85,16 +75,13 @@ MARIAN = (
 def history_in(
     folder: Path, settings: Mapping[str, Any], hub_name: str | None = None
 ) -> list[Start]:
-    """The history that mt has exported; else training data that is not known.
-
-    `hub_name`: the model's OWNER/NAME, where it was fetched.
-    """
+    """The history that mt has exported; else training data that is not known."""
     if isinstance(more := settings.get("mt"), dict) and HISTORY in more:
         return history_of(folder, more)
     names = [hub_name, settings.get("_name_or_path"), str(folder.resolve())]
     last_parts = [Path(name).name for name in names if isinstance(name, str)]
     name = next(part for part in last_parts if part not in ("", ".."))
-    card = folder / CARD
+    card = folder / layout.CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     licence = re.search(r"^license: *(.+)", text.split("\n---")[0], re.M)
     reason = f"the model's card states {licence[1]}" if licence else "no licence on a model card"
@@ -111,13 +98,12 @@ def read_config(folder: Path) -> dict[str, Any]:
             "Helsinki-NLP/opus-mt-de-en"
         )
     faults: list[str] = []
-    content = read_json(folder / CONFIG, faults)
+    content = read_json(folder / layout.CONFIG, faults)
     if faults:
         by_marian = any(folder.glob("*.npz"))
         remedy = MARIAN if by_marian else "give a folder that transformers saved"
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
-    kind = content.get("model_type")
-    if kind != "marian":
+    if (kind := content.get("model_type")) != "marian":
         raise ConfigError(
             f"{folder}: config.json: model_type must be marian, found {kind}; mt imports Marian "
             "models (OPUS-MT) alone, because others compute something else than mt's Transformer"
@@ -128,7 +114,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if isinstance(eos := settings["eos_token_id"], list) and len(eos) == 1:
         settings["eos_token_id"] = eos[0]
     faults += [f"config.json: {fault}" for fault in _type_faults(settings)]
-    generation = read_json(folder / GENERATION_CONFIG, faults, optional=True)
+    generation = read_json(folder / layout.GENERATION_CONFIG, faults, optional=True)
     if faults:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     for key in ("num_beams", "length_penalty"):  # old folders have them in config.json
@@ -149,16 +135,16 @@ def _type_faults(settings: Mapping[str, Any]) -> Iterator[str]:
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """The file of the weights, and its tensors in float32."""
-    paths = [folder / name for name in (SAFETENSORS, PYTORCH) if (folder / name).exists()]
+    paths = [folder / name for name in layout.WEIGHTS if (folder / name).exists()]
     if not paths:
         raise CheckpointError(
-            f"{folder}: needs weights in {SAFETENSORS} or {PYTORCH}, found neither; other formats "
-            "are converted with transformers: AutoModelForSeq2SeqLM.from_pretrained(...)"
+            f"{folder}: needs weights in {' or '.join(layout.WEIGHTS)}, found neither; other "
+            "formats are converted with transformers: AutoModelForSeq2SeqLM.from_pretrained(...)"
             ".save_pretrained(...)"
         )
     path = paths[0]
     try:
-        if path.name == SAFETENSORS:
+        if path.suffix == ".safetensors":
             tensors = load_file(path)
         else:
             with warnings.catch_warnings():
@@ -187,8 +173,8 @@ def embeddings(
 ) -> dict[str, Tensor | None]:
     """The matrices of source embedding, target embedding and output, by whatever name.
 
-    A matrix of its own in the file counts, also where `config.json` ties it to another one, as in
-    the loader of transformers 5. What the file does not have is what it is tied to.
+    One in the file counts, even if `config.json` ties it, as in transformers 5; else what it is
+    tied to.
     """
     shared, *matrices = map(tensors.get, EMBEDDINGS)
     encoder, decoder, output = matrices
@@ -216,7 +202,7 @@ def left_out(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Iter
         )
     layers = settings["encoder_layers"], settings["decoder_layers"]
     used = {*EMBEDDINGS, *POSITIONS, "final_logits_bias"}
-    for part in correspondences(False, *layers):
+    for part in layout.correspondences(False, *layers):
         used |= {*part.theirs}
     if unused := sorted({*tensors} - used):
         shown = ", ".join(unused[:LISTED]) + ", ..." * (len(unused) > LISTED)
@@ -228,7 +214,7 @@ def left_out(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Iter
 
 def config_faults(settings: Mapping[str, Any]) -> Iterator[str]:
     """Why `mt` cannot build the model of a `config.json`."""
-    for names in CONFIG_KEYS.values():
+    for names in layout.CONFIG_KEYS.values():
         values = [settings[name] for name in names]
         if any(value != values[0] for value in values):
             listed = " and ".join(map(str, values))
@@ -239,11 +225,9 @@ def config_faults(settings: Mapping[str, Any]) -> Iterator[str]:
             f"config.json: d_model must be even and a multiple of the heads ({heads}), "
             f"found {d_model}"
         )
-    if settings["activation_function"] not in ACTIVATIONS:
-        yield (
-            f"config.json: activation_function must be one of {', '.join(ACTIVATIONS)}, "
-            f"found {settings['activation_function']}"
-        )
+    if (activation := settings["activation_function"]) not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        yield f"config.json: activation_function must be one of {known}, found {activation}"
     yield from (f"config.json: {key} must be false" for key in FOREIGN_KEYS if settings.get(key))
 
 
@@ -264,7 +248,7 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
             )
     positions = [name for name in POSITIONS if name in tensors]  # Marian may leave them out
     length = settings["max_position_embeddings"]
-    layers = correspondences(False, layers_of["encoder"], layers_of["decoder"])
+    layers = layout.correspondences(False, layers_of["encoder"], layers_of["decoder"])
     rows = [(f"weight {name}", tensors.get(name), (length, d_model)) for name in positions]
     rows += [
         (f"weight {name}", tensors.get(name), tuple(sizes[axis] for axis in each.axes))
@@ -286,17 +270,10 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
         faults.append(f"final_logits_bias must have {tgt_size:,} numbers, found {bias.numel():,}")
     if faults[LISTED:]:
         faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
-    faults += [
-        f"weight {name} must be the sinusoids, found other position embeddings"
-        for name in positions
-        if not _are_sinusoids(tensors[name])
-    ]
+    for name in positions:
+        table = tensors[name]  # (P, D), sines first
+        is_table = table.ndim == 2 and table.shape[1] % 2 == 0
+        expected = sinusoids(*table.shape)[:, layout.to_halves(table.shape[1])] if is_table else 0
+        if not is_table or not ((table - expected).abs() <= POSITION_TOLERANCE).all():
+            faults.append(f"weight {name} must be the sinusoids, found other position embeddings")
     return faults
-
-
-def _are_sinusoids(table: Tensor) -> bool:
-    """Whether positions (P, D) are those of the formula, sines first."""
-    if table.ndim != 2 or table.shape[1] % 2:
-        return False
-    expected = sinusoids(*table.shape)[:, to_halves(table.shape[1])]
-    return bool(((table - expected).abs() <= POSITION_TOLERANCE).all())

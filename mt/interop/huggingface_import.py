@@ -22,30 +22,9 @@ from mt.data.tokens.sentencepiece_model import model_proto
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.files import require_new, sha256_of
+from mt.interop import huggingface_folder as marian
+from mt.interop import huggingface_layout as layout
 from mt.interop.exporter import quiet
-from mt.interop.huggingface_folder import (
-    ACTIVATIONS,
-    POSITIONS,
-    config_faults,
-    embeddings,
-    history_in,
-    left_out,
-    read_config,
-    read_weights,
-    weight_faults,
-)
-from mt.interop.huggingface_layout import (
-    CARD,
-    CONFIG,
-    CONFIG_KEYS,
-    GENERATION_CONFIG,
-    NO_TOKEN,
-    OWN_KEYS,
-    PYTORCH,
-    SAFETENSORS,
-    correspondences,
-    to_interleaved,
-)
 from mt.interop.huggingface_tokenizer import (
     TOKENIZER_FILES,
     MarianTokenizer,
@@ -70,25 +49,24 @@ MAX_TOKENS = 256
 def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = None) -> str:
     """Write the Marian model in `folder` to `output`, a new model folder; return what to report.
 
-    `origin`: where the folder comes from, which `meta.json` records. `config.yaml` beside the
-    weights is a config to fine-tune it. Raises ConfigError with all reasons at once for what `mt`
-    cannot represent, CheckpointError for files that are missing or damaged and for an `output` that
-    exists or cannot be written.
+    `origin`: where the folder comes from, which `meta.json` records. Raises ConfigError with all
+    reasons at once for what `mt` cannot represent, CheckpointError for files that are missing or
+    damaged and for an `output` that exists or cannot be written.
     """
     require_new(output)
-    settings = read_config(folder)
-    faults = list(config_faults(settings))
-    path, tensors = read_weights(folder)
-    faults += weight_faults(tensors, settings)
+    settings = marian.read_config(folder)
+    faults = list(marian.config_faults(settings))
+    path, tensors = marian.read_weights(folder)
+    faults += marian.weight_faults(tensors, settings)
     # Rows that fill the smaller of two vocabularies; see `NO_TOKEN`.
     bias = tensors.get("final_logits_bias", torch.zeros(0)).flatten()
-    never = set((bias <= NO_TOKEN / 2).nonzero().flatten().tolist())
+    never = set((bias <= layout.NO_TOKEN / 2).nonzero().flatten().tolist())
     tokenizer = read_tokenizer(folder, settings, faults, never)
     if faults or tokenizer is None:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     config = model_config(settings, tensors, tokenizer)
     weights = convert(tensors, settings, tokenizer, config.model)
-    notes = [*left_out(tensors, settings)]
+    notes = [*marian.left_out(tensors, settings)]
     model = build_model(config, tokenizer.tokenizer).eval()
     put_weights(model, weights, str(path))
     loaded = LoadedModel(folder, {}, config, tokenizer.tokenizer, model)
@@ -100,23 +78,18 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
         notes.append(
             f"rows of the embeddings without a piece, which are never chosen: {len(unnamed):,}"
         )
-    hub_name = (origin or {}).get("hub")
-    save_model_folder(
-        output,
-        weights,
-        {
-            "config": config.model_dump(mode="json"),
-            "tokenizer": tokenizer.tokenizer.fingerprint,
-            HISTORY: [start.model_dump() for start in history_in(folder, settings, hub_name)],
-            "imported": {
-                "format": f"huggingface {settings['model_type']}",
-                "sha256": {path.name: sha256_of(path)},
-                **(origin or {}),
-            },
-        },
-        tokenizer=tokenizer.tokenizer,
-        texts={"config.yaml": config.with_values({"train.init_from": str(output)}).to_yaml()},
-    )
+    origin = origin or {}
+    form = f"huggingface {settings['model_type']}"
+    history = marian.history_in(folder, settings, origin.get("hub"))
+    meta = {
+        "config": config.model_dump(mode="json"),
+        "tokenizer": tokenizer.tokenizer.fingerprint,
+        HISTORY: [start.model_dump() for start in history],
+        "imported": {"format": form, "sha256": {path.name: sha256_of(path)}, **origin},
+    }
+    # A config to fine-tune it.
+    tuning = {"config.yaml": config.with_values({"train.init_from": str(output)}).to_yaml()}
+    save_model_folder(output, weights, meta, tokenizer=tokenizer.tokenizer, texts=tuning)
     parameters = sum(each.numel() for each in weights.values())
     return "\n".join([_report(config, parameters, settings), *notes])
 
@@ -124,10 +97,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
 def compare(
     folder: Path, loaded: LoadedModel, tokenizer: MarianTokenizer, settings: Mapping[str, Any]
 ) -> str:
-    """Compare probabilities with those of transformers, where it is installed; returns the result.
-
-    Raises CheckpointError where they differ.
-    """
+    """Compare probabilities with transformers, where it can; CheckpointError where they differ."""
     try:
         library = importlib.import_module("transformers")
         with quiet(library):
@@ -137,7 +107,7 @@ def compare(
         return "transformers is not installed, so no probabilities were compared"
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
         return f"transformers cannot open it, so no probabilities were compared ({error})"
-    if missing := sorted({*info["missing_keys"]} - {*POSITIONS, "final_logits_bias"}):
+    if missing := sorted({*info["missing_keys"]} - {*marian.POSITIONS, "final_logits_bias"}):
         return (
             f"transformers {library.__version__} finds no {', '.join(missing)} in it, so no "
             "probabilities were compared"
@@ -172,7 +142,7 @@ def model_config(
     names = {"src_lang": languages.get("source_lang"), "tgt_lang": languages.get("target_lang")}
     decode = {"beam_size": settings["num_beams"], "length_penalty": settings["length_penalty"]}
     max_tokens = max(1, min(MAX_TOKENS, settings["max_position_embeddings"] - 2))
-    source, target, output = filter(torch.is_tensor, embeddings(tensors, settings).values())
+    source, target, output = filter(torch.is_tensor, marian.embeddings(tensors, settings).values())
     spec = model_proto(segmenter.models[0]).trainer_spec
     mapping = {
         "data": {
@@ -186,8 +156,8 @@ def model_config(
             "byte_fallback": b"<0x00>" in segmenter.models[0],
         },
         "model": {
-            **{ours: settings[theirs] for ours, (theirs, *_) in CONFIG_KEYS.items()},
-            "activation": ACTIVATIONS[settings["activation_function"]],
+            **{ours: settings[theirs] for ours, (theirs, *_) in layout.CONFIG_KEYS.items()},
+            "activation": marian.ACTIVATIONS[settings["activation_function"]],
             "norm": "post",
             "positions": "sinusoidal",
             # Ours always scale the embedding, and a joint vocabulary has one matrix for all.
@@ -200,7 +170,7 @@ def model_config(
     }
     # What transformers does not do, but mt export huggingface writes down.
     more = settings.get("mt")
-    for section, keys in OWN_KEYS.items():
+    for section, keys in layout.OWN_KEYS.items():
         values = more.get(section) if isinstance(more, dict) else None
         if isinstance(values, dict):
             mapping[section] |= {key: value for key, value in values.items() if key in keys}
@@ -214,8 +184,8 @@ def convert(
     model: ModelConfig,
 ) -> dict[str, Tensor]:
     """The weights of `model`, by name, of theirs."""
-    order = to_interleaved(settings["d_model"])
-    layers = correspondences(False, model.n_encoder_layers, model.n_decoder_layers)
+    order = layout.to_interleaved(settings["d_model"])
+    layers = layout.correspondences(False, model.n_encoder_layers, model.n_decoder_layers)
     weights = {
         each.ours: each.reorder(torch.cat([tensors[name] for name in each.theirs]), order)
         for each in layers
@@ -223,7 +193,7 @@ def convert(
     src_rows, tgt_rows = (torch.tensor(side.rows) for side in (tokenizer.source, tokenizer.target))
     # Our embeddings are always multiplied by sqrt(D).
     scale = 1.0 if settings["scale_embedding"] else math.sqrt(settings["d_model"])
-    matrices = [each for each in embeddings(tensors, settings).values() if each is not None]
+    matrices = filter(torch.is_tensor, marian.embeddings(tensors, settings).values())
     source, target, output = (matrix[:, order] for matrix in matrices)
     weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
     # Where both are tied in one vocabulary, there is one matrix, under its first name.
@@ -269,8 +239,7 @@ def import_named(name: str, revision: str | None, output: Path) -> str:
     """Import a folder, or a model on the hub, to `output`; return what to report.
 
     The library huggingface_hub keeps what it has fetched (HF_HOME) and continues what broke off.
-    Raises ConfigError for one that is not there, cannot be fetched or cannot be represented,
-    CheckpointError as `import_model` does.
+    Raises as `import_model` does, and ConfigError for a name that cannot be fetched.
     """
     from huggingface_hub import errors, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -283,10 +252,10 @@ def import_named(name: str, revision: str | None, output: Path) -> str:
         return import_model(Path(name), output)
     if not can_show_bar():
         disable_progress_bars()
-    small = [CARD, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES]
+    small = [layout.CARD, layout.CONFIG, layout.GENERATION_CONFIG, *TOKENIZER_FILES]
     try:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=small))
-        read_config(folder)  # before the weights of a model that mt cannot represent
+        marian.read_config(folder)  # before the weights of a model that mt cannot represent
         say(f"{model}: fetching the weights of commit {folder.name}")
         _fetch_weights(model, folder.name)
         report = import_model(folder, output, {"hub": model, "commit": folder.name})
@@ -306,7 +275,7 @@ def _fetch_weights(model: str, commit: str) -> None:
     """Fetch the weights, if there are any. Unlike `snapshot_download`, Ctrl-C ends it at once."""
     from huggingface_hub import errors, hf_hub_download
 
-    for weights in (SAFETENSORS, PYTORCH):
+    for weights in layout.WEIGHTS:
         try:
             hf_hub_download(model, weights, revision=commit)
             return

@@ -1,9 +1,8 @@
 """Keys of config.json, and names and layouts of weights, in Marian and Pegasus models and in ours.
 
-The tables serve both directions. Models of transformers put all sines of a position into the first
-half of its vector and all cosines into the second; ours alternate. Reordering the dimensions of the
-residual stream in every weight that reads or writes it turns one into the other exactly: layer
-norms do not depend on the order.
+Models of transformers put all sines of a position into the first half of its vector; ours
+alternate. Reordering the dimensions of the residual stream in every weight that reads or writes it
+turns one into the other exactly: layer norms do not depend on the order.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 # Files of a folder of transformers.
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 CARD = "README.md"
-SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+WEIGHTS = "model.safetensors", "pytorch_model.bin"
 # Our key of the section `model`, and theirs, which must all have its value.
 CONFIG_KEYS = {
     "d_model": ("d_model",),
@@ -100,10 +99,7 @@ def correspondences(
 
 
 def to_interleaved(d_model: int) -> Tensor:
-    """The dimension of their residual stream that each dimension of ours is. (d_model,)
-
-    sin, sin, ..., cos, cos, ... becomes sin, cos, sin, cos, ...
-    """
+    """The dimension of their residual stream that each dimension of ours is. (d_model,)"""
     return torch.arange(d_model).view(2, -1).T.flatten()  # (2, d_model/2) -> (d_model,)
 
 

@@ -92,10 +92,7 @@ def read_tokenizer(
 
 
 def read_json(path: Path, faults: list[str], optional: bool = False) -> dict[str, Any]:
-    """The mapping in a JSON file; {} after adding to `faults` if that fails.
-
-    An `optional` file may be missing.
-    """
+    """The mapping in a JSON file; {} after adding to `faults` if that fails."""
     if optional and not path.exists():
         return {}
     try:
@@ -118,13 +115,9 @@ def filler_piece(row: int) -> str:
 
 
 def _vocabulary(
-    path: Path,
-    size: int,
-    unk: str,
-    special: tuple[int, int | None, int],
-    faults: list[str],
-    fillers: Collection[int],
-) -> Vocabulary:
+    path: Path, size: int, unk: str, special: tuple[int, int | None, int],
+    faults: list[str], fillers: Collection[int],
+) -> Vocabulary:  # fmt: skip
     """Pieces and rows by our ids; `special`: their ids of pad, the decoder's start, and eos.
 
     `<s>` is the start of a side without one, or pad. A row that no piece names gets a piece that no
@@ -174,10 +167,8 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
     source = tokenizer.src.all_pieces()
     target = source if tokenizer.joint else tokenizer.tgt.all_pieces()
-    for code, number in tokenizer.languages_of(
-        plan_data(data)
-    ).items():  # Marian's tokenizer knows these
-        source[number] = f">>{code}<<"
+    for code, number in tokenizer.languages_of(plan_data(data)).items():
+        source[number] = f">>{code}<<"  # which Marian's tokenizer knows
     contents: dict[str, dict[str, Any]] = {
         VOCABULARY: {piece: number for number, piece in enumerate(source)},
         TARGET_VOCABULARY: {piece: number for number, piece in enumerate(target)},

@@ -1,13 +1,12 @@
 """The model card: the `README.md` of a model folder that is handed on.
 
-What it says comes from the run: its config, `manifest.json` and `metrics.jsonl`. What is not known
-is left out; a licence is only stated where the user gives one.
+It comes from the run: config, `manifest.json` and `metrics.jsonl`. What is not known is left out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,8 @@ def model_card(
     packages = manifest.get("packages")
     versions = packages if isinstance(packages, dict) else {"mt": __version__}
     licences = dict.fromkeys(" ".join(corpus.licence.split()) for corpus in corpora)
+    texts = dict.fromkeys(corpus.citation for corpus in corpora)
+    cited = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
     header = ["---"]
     if languages:
         header += ["language:", *(f"- {json.dumps(code)}" for code in dict.fromkeys(languages))]
@@ -66,7 +67,7 @@ def model_card(
         f"## Model\n\n{_shape(loaded)}",
         _table("## Data", ["file", "lines", "SHA-256"], _files(history, manifest)),
         _table("## Corpora", CORPUS_COLUMNS, map(_corpus, corpora)),
-        _citations(corpora),
+        "\n\n".join(["Citations, word for word:", *cited] if cited else []),
         _table("## History", HISTORY_COLUMNS, map(_start, history)),
         _table("## Scores", SCORE_COLUMNS, _scores(loaded, run_dir)),
         f"Made with {', '.join(f'{name} {number}' for name, number in versions.items())}.",
@@ -77,12 +78,11 @@ def model_card(
 def _literal_tokens(loaded: LoadedModel) -> str:
     """Special tokens that SentencePiece gives for the same characters in a text, all unknown."""
     read = [f"`{piece}`" for piece in SPECIAL_PIECES if piece in loaded.tokenizer.src.pieces(piece)]
-    if not read:
-        return ""
-    return (
+    text = (
         f"\n\nA text must not contain {', '.join(read)}: the vocabulary has none of these "
         "characters, so they are read as the special token."
     )
+    return text if read else ""
 
 
 def _shape(loaded: LoadedModel) -> str:
@@ -136,12 +136,6 @@ def _corpus(corpus: TrainedCorpus) -> Sequence[object]:
     origin = f"{corpus.fetched} from {', '.join(corpus.url)}" if corpus.url else ""
     names = corpus.name, corpus.version, "-".join(corpus.languages)
     return *names, " ".join(corpus.licence.split()), origin, corpus.state
-
-
-def _citations(corpora: Iterable[TrainedCorpus]) -> str:
-    texts = dict.fromkeys(corpus.citation for corpus in corpora)
-    stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
-    return "\n\n".join(["Citations, word for word:", *stated]) if stated else ""
 
 
 def _start(start: Start) -> Sequence[object]:

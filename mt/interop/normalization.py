@@ -23,10 +23,7 @@ HANGUL = ("\uac00", "\ud7a3")  # the first and the last syllable; their decompos
 
 
 def with_normalization(model: bytes) -> bytes:
-    """Return a SentencePiece model that normalises as `data.tokenizer.normalize_line` does.
-
-    A model with a map of its own is returned as it is.
-    """
+    """A SentencePiece model that normalises as `normalize_line` does, or by a map of its own."""
     proto = model_proto(model)
     if not proto.normalizer_spec.precompiled_charsmap:
         proto.normalizer_spec.precompiled_charsmap = _charsmap()
@@ -97,12 +94,8 @@ def _charsmap() -> bytes:
         lines = [f"{codes(text)}\t{codes(normal)}\n" for text, normal in sorted(rules)]
         path.write_text("".join(lines), encoding="utf-8")
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a"]),
-            model_writer=model,
-            model_type="char",
-            vocab_size=8,
-            hard_vocab_limit=False,
-            normalization_rule_tsv=str(path),
-            minloglevel=2,
-        )
+            sentence_iterator=iter(["a"]), model_writer=model,
+            model_type="char", vocab_size=8, hard_vocab_limit=False,
+            normalization_rule_tsv=str(path), minloglevel=2,
+        )  # fmt: skip
     return bytes(model_proto(model.getvalue()).normalizer_spec.precompiled_charsmap)

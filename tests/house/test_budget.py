@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 31_611,
+    "all of mt": 31_484,
     "core": 20_575,
     "tests": 29_580,
     "pages": 129_969,
@@ -23,7 +23,7 @@ BUDGET = {
     "search": 2_238,
     "cleaning": 2_179,
     "inspect": 1_994,
-    "interop": 1_987,
+    "interop": 1_860,
     "config": 1_786,
     "cli": 1_659,
     "documents": 1_421,

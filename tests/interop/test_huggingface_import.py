@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import MtError
-from mt.interop import huggingface_import
+from mt.interop import huggingface_folder, huggingface_import
 from mt.interop.huggingface_folder import DEFAULTS, LISTED, read_config
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_tokenizer import read_tokenizer
@@ -199,7 +199,7 @@ def test_where_transformers_computes_otherwise_nothing_is_written(
     def wrong(tensors: dict[str, Tensor], _: object) -> dict[str, Tensor]:
         return {side: tensors[name] for side, name in table.items()}
 
-    monkeypatch.setattr(huggingface_import, "embeddings", wrong)
+    monkeypatch.setattr(huggingface_folder, "embeddings", wrong)
     said = refused(mt("import", "huggingface", marian, "-o", tmp_path / "out"))
     assert says(said, marian, "transformers computes other probabilities", "nothing was written")
     assert not (tmp_path / "out").exists()
