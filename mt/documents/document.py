@@ -1,8 +1,7 @@
 """A document: its parts as they were written, and the texts among them.
 
-All but the translated texts is written as it was read, byte for byte. That is why HTML and XLIFF
-are read with the parsers of the standard library, which tell the places of what they find: lxml
-writes attributes and entities in its own way.
+All but the translated texts is written as it was read, byte for byte: HTML and XLIFF are read with
+the parsers of the standard library, which tell places; lxml writes attributes in its own way.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class Document:
         parts, at = [], 0
         pairs = list(zip(self.texts, translations, strict=True))
         # Attributes first: their tags may be in texts.
-        for text, translation in sorted(
-            pairs, key=lambda pair: (not pair[0].attribute, pair[0].first)
-        ):
+        pairs.sort(key=lambda pair: (not pair[0].attribute, pair[0].first))
+        for text, translation in pairs:
             links = "".join(translation.alignments[:1])
             written, without_place = text.tagged.render(translation.texts[0], links)
             lost += [(text.line, token) for token in without_place]

@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from mt.data.reading.words import composed, has_letter, is_unspaced
 
@@ -62,12 +62,13 @@ class InlineTag:
     place: tuple[int, int] = (0, 0)  # in the translation
 
 
-class _AlignedPart(NamedTuple):
-    """A part of the translation, and the part of the source that it comes from."""
+Span: TypeAlias = tuple[int, int]
 
-    start: int
+
+class _AlignedPart(NamedTuple):
+    start: int  # in the translation
     end: int
-    src_start: int
+    src_start: int  # of the part of the source that it comes from
     src_end: int
 
 
@@ -75,10 +76,7 @@ class TaggedText:
     """A text without its tags, for the model, and what is needed to put them back."""
 
     def __init__(self, tokens: Sequence[MarkupToken], escapes: bool = True) -> None:
-        """`escapes`: the text has entities.
-
-        White space that a text without tags would have twice becomes part of a tag.
-        """
+        """`escapes`: the text has entities. White space that it would have twice joins a tag."""
         self.escapes = escapes
         # Entities of characters that cannot stand for themselves, or did not in these texts.
         texts = "".join(token.raw for token in tokens if token.kind == "text")
@@ -157,14 +155,10 @@ class TaggedText:
         )
 
     def render(self, translated: str, links: str = "") -> tuple[str, list[MarkupToken]]:
-        """Put the tags into a translation, by its alignment as `word_links` writes it.
-
-        Also return the tags that found no place; of a pair the first.
-        """
+        """Put the tags into a translation, by its `word_links`; return also those left over."""
         if not self.has_words:
             texts = (part for part in self.parts if part.kind in ("kept", "text"))
-            words = (part for part in texts if part.raw.strip())
-            first = next(words, None)
+            first = next((part for part in texts if part.raw.strip()), None)
             return "".join(self._raw(part, part is first) for part in self.parts), []
         placing = _Placing(self.text, translated, links)
         self.root.place = (0, len(translated))
@@ -237,17 +231,13 @@ class _Placing:
             taken[max(0, place[0]) : max(0, place[1])] = b"\1" * (place[1] - place[0])
             self.place_inner(tag)
 
-    def _around(
-        self, tag: InlineTag, taken: bytearray, low: int, high: int
-    ) -> tuple[int, int] | None:
+    def _around(self, tag: InlineTag, taken: bytearray, low: int, high: int) -> Span | None:
         """The stretch with the most characters that come from the tag's less those that do not."""
         place, best, total, start = None, 0, 0, low
         # Of `l'eau` only the longest word is what comes of `eau`, the others are its article.
         elided = [unit for unit in self.units if unit.src_start < tag.start < unit.src_end]
-        if elided and self.text[tag.start - 1] in "'’":
-            elided.remove(max(elided, key=lambda unit: unit.end - unit.start))
-        else:
-            elided = []
+        elided.sort(key=lambda unit: unit.start - unit.end)
+        elided = elided[1:] if self.text[tag.start - 1] in "'’" else []
         for unit in self.units:
             if unit.start < low or unit.end > high or any(taken[unit.start : unit.end]):
                 total = 0
@@ -268,7 +258,7 @@ class _Placing:
             end += 1
         return start, end
 
-    def _beside(self, tag: InlineTag, low: int, high: int) -> tuple[int, int] | None:
+    def _beside(self, tag: InlineTag, low: int, high: int) -> Span | None:
         """The place after the translation of what stands before a tag, or before that after it."""
         before = len(self.text[: tag.start].rstrip(" "))
         after = len(self.text) - len(self.text[tag.start :].lstrip(" "))
@@ -285,9 +275,7 @@ class _Placing:
             places.insert(0 if sticks == "after" else len(places), min(starts) - is_spaced)
         return next(((place, place) for place in places if low <= place <= high), None)
 
-    def _kept(
-        self, tag: InlineTag, taken: bytearray, low: int, high: int
-    ) -> tuple[int, int] | None:
+    def _kept(self, tag: InlineTag, taken: bytearray, low: int, high: int) -> Span | None:
         """Where the text itself is, or what the model has made of it."""
         content = self.text[tag.start : tag.end]
         if tag.opening.term:  # the model may have found its translation
@@ -300,19 +288,13 @@ class _Placing:
                 return match.span()
         return self._around(tag, taken, low, high)
 
-    def _line_break(
-        self, tag: InlineTag, taken: bytearray, low: int, high: int
-    ) -> tuple[int, int] | None:
+    def _line_break(self, tag: InlineTag, taken: bytearray, low: int, high: int) -> Span | None:
         """The space that parts the translation as the source was parted, or nearly."""
         if tag.start == 0 or tag.start >= len(self.text):  # a line above or below has no words
             return (high, high) if tag.start else (low, low)
         wanted = round(tag.start * len(self.translated) / max(1, len(self.text)))
-        spaces = [
-            match.start()
-            for match in re.finditer(" ", self.translated)
-            if low < match.start() < high and not taken[match.start()]
-        ]
-        if spaces:
+        found = (match.start() for match in re.finditer(" ", self.translated))
+        if spaces := [space for space in found if low < space < high and not taken[space]]:
             space = min(spaces, key=lambda place: abs(place - wanted))
             return space, space + 1
         if is_unspaced(self.translated) and low < wanted < high:
@@ -366,7 +348,7 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
         for line in (text, translated)
     )
     places = [composed(line)[1] for line in (text, translated)]
-    linked: dict[tuple[int, int], tuple[int, int]] = {}
+    linked: dict[Span, Span] = {}
     named = [link.split("-") for link in links.split()]
     if not any(":" in tgt for _, tgt in named):
         linked = dict.fromkeys(tgt_words.values(), (0, 0))
@@ -378,17 +360,15 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
     units = []
     for (start, end), (src_start, src_end) in sorted(linked.items()):
         if text[src_start:src_end] == translated[start:end]:
-            units += [_AlignedPart(start + i, start + i + 1, src_start + i, src_start + i + 1)
-                      for i in range(end - start)]  # fmt: skip
+            letters = zip(range(start, end), range(src_start, src_end), strict=True)
+            units += [_AlignedPart(tgt, tgt + 1, src, src + 1) for tgt, src in letters]
             continue
         parts = zip(_parts(translated, start, end), _parts(text, src_start, src_end), strict=True)
         units += [_AlignedPart(*tgt, *src) for tgt, src in parts if tgt[0] < tgt[1]]
     return units
 
 
-def _span(
-    name: str, words: Mapping[str, tuple[int, int]], places: Sequence[int]
-) -> tuple[int, int] | None:
+def _span(name: str, words: Mapping[str, Span], places: Sequence[int]) -> Span | None:
     """The characters that a link names: a word by its number, or `start:end`.
 
     `places`: where the characters of the line in NFC, which that counts, and its end are written.
@@ -399,7 +379,7 @@ def _span(
     return words.get(name)
 
 
-def _parts(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def _parts(text: str, start: int, end: int) -> list[Span]:
     core = CORE.search(text, start, end)
     first, last = core.span() if core else (start, end)
     return [(start, first), (first, last), (last, end)]

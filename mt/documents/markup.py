@@ -94,10 +94,7 @@ class _HtmlParser(HTMLParser):
 
 
 def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
-    """Cut HTML. An element that is not translated is one token.
-
-    Raises DataError, which begins with `name`, for what cannot be cut.
-    """
+    """Cut HTML, an element that is not translated as one token. DataError begins with `name`."""
     try:
         parts = _HtmlParser(_masked(content, name)).parts
     except AssertionError as error:  # of `<![` and something unknown
@@ -164,10 +161,7 @@ DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")
 
 
 def srt_tokens(content: str, name: str) -> Iterator[MarkupToken]:
-    """Cut subtitles. The lines of one are a text; a dash at the start of a line begins another.
-
-    Raises DataError, which begins with `name`, for what has no subtitle.
-    """
+    """Cut subtitles, the lines of each being a text; a dash before a line begins another."""
     if "\r" in content and "\n" not in content:
         raise DataError(
             f"{name}: its line ends are carriage returns (\\r) without line feeds, which are "
@@ -187,8 +181,7 @@ def srt_tokens(content: str, name: str) -> Iterator[MarkupToken]:
             yield MarkupToken("break", line)
             continue
         text = line.rstrip()
-        dash = DASH.match(text)
-        if dash:
+        if dash := DASH.match(text):
             text = text[dash.end() :]
             yield from _subtitle(dash[1])
             yield MarkupToken("break", dash[2])

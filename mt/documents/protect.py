@@ -1,7 +1,6 @@
-"""Texts that must come out as they are, and terms with a given translation.
+"""Texts that must come out as they are, and terms with a given translation: tokens that are `kept`.
 
-Each becomes a token of the kind `kept` (see `inline_tags`). The model sees it as it is, and the
-word alignment tells what part of the translation it replaces.
+The model sees each as it is; the word alignment tells what part of the translation it replaces.
 """
 
 from __future__ import annotations
@@ -49,22 +48,13 @@ class Protection(Step):
     """Keeps texts by `--protect` and `--glossary`, and counts them, also those left out."""
 
     def __init__(
-        self,
-        protect: Sequence[str] = (),
-        glossary: Path | None = None,
+        self, protect: Sequence[str] = (), glossary: Path | None = None,
         tags: Set[str] = frozenset(),
-    ) -> None:
-        """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong.
-
-        `tags`: what the model knows at the start of a line.
-        """
+    ) -> None:  # fmt: skip
+        """`protect`: `auto` or regular expressions. `tags`: what the model knows before a line."""
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.tags = tags
-        if blank := [text for text in protect if not text.strip()]:
-            raise ConfigError(
-                f"--protect: must be a regular expression or auto, found {blank[0]!r}"
-            )
-        self._patterns = [_compiled(text, "--protect") for text in protect if text != "auto"]
+        self._patterns = [_compiled(text) for text in protect if text != "auto"]
         self._is_auto = "auto" in protect
         # The tokens of each term with its translation, by the first one in lower case. The longest
         # come first, of two that differ in case the one that is not in lower case.
@@ -124,7 +114,7 @@ class Protection(Step):
                 content, written = shown[start:end], raw[places[start] : places[end]]
                 if not written:  # a part of an entity of several characters
                     continue
-                self._counts["terms" if target else "texts"] += 1
+                self._counts["term" if target else "text"] += 1
                 taken = MarkupToken("kept", target or written, term=content if target else "")
                 taken.content = content
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
@@ -135,12 +125,11 @@ class Protection(Step):
     def _spans(self, text: str, case: Case | None) -> Iterator[tuple[int, int, str]]:
         """Start and end of what is kept, and what is written for a term, else "".
 
-        Of texts that overlap the first counts, of two that begin together the longer one; without
-        white space around it.
+        Of texts that overlap the first counts, of two that begin together the longer one.
         """
         kept = {span for pattern in self._patterns for span in _matches(pattern, text)}
-        patterns = AUTO * self._is_auto
-        kept |= {match.span() for pattern in patterns for match in pattern.finditer(text)}
+        if self._is_auto:
+            kept |= {match.span() for pattern in AUTO for match in pattern.finditer(text)}
         at = 0
         for start, end in sorted(kept, key=lambda span: (span[0], -span[1])):
             part = text[start:end].strip()
@@ -193,11 +182,9 @@ class Protection(Step):
         """A line about the texts that were kept, and those put at the end; "" for none."""
         if not self:
             return ""
-        kept = (
-            f"{self._counts[kind]:,} {kind.removesuffix('s' * (self._counts[kind] == 1))}"
-            for kind in ("texts", "terms")
-        )
-        text = f"\nprotected: {' and '.join(kept)}"
+        texts, terms = self._counts["text"], self._counts["term"]
+        text = f"\nprotected: {texts:,} text{'s' * (texts != 1)}"
+        text += f" and {terms:,} term{'s' * (terms != 1)}"
         if self._lost:
             named = [f"{name} ({n:,})" for name, n in self._lost.most_common(SHOWN)]
             more = ", ..." * (len(self._lost) > SHOWN)
@@ -253,8 +240,9 @@ def _is_in_word(text: str, place: int) -> bool:
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
 
 
-def _compiled(text: str, option: str) -> regex.Pattern[str]:
-    """Compile the regular expression that an option was given. Raises ConfigError."""
+def _compiled(text: str) -> regex.Pattern[str]:
+    if not text.strip():
+        raise ConfigError(f"--protect: must be a regular expression or auto, found {text!r}")
     try:
         with warnings.catch_warnings():
             # A pattern such as [[a], which a later Python may read otherwise.
@@ -263,7 +251,7 @@ def _compiled(text: str, option: str) -> regex.Pattern[str]:
             return regex.compile(text)
     except (re.error, regex.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
-            f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
+            f"--protect: must be a regular expression, found {text!r} ({error}); put a backslash "
             "before a sign that is meant as such"
         ) from None
 

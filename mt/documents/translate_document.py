@@ -32,16 +32,10 @@ ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 
 
 def translate_protected(
-    files: TextFiles,
-    line_format: LineFormat,
-    search: SearchOptions,
-    engine: EngineOptions,
+    files: TextFiles, line_format: LineFormat, search: SearchOptions, engine: EngineOptions,
     protect: Sequence[str] = (),
-) -> None:
-    """Translate a document, or lines of text with parts that stay; print a summary.
-
-    `protect`, `files.glossary`: see `Protection`.
-    """
+) -> None:  # fmt: skip
+    """Translate a document, or lines of text with parts that stay; print a summary."""
     is_document = line_format.name in DOCUMENTS
     given = {"--alignments": search.alignments, "--prefix": files.prefix}
     given |= {"--resume": files.resume and is_document}
@@ -54,8 +48,7 @@ def translate_protected(
         )
         raise ConfigError(f"{named}: {why}")
     engine = opened(engine)
-    tags = open_model(engine.models[0]).data.tags
-    protection = Protection(protect, files.glossary, tags)
+    protection = Protection(protect, files.glossary, open_model(engine.models[0]).data.tags)
     if protection:
         search = _aligning(search, engine, protection.why_aligned)
     translate = translate_document if is_document else translate_file
@@ -63,12 +56,9 @@ def translate_protected(
 
 
 def translate_document(
-    files: TextFiles,
-    line_format: LineFormat,
-    search: SearchOptions,
-    engine: EngineOptions,
+    files: TextFiles, line_format: LineFormat, search: SearchOptions, engine: EngineOptions,
     protection: Protection,
-) -> str:
+) -> str:  # fmt: skip
     """Translate the texts of a document, and write the document with them; return a summary."""
     inputs = {"the input": files.source, "--glossary": files.glossary}
     inputs["--shortlist"] = engine.shortlist
@@ -81,12 +71,9 @@ def translate_document(
     with open_output(files.output) as file:
         progress = Progress(len(texts), 0, can_show_bar(files.output))
         translator = load_translator(
-            search,
-            engine,
-            files.is_large,
-            on_progress=progress.update,
-            number_of=lambda number: texts[number - 1].line,
-        )
+            search, engine, files.is_large,
+            on_progress=progress.update, number_of=lambda number: texts[number - 1].line,
+        )  # fmt: skip
         with translator, progress:
             translations = list(translator.translate([text.tagged.text for text in texts]))
         text, lost = document.render(translations)
@@ -135,10 +122,7 @@ def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> Search
 
 
 def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
-    """Find the texts of a document. Raises DataError, which begins with `name`.
-
-    `protect` gets the tokens of a text and returns them, some of them kept.
-    """
+    """Find the texts of a document. Raises DataError, which begins with `name`."""
     declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
     if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii"):
         raise DataError(

@@ -78,9 +78,8 @@ class XliffReader:
                 f"{place}: is not well-formed XML ({expat.ErrorString(error.code)}); correct it, "
                 "or give --format text if it is no XLIFF file"
             ) from None
-        for token, span in zip(
-            self.tokens, pairwise([0, *self._starts[1:], len(self._content)]), strict=True
-        ):
+        spans = pairwise([0, *self._starts[1:], len(self._content)])
+        for token, span in zip(self.tokens, spans, strict=True):
             token.raw = self._content[slice(*span)].decode()
         if self.tokens and not any(unit.source for unit in self._units):
             raise DataError(
@@ -124,16 +123,16 @@ class XliffReader:
             self._units.append(element)
         elif parent is not None and parent.name in ("trans-unit", "segment"):
             last = len(self.tokens)
-            if element.name == "source":
-                parent.source = (element.first + 1, last - 1)
-                parent.source_line = element.line
-            if element.name in ("source", "seg-source"):
-                parent.after_source = last
-            if element.name == "seg-source":
-                parent.cut_source = (element.first + 1, last - 1)
-            if element.name == "target":
-                parent.target = (element.first, last)
-                parent.state = element.attributes.get("state", "")
+            match element.name:
+                case "source":
+                    parent.source = (element.first + 1, last - 1)
+                    parent.source_line, parent.after_source = element.line, last
+                case "seg-source":
+                    parent.cut_source = (element.first + 1, last - 1)
+                    parent.after_source = last
+                case "target":
+                    parent.target = (element.first, last)
+                    parent.state = element.attributes.get("state", "")
 
     def _read(self, unit: _Element) -> None:
         """Add the text of a unit, unless it has a translation or is not to have one."""
@@ -143,7 +142,8 @@ class XliffReader:
         state = unit.attributes.get("state", "") if is_segment else unit.state
         is_open = unit.attributes.get("approved") != "yes" and state in OPEN_STATES
         first, last = unit.target or (unit.after_source, unit.after_source)
-        if self._has_text(first, last) and not is_open:
+        there = [token.raw for token in self.tokens[first:last] if token.kind == "text"]
+        if not is_open and any(html.unescape(text).strip() for text in there):
             self.document.n_done += 1
             return
         opening = self.tokens[unit.source[0] - 1].raw
@@ -151,10 +151,11 @@ class XliffReader:
         name = f"{prefix[1] or '' if prefix else ''}target"
         before = self.tokens[unit.source[0] - 2].raw
         start = f"{before if not before.strip() else ''}<{name}>"
-        if unit.target is not None:
-            start = _opened(self.tokens[first].raw)
+        if unit.target is not None:  # maybe an element without an end tag of its own
+            start = self.tokens[first].raw.rstrip("/> \n") + ">"
         if not is_segment:
-            start = _as_suggestion(start)
+            start = _with_attribute(start, "state", "needs-review-translation")
+            start = _with_attribute(start, "state-qualifier", "mt-suggestion")
         texts = list(self._texts_of(unit, first, last))
         if not texts:
             return
@@ -196,10 +197,6 @@ class XliffReader:
         if has_words(source):
             yield DocumentText(TaggedText(self._protect(source)), first, last, line)
 
-    def _has_text(self, first: int, last: int) -> bool:
-        texts = (token.raw for token in self.tokens[first:last] if token.kind == "text")
-        return any(html.unescape(text).strip() for text in texts)
-
     def _raw(self, first: int, last: int) -> str:
         return "".join(token.raw for token in self.tokens[first:last])
 
@@ -238,16 +235,6 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
                 raw = raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
             written.append(dataclasses.replace(token, raw=raw))
     return merged(written)
-
-
-def _opened(tag: str) -> str:
-    """A start tag of an element that may have none of its own for its end."""
-    return tag.rstrip("/> \n") + ">"
-
-
-def _as_suggestion(tag: str) -> str:
-    tag = _with_attribute(tag, "state", "needs-review-translation")
-    return _with_attribute(tag, "state-qualifier", "mt-suggestion")
 
 
 def _with_attribute(tag: str, name: str, value: str) -> str:

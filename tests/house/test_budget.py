@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 31_484,
+    "all of mt": 31_414,
     "core": 20_575,
     "tests": 29_580,
     "pages": 129_969,
@@ -26,7 +26,7 @@ BUDGET = {
     "interop": 1_860,
     "config": 1_786,
     "cli": 1_659,
-    "documents": 1_421,
+    "documents": 1_351,
     "evaluation": 1_227,
     "runtime": 1_045,
     "runs": 1_034,
