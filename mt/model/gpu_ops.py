@@ -15,15 +15,14 @@ from __future__ import annotations
 import importlib
 import inspect
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from mt.config.schema import Config
-    from mt.data.tokens.batches import Packed
-    from mt.runtime.devices import Device
+from mt.config.schema import Config
+from mt.data.tokens.batches import Packed
+from mt.runtime.devices import Device
 
 varlen_attn: Any = None  # see `load_varlen_attn`
 

@@ -14,19 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
+from mt.config.schema import ModelConfig
+from mt.data.tokens.batches import Packed
 from mt.model.attention import attend, attention_bias, dropout, relu_dropout
 from mt.model.gpu_ops import CastWeights, attend_packed
-
-if TYPE_CHECKING:
-    from mt.config.schema import ModelConfig
-    from mt.data.tokens.batches import Packed
 
 # A function of the residual stream, (B, T, D) -> (B, T, D).
 Sublayer = Callable[[Tensor], Tensor]

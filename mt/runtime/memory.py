@@ -13,14 +13,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
 from mt.errors import DeviceFailedError, TooLittleMemoryError, first_line
-
-if TYPE_CHECKING:
-    from mt.runtime.devices import Device
+from mt.runtime.devices import Device
 
 Failure = Literal["memory", "device", "compiler", "other"]
 Item = TypeVar("Item")

@@ -1,4 +1,1 @@
-"""Conducts all stages: one config becomes a trained run.
-
-Takes: a config, a run directory, a device. Gives: checkpoints, metrics and samples there.
-"""
+"""From a config, a run directory and a device to checkpoints, metrics and samples there."""

@@ -1,7 +1,4 @@
-"""The checkpoints of a training: what one holds, which are kept, and which one to resume from.
-
-How a checkpoint is written and read is in `mt.model.checkpoint`.
-"""
+"""The checkpoints of a training: what one holds, which are kept, and which one to resume from."""
 
 from __future__ import annotations
 
@@ -9,34 +6,18 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mt.artefacts import beside, restore
+from mt.config.plan import StageEnd
+from mt.config.schema import Config
+from mt.data.tokens.batches import Update
 from mt.errors import CheckpointError
 from mt.model.checkpoint import all_finite, load_weights, save_model_folder, weights_of
-from mt.runs.model_folder import (
-    BEST,
-    CHECKPOINTS,
-    LAST,
-    SCORED,
-    SCORED_ON,
-    STATE,
-    WEIGHTS,
-    DamagedError,
-    Scored,
-    checkpoints,
-    rank,
-    read_meta,
-    step_name,
-    step_of,
-)
+from mt.runs import model_folder
+from mt.runs.model_folder import CHECKPOINTS, Scored, checkpoints, rank, step_name, step_of
 from mt.runs.records import OUTPUTS, SAMPLES
-
-if TYPE_CHECKING:
-    from mt.config.plan import StageEnd
-    from mt.config.schema import Config
-    from mt.data.tokens.batches import Update
-    from mt.training.update import Updater
+from mt.training.update import Updater
 
 
 @dataclass
@@ -69,21 +50,18 @@ class TrainState:
             return self.stage_updates >= end.updates
         return end.epochs is not None and self.stage_epochs >= end.epochs
 
-    def begin_plan(self, plan: str) -> None:
-        """Go to the beginning of an epoch of another plan, in the same stage."""
+    def begin_epoch(self) -> None:
+        """Leave out the rest of an epoch that has begun: its plan or stage is another one now."""
         self.epoch += self.update > 0
         self.update = 0
-        self.plan = plan
         self.stage_start = self.epoch - self.stage_epochs
 
     def begin_stage(self, stage: int) -> None:
         """Go to the beginning of a stage, which is that of an epoch."""
-        self.epoch += self.update > 0
-        self.update = 0
         self.stage = stage
-        self.stage_start = self.epoch
         self.stage_epochs = 0.0
         self.stage_updates = self.bad_validations = 0
+        self.begin_epoch()
 
     @property
     def best_name(self) -> str | None:
@@ -105,41 +83,36 @@ class TrainState:
 def save_checkpoint(
     run_dir: Path, config: Config, updater: Updater, state: TrainState, meta: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint with `meta`, move `last` and `best`, and delete what is not to be kept.
-
-    Scores of deleted checkpoints are dropped from `state`.
-    """
+    """Write a checkpoint with `meta`, move `last` and `best`, and delete what is not to be kept."""
     name = step_name(state.step)
-    folder = run_dir / CHECKPOINTS / name
     scored = state.scores.get(name)
-    about = {"score": scored and scored[0], SCORED: scored, SCORED_ON: state.valid_fingerprint}
-    whole_meta = {**meta, "step": state.step, **about}
+    about = {
+        **meta,
+        "step": state.step,
+        "score": scored and scored[0],
+        model_folder.SCORED: scored,
+        model_folder.SCORED_ON: state.valid_fingerprint,
+    }
     tensors = {**updater.state_dict(), "train": asdict(state)}
     weights = weights_of(updater.eval_model)
-    save_model_folder(folder, weights, whole_meta, tensors, replace=True)
+    save_model_folder(run_dir / CHECKPOINTS / name, weights, about, tensors, replace=True)
     _add_to_run(run_dir, config, state)
 
 
 def complete_saving(run_dir: Path, config: Config, state: TrainState) -> None:
     """Do the rest of `save_checkpoint` where a kill came after the checkpoint was written."""
-    last = (run_dir / CHECKPOINTS / LAST).resolve()
+    last = (run_dir / CHECKPOINTS / model_folder.LAST).resolve()
     if not last.exists() or last.name < step_name(state.step):
         _add_to_run(run_dir, config, state)
 
 
 def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
+    """Move the links, and delete the checkpoints that are not kept and their scores in `state`."""
     folder = run_dir / CHECKPOINTS
     newest = step_name(state.step)
     if state.best_name is not None and (best := folder / state.best_name).exists():
-        set_link(run_dir, BEST, best)
-    set_link(run_dir, LAST, folder / newest)  # the last one: `complete_saving` looks at it
-    kept = _names_to_keep(run_dir, config, state)
-    prune(run_dir, kept)
-    state.scores = {name: scored for name, scored in state.scores.items() if name in kept}
-
-
-def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
-    newest = step_name(state.step)
+        set_link(run_dir, model_folder.BEST, best)
+    set_link(run_dir, model_folder.LAST, folder / newest)  # last: `complete_saving` looks at it
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
     # A checkpoint that a signal caused is there to resume from; it must not displace regular ones.
@@ -147,16 +120,17 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     regular = [name for name in names if name in state.scores or step_of(name) % every == 0]
     scored = [name for name in names if name in state.scores]
     by_score = sorted(scored, key=lambda name: rank(state.scores[name]), reverse=True)
-    n_best = max(1, config.train.keep_best)
-    last = regular[-config.train.keep_last :]
-    links = (run_dir / CHECKPOINTS).glob(f"{BEST}-until-*")  # see `keep_best`
-    return {newest, *last, *by_score[:n_best], *(link.resolve().name for link in links)}
+    best_ones = by_score[: max(1, config.train.keep_best)]
+    linked = (link.resolve().name for link in folder.glob(f"{model_folder.BEST}-until-*"))
+    kept = {newest, *regular[-config.train.keep_last :], *best_ones, *linked}
+    prune(run_dir, kept)
+    state.scores = {name: scored for name, scored in state.scores.items() if name in kept}
 
 
 def keep_best(run_dir: Path, step: int) -> str:
     """Keep the checkpoint that is the best up to a step for good, under the link returned."""
-    name = f"{BEST}-until-{step}"
-    if (best := run_dir / CHECKPOINTS / BEST).exists():
+    name = f"{model_folder.BEST}-until-{step}"
+    if (best := run_dir / CHECKPOINTS / model_folder.BEST).exists():
         set_link(run_dir, name, best.resolve())
     return name
 
@@ -165,11 +139,11 @@ def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[s
     """The newest undamaged checkpoint with finite weights, and its meta; reports the others."""
     for folder in reversed(checkpoints(run_dir)):
         try:
-            meta = read_meta(folder, [WEIGHTS, STATE])
+            meta = model_folder.read_meta(folder, [model_folder.WEIGHTS, model_folder.STATE])
             if all_finite(load_weights(folder).values()):
                 return folder, meta
             fault = f"{folder}: has non-finite weights"
-        except DamagedError as error:
+        except model_folder.DamagedError as error:
             fault = str(error)
         say(f"{fault}. Skipped; trying the checkpoint before it")
     return None
@@ -178,10 +152,7 @@ def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[s
 def checkpoint_to_resume(
     run_dir: Path, say: Callable[[str], None]
 ) -> tuple[Path, dict[str, Any]] | None:
-    """The newest usable checkpoint and its meta, None for a run without checkpoints.
-
-    Raises CheckpointError if none is usable: starting over would overwrite them.
-    """
+    """The newest usable checkpoint and its meta, None for a run that has no checkpoint at all."""
     newest = latest_good(run_dir, say)
     if newest is None and checkpoints(run_dir):
         raise CheckpointError(

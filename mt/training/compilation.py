@@ -1,7 +1,6 @@
 """torch.compile for training: one graph for batches of all shapes, of the model and of the loss.
 
-Compiling fuses the small kernels between matrix products on a GPU. It takes a minute or two for a
-deep model, so it must not happen again for each new shape of a batch.
+It fuses the small kernels between matrix products on a GPU, in a minute or two for a deep model.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,12 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mt.data.tokens.batches import Batch, Packed, collate
+from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS, PAD
+from mt.model.transformer import Transformer
 from mt.training.loss import LogitsGradient, logits_gradient
-
-if TYPE_CHECKING:
-    from mt.data.tokens.store import Store
-    from mt.model.transformer import Transformer
 
 # What torch.compile generates code with; tests replace it.
 BACKEND: Any = "inductor"
@@ -33,17 +30,15 @@ MOST_GRAPHS = 16  # of one function; batches need one
 
 
 def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
-    """Compile a `Transformer` into one graph.
+    """Compile a `Transformer` into one graph, and return its `forward`.
 
-    Returns its `forward`. torch.compile makes a graph of its own for each batch of one row, and by
-    default for each pair of dimensions that happen to be equal. So the number of rows and both
-    lengths are marked as dynamic, which makes them independent of each other, and a batch of one
-    row is computed as two equal ones; a packed one gets a second sentence without tokens. For CUDA,
-    Inductor would make two more kinds of graphs: for targets of a multiple of 8 columns, which here
-    get one more, and for large batches.
-
-    A recompilation for another reason is possible, up to `MOST_GRAPHS`; one more raises
-    `FailOnRecompileLimitHit`. By default torch computes without compiling then, and says nothing.
+    torch.compile makes a graph of its own for each batch of one row, and by default for each pair
+    of dimensions that happen to be equal. So the number of rows and both lengths are marked as
+    dynamic, which makes them independent of each other, and a batch of one row is computed as two
+    equal ones; a packed one gets a second sentence without tokens. For CUDA, Inductor would make
+    two more kinds of graphs: for targets of a multiple of 8 columns, which here get one more, and
+    for large batches. After `MOST_GRAPHS` for other reasons, torch would silently compute without
+    compiling; here `FailOnRecompileLimitHit` is raised.
     """
     torch._dynamo.config.recompile_limit = MOST_GRAPHS
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -61,8 +56,7 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
             Packed(places, starts, counted.shape[0])
             for places, starts, counted in (sides[:3], sides[3:])
         )
-        out: Tensor = model(src, tgt_in, src_mask, (sources, targets))
-        return out
+        return cast("Tensor", model(src, tgt_in, src_mask, (sources, targets)))
 
     def forward(
         src: Tensor, tgt_in: Tensor, src_mask: Tensor, packed: tuple[Packed, Packed] | None = None
@@ -76,15 +70,12 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
                 sides += [places, starts, src.new_empty(longest, 0)]
             for part in (src, tgt_in, src_mask, *sides):
                 torch._dynamo.maybe_mark_dynamic(part, part.dim() - 1 if part.numel() else 0)
-            row: Tensor = in_rows(src, tgt_in, src_mask, *sides)
-            return row
+            return cast("Tensor", in_rows(src, tgt_in, src_mask, *sides))
         rows, length = tgt_in.shape
         # Flash attention saves a row for each head, whose alignment Inductor looks at.
         if length % 8 == 0 and length < max_positions:
             tgt_in = F.pad(tgt_in, (0, 1), value=PAD)
-        batch = [src, tgt_in, src_mask]
-        if rows == 1:
-            batch = [part.repeat(2, 1) for part in batch]
+        batch = [part.repeat(2, 1) if rows == 1 else part for part in (src, tgt_in, src_mask)]
         for part in batch:
             torch._dynamo.maybe_mark_dynamic(part, [0, 1])
         out: Tensor = compiled(*batch)
@@ -102,8 +93,7 @@ def compile_loss() -> LogitsGradient:
             return logits_gradient(logits, target, smoothing)
         for part in (logits, target):
             torch._dynamo.maybe_mark_dynamic(part, 0)
-        result: tuple[Tensor, Tensor] = compiled(logits, target, smoothing)
-        return result
+        return compiled(logits, target, smoothing)
 
     return gradient
 

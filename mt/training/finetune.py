@@ -19,14 +19,11 @@ from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import WEIGHTS, find_model
 
-# --- the other model --------------------------------------------------------------------------
-
 
 def load_base(config: Config) -> LoadedModel | None:
-    """Load the model that `train.init_from` names; None without it.
+    """Load the model that `train.init_from` names whole, as `--fresh` may rename its folder.
 
-    It is loaded whole, because `--fresh` may rename its folder. Raises CheckpointError if it cannot
-    be read, and ConfigError if its weights do not fit, with all differing keys.
+    Raises CheckpointError if it cannot be read, ConfigError with all keys by which it does not fit.
     """
     if config.train.init_from is None:
         return None
@@ -84,9 +81,6 @@ def _differing(keys: Sequence[str], here: Config, there: Config) -> str:
     )
 
 
-# --- initial weights ----------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def load_initial_weights(
     model: Transformer, tokenizer: Tokenizer, source: LoadedModel, say: Callable[[str], None]
@@ -100,19 +94,15 @@ def load_initial_weights(
     Returns folder, step and checksum of `source`, and where it was imported from, if it was.
     """
     step = source.meta.get("step")
-    say(
-        f"initial weights from {source.folder}"
-        + (f", update {step:,}" if isinstance(step, int) else "")
-    )
+    update = f", update {step:,}" if isinstance(step, int) else ""
+    say(f"initial weights from {source.folder}{update}")
     matches = {
         "source": _match_rows(tokenizer.src.all_pieces(), source.tokenizer.src.all_pieces()),
         "target": _match_rows(tokenizer.tgt.all_pieces(), source.tokenizer.tgt.all_pieces()),
     }
-    if tokenizer.joint and source.tokenizer.joint:
-        say(f"joint vocabulary: {matches['target']}")
-    else:
-        for side, match in matches.items():
-            say(f"{side} vocabulary: {match}")
+    is_joint = tokenizer.joint and source.tokenizer.joint
+    for side, match in {"joint": matches["target"]}.items() if is_joint else matches.items():
+        say(f"{side} vocabulary: {match}")
     old_parameters = dict(source.model.named_parameters(remove_duplicate=False))
     for name, parameter in model.named_parameters():
         old = old_parameters[name]
@@ -141,10 +131,9 @@ class _RowMatch:
 
     def __str__(self) -> str:
         random = sum(not ids for _, ids in self.spelled)
-        text = (
-            f"{len(self.kept):,} pieces kept, {len(self.spelled):,} new, {self.dropped:,} dropped"
-        )
-        return text + (f"; {random:,} of the new ones stay random" if random else "")
+        kept, new = len(self.kept), len(self.spelled)
+        text = f"{kept:,} pieces kept, {new:,} new, {self.dropped:,} dropped"
+        return text + f"; {random:,} of the new ones stay random" * (random > 0)
 
     def transfer(self, new: Tensor, old: Tensor) -> None:
         """Fill `new` (V_new, ...) from `old` (V_old, ...)."""
@@ -163,10 +152,8 @@ def _match_rows(new: Sequence[str], old: Sequence[str]) -> _RowMatch:
     for row, piece in enumerate(new[special:], start=special):
         if piece in ids:
             kept.append((row, ids[piece]))
-        elif BYTE.fullmatch(piece):
-            spelled.append((row, []))
         else:
-            spelled.append((row, _spell(piece, ids)))
+            spelled.append((row, [] if BYTE.fullmatch(piece) else _spell(piece, ids)))
     return _RowMatch(kept, spelled, len(old) - len(kept))
 
 
@@ -176,11 +163,8 @@ def _spell(piece: str, ids: Mapping[str, int]) -> list[int]:
     start = 0
     while start < len(piece):
         end = next((end for end in range(len(piece), start, -1) if piece[start:end] in ids), None)
-        if end is None:
-            end = start + 1
-            bytes_of_character = [f"<0x{value:02X}>" for value in piece[start].encode()]
-            spelled += [ids[byte] for byte in bytes_of_character if byte in ids]
-        else:
-            spelled.append(ids[piece[start:end]])
-        start = end
+        bytes_of_character = [f"<0x{value:02X}>" for value in piece[start].encode()]
+        parts = bytes_of_character if end is None else [piece[start:end]]
+        spelled += [ids[part] for part in parts if part in ids]
+        start = end or start + 1
     return spelled

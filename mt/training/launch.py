@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mt.artefacts import exclusive
 from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
+from mt.config.schema import Config
 from mt.config.settled import Settled, has_auto
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records
@@ -18,6 +19,7 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer
 from mt.files import read_json, write_whole
+from mt.model.checkpoint import LoadedModel
 from mt.runs import run_dir as runs
 from mt.runs.model_folder import checkpoints
 from mt.runs.origin import HISTORY, continued, files_of
@@ -45,10 +47,6 @@ from mt.training.runlog import RunLog, format_duration
 from mt.training.trainer import Trainer
 from mt.training.validation import score_tests, store_of_set
 
-if TYPE_CHECKING:
-    from mt.config.schema import Config
-    from mt.model.checkpoint import LoadedModel
-
 
 def train(
     config: Config,
@@ -61,9 +59,7 @@ def train(
     """Train `config` in `run_dir`, resuming if it holds a run; `fresh` sets that aside first.
 
     `dry_run` stops before the first update and leaves the run directory as it is; what the training
-    would be is the reason in the outcome. `clean` does what `data.clean` says.
-
-    Raises MtError for what the user can mend.
+    would be is the reason in the outcome. Raises MtError for what the user can mend.
     """
     world = world_from_environment()
     device: Device | ConfigError
@@ -83,24 +79,19 @@ def train(
 
 def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
     """The device of this rank. ConfigError if a rank has none, or the same GPU as another."""
+    gpus = world.all_gather(gpu_uuid(device) if isinstance(device, Device) else None)
 
-    def own_device() -> Device:
+    def checked() -> Device:
         if isinstance(device, ConfigError):
             raise device
-        return device
-
-    chosen = world.all_or_raise(own_device)
-    gpus = world.all_gather(gpu_uuid(chosen))
-
-    def check_not_shared() -> None:
         if None not in gpus and (first := gpus.index(gpus[world.rank])) < world.rank:
             raise ConfigError(
                 f"--device: cuda is the same GPU as that of rank {first}; start one process for "
                 "each GPU (torchrun --nproc-per-node=gpu)"
             )
+        return device
 
-    world.all_or_raise(check_not_shared)
-    return chosen
+    return world.all_or_raise(checked)
 
 
 def _train(
@@ -131,9 +122,8 @@ def _train(
         runs.explain_write_errors(run_dir),
         explain_failures(device),
     ):
-        others = f", {world.size} processes" if world.size > 1 else ""
         where = "dry run" if dry_run else f"run directory {run_dir}"
-        log.say(f"{where} on {device}{others}")
+        log.say(f"{where} on {device}" + f", {world.size} processes" * (world.size > 1))
         try:
             prepared = world.all_or_raise(
                 lambda: prepare(config, device, log, world, base, read, clean)
@@ -156,8 +146,7 @@ def _train(
             if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
                 log.say(note)
             if outcome.best is not None:
-                step = trainer.state.step
-                score_tests(prepared.scoring, outcome.best, device, world, log, step)
+                score_tests(prepared.scoring, outcome.best, device, world, log, trainer.state.step)
         log.say(outcome.reason)
         return outcome
 
@@ -173,9 +162,8 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
         plan=state.plan,
     )
     if trainer.is_done() and (log.run_dir / runs.MANIFEST).exists():
-        log.say(
-            f"no update is left to do, so nothing is trained on this data; {runs.MANIFEST} stays"
-        )
+        untouched = f"{runs.MANIFEST} stays"
+        log.say(f"no update is left to do, so nothing is trained on this data; {untouched}")
     elif world.is_main:
         runs.write_manifest(log.run_dir, _data_and_model(prepared, trainer))
         for corpus in trainer.start.corpora:
@@ -213,21 +201,18 @@ def _claim(
 def _check_corpora(
     config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
 ) -> CorpusRead:
-    """Read the data, and warn about it. Raises DataError with all faults.
-
-    Where a tokenizer is to be trained, its sample is drawn from the data in the same pass.
-    """
+    """Read the data, draw the tokenizer's sample, and warn. Raises DataError with all faults."""
     known = {
         path: record
         for name in (f"{runs.STORE}/train", runs.CLEANED, HELD_OUT)
         for path, record in known_records(run_dir / name).items()
     }
-    sample = None
     is_kept = config.tokenizer.model or (base is not None and not config.train.new_vocabulary)
     learns = not is_kept and (fresh or not Tokenizer.exists_in(run_dir))
     # The vocabulary is that of the text that is trained on.
-    if learns and config.data.clean is None and not held_out_sets(config.data):
-        sample = PairSample(config.tokenizer.sample_lines)
+    is_changed = config.data.clean is not None or held_out_sets(config.data)
+    draws = learns and not is_changed
+    sample = PairSample(config.tokenizer.sample_lines) if draws else None
     counts = has_auto(config) and (fresh or runs.read_settled(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -275,21 +260,18 @@ def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     log = trainer.log
     seconds = trainer.seconds_per_update = preflight.seconds_per_update
-    left = max(0, trainer.config.train.max_steps - trainer.state.step)
-    total = left * seconds
-    days = total / 86_400
-    duration = f"{days:,.0f} days" if days > 2 else format_duration(total)
-    if left:
+    left = trainer.config.train.max_steps - trainer.state.step
+    days = left * seconds / 86_400
+    duration = f"{days:,.0f} days" if days > 2 else format_duration(left * seconds)
+    if left > 0:
         log.say(f"time: about {seconds:.2f} s an update, {duration} for {left:,} updates")
 
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
-    data = prepared.data
-    start = trainer.start
-    stores = [store_of_set(trainer.run_dir, place) for place in range(len(data.valid_sets))]
-    valid = files_of(
-        {name: file for store in stores for name, file in known_records(store).items()}
-    )
+    data, start = prepared.data, trainer.start
+    valid: dict[str, Any] = {}
+    for place in range(len(data.valid_sets)):
+        valid |= files_of(known_records(store_of_set(trainer.run_dir, place)))
     return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
@@ -304,5 +286,5 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "pairs": len(prepared.store),
         "max_steps": prepared.config.train.max_steps,
         "tokenizer": prepared.tokenizer.fingerprint,
-        **{key: value for key, value in trainer.meta.items() if key == "init_from"},
+        **({"init_from": trainer.meta["init_from"]} if "init_from" in trainer.meta else {}),
     }

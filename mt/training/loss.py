@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-if TYPE_CHECKING:
-    from mt.data.tokens.batches import Batch
-    from mt.model.transformer import Linear
+from mt.data.tokens.batches import Batch
+from mt.model.transformer import Linear
 
 # Logits computed at a time. On a CPU 16 MB of float32: larger blocks come as fresh pages from the
 # operating system instead of the allocator's pool, which doubled the time of the whole loss. On a
@@ -33,7 +32,7 @@ class Loss(NamedTuple):
 
 
 def _chunk(device: torch.device, vocab_size: int) -> int:
-    """Tokens per chunk of logits; even, so that sums have the bits that they always had."""
+    """Tokens per chunk of logits; even, as the bits of a sum depend on it."""
     elements = CHUNK_ELEMENTS[device.type]
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
@@ -45,17 +44,14 @@ def logits_gradient(logits: Tensor, target: Tensor, smoothing: float) -> tuple[T
     """The elementwise part of the loss, which is compiled on a GPU into one pass over the logits.
 
     logits (C, V) in the dtype of the products, target (C, 1) -> the sum of ln p(target) (), and the
-    gradient softmax(logits) - (1 - smoothing) onehot(target) (C, V) in the dtype of the logits. The
-    softmax is in float32 or wider.
+    gradient softmax(logits) - (1 - smoothing) onehot(target) (C, V) in the dtype of the logits.
     """
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    p = logits.softmax(-1, dtype=wide)  # (C, V)
+    p = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))  # (C, V)
     p_target = p.gather(1, target)  # (C, 1)
     grad_target = p_target + (smoothing - 1)
     if torch.compiler.is_compiling():  # the other order would be another pass over the logits
-        return log_sum(p_target), p.to(logits.dtype).scatter_(
-            1, target, grad_target.to(logits.dtype)
-        )
+        grad_target = grad_target.to(logits.dtype)
+        return log_sum(p_target), p.to(logits.dtype).scatter_(1, target, grad_target)
     # On a CPU, scatter_ in bf16 copies all of a tensor to float32 and back.
     return log_sum(p_target), p.scatter_(1, target, grad_target).to(logits.dtype)
 
@@ -87,9 +83,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     The constant e / V touches every logit; written with means over v it costs one vector instead of
     a pass over (N, V).
 
-    A loss scale reaches the gradients only afterwards. In float16 that loses nothing, since the
-    entries of dloss/dz are not divided by the number of tokens yet, and their
-    sum over the tokens is wider (`_sum_over_tokens`).
+    A loss scale reaches the gradients only afterwards. In float16 that loses nothing: the entries
+    of dloss/dz are not divided by the tokens yet, and their sum is wider (`_sum_over_tokens`).
     """
 
     @staticmethod

@@ -10,17 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mt.config.schema import Config
 from mt.evaluation.metrics import METRICS, Score
 from mt.runs.model_folder import Scored, rank, step_name
 from mt.runs.records import number
+from mt.training.checkpoints import TrainState
 from mt.training.runlog import perplexity, shown_perplexity
 from mt.translate.lines import Translation
-
-if TYPE_CHECKING:
-    from mt.config.schema import Config
-    from mt.training.checkpoints import TrainState
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
 LEAST_BLEU = 1.0
@@ -48,8 +46,7 @@ class ValidationResult:
     def __str__(self) -> str:
         """`nll 1.852 | ppl 6.37 | BLEU 26.91 (cs-de 20.14, de-en 31.50)`."""
         scores = [f"{score.name} {score.value:.2f}" for score in self.scores.values()]
-        if self.by_direction:
-            each = ", ".join(f"{name} {bleu:.2f}" for name, bleu in self.by_direction.items())
+        if each := ", ".join(f"{name} {bleu:.2f}" for name, bleu in self.by_direction.items()):
             scores[0] += f" ({each})"
         return " | ".join([f"nll {self.nll:.3f}", f"ppl {shown_perplexity(self.nll)}", *scores])
 
@@ -57,9 +54,9 @@ class ValidationResult:
         """Its keys in `metrics.jsonl`."""
         values = {name: score.value for name, score in self.scores.items()}
         each = {"bleu_by_direction": dict(self.by_direction)} if self.by_direction else {}
-        signature = self.scores["bleu"].signature
         loss = {"nll": self.nll, "perplexity": perplexity(self.nll)}
-        return {**loss, **values, **each, "signature": signature, "lines": len(self.outputs)}
+        about = {"signature": self.scores["bleu"].signature, "lines": len(self.outputs)}
+        return {**loss, **values, **each, **about}
 
 
 def lower_is_better(metric: str) -> bool:
@@ -73,10 +70,9 @@ class Criterion:
     metric: str  # nll, or one of METRICS
 
     def scored(self, figures: Mapping[str, Any]) -> Scored:
-        """The score of a validation with these `figures`: the metric's value, negated for errors.
+        """The score of a validation: the metric's value, negated for errors; the worst for NaN.
 
-        Below `LEAST_BLEU` it does not decide, unless the metric is nll. NaN, which compares as
-        neither better nor worse, becomes the worst score.
+        Below `LEAST_BLEU` it does not decide, unless the metric is nll.
         """
         value, nll, bleu = (number(figures, name) for name in (self.metric, "nll", "bleu"))
         score = -value if lower_is_better(self.metric) else value
@@ -96,8 +92,7 @@ class Criterion:
         if best is None:
             return "new best"
         text = "new best" if rank(scored) > rank(best) else "no new best"
-        score, nll, decides = scored
-        best_score, best_nll, best_decides = best
+        (score, nll, decides), (best_score, best_nll, best_decides) = scored, best
         if score == best_score or not (decides or best_decides):
             return f"{text} by nll, {nll:.3f} against {best_nll:.3f}"
         return f"{text}: {self.describe(score)} against {self.describe(best_score)}"
@@ -123,14 +118,9 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
     later = [score for step, score in scores.items() if step > start]
     still = STILL_NLL if metric == "nll" else STILL_POINTS
     has_learned = metric != "bleu" or before >= LEAST_BLEU
-    if (
-        not losses
-        or len(later) < STILL_VALIDATIONS
-        or not (max(later) <= before + still and has_learned)
-    ):
-        return ""
-    then, now = losses[start], losses[last]
-    if not now < (1 - FALLEN) * then:
+    is_still = len(later) >= STILL_VALIDATIONS and max(later) <= before + still and has_learned
+    then, now = losses.get(start, math.nan), losses.get(last, math.nan)
+    if not (is_still and now < (1 - FALLEN) * then):
         return ""
     return (
         f"note: validation has not improved since update {start:,} of {last:,} by more than "
@@ -158,8 +148,8 @@ def finished(
     """The outcome after the last update, or where patience has run out."""
     max_steps = config.train.max_steps
     if is_out_of_patience:
-        none_better = f"no better validation in the last {state.bad_validations}"
-        reason = f"{none_better}, at update {state.step:,}"
+        tried = state.bad_validations
+        reason = f"no better validation in the last {tried}, at update {state.step:,}"
     elif state.step > max_steps:
         reason = f"{state.step:,} updates were done already, train.max_steps is {max_steps:,}"
     else:

@@ -1,7 +1,4 @@
-"""Trials before training: the largest batches, a translation, and some typical updates.
-
-Running out of memory shows at once, not after hours, and the time of the training is known.
-"""
+"""Trials before training: the largest batches, a translation, and some typical updates."""
 
 from __future__ import annotations
 
@@ -9,29 +6,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mt.data.tokens.batches import collate
-from mt.data.tokens.plan import describe_stage
+from mt.data.tokens.plan import Plan, describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
+from mt.runtime import memory
 from mt.runtime.distributed import flatten_gradients
-from mt.runtime.memory import (
-    explain_failures,
-    peak_memory_mb,
-    release_freed_memory,
-    reset_peak_memory,
-)
+from mt.training.checkpoints import TrainState
+from mt.training.prepare import Prepared, sizes_of
 from mt.training.runlog import format_duration
 from mt.training.settle import typical_update
 from mt.training.validation import translate
-
-if TYPE_CHECKING:
-    from mt.data.tokens.plan import Plan
-    from mt.training.checkpoints import TrainState
-    from mt.training.prepare import Prepared
 
 # Sentences of the validation set that are translated, the longest ones; on a GPU several batches.
 N_TRANSLATED = {"cpu": 16, "cuda": 1024}
@@ -56,11 +44,10 @@ def run_preflight(
 ) -> Preflight:
     """Do all the work of some updates of `epoch` and of a translation; nothing changes.
 
-    `say` gets a message before each step, as one may take a minute. Raises ConfigError if the
-    device has too little memory, in all ranks alike.
+    Running out of memory shows at once, not after hours: ConfigError, in all ranks alike.
     """
     world, seconds = prepared.updater.world, prepared.seconds_per_update
-    explained = explain_failures(prepared.updater.device)(_run_on_this_rank)
+    explained = memory.explain_failures(prepared.updater.device)(_run_on_this_rank)
     plan, largest, memory_mb = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
     if seconds is None:
         say("preflight: timing typical updates")
@@ -77,8 +64,8 @@ def _run_on_this_rank(
     if prepared.plans[stage].resample is not None:
         say("preflight: making the tokens of an epoch")
     plan = prepared.plans[stage].for_epoch(epoch, Event())
-    release_freed_memory()
-    reset_peak_memory(device)
+    memory.release_freed_memory()
+    memory.reset_peak_memory(device)
     updater.skip_step()  # the optimiser allocates its moments
     if updater.world.size > 1:  # as before the gradients of all ranks are summed
         flatten_gradients(updater.model.parameters())
@@ -92,7 +79,7 @@ def _run_on_this_rank(
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
         updater.dry_run_step(collate(plan.pairs.pairs(indices)))
     _translate_longest(prepared, say)
-    return plan, (len(largest), int(lengths[largest].max())), peak_memory_mb(device)
+    return plan, (len(largest), int(lengths[largest].max())), memory.peak_memory_mb(device)
 
 
 def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
@@ -103,32 +90,26 @@ def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
     longest = sorted(every, key=lambda pair: len(pair[0]))[-N_TRANSLATED[device.device.type] :]
     lines, directions = zip(*longest, strict=True)
     say(f"preflight: translating {len(lines):,} sentences")
-    model = LoadedModel(
-        sets[0].run_dir, {}, prepared.config, prepared.tokenizer, prepared.updater.eval_model
-    )
+    config, tokenizer, model = prepared.config, prepared.tokenizer, prepared.updater.eval_model
+    loaded = LoadedModel(sets[0].run_dir, {}, config, tokenizer, model)
     with suppress(NonFiniteError):  # training skips such updates
-        translate(model, device, lines, directions)
+        translate(loaded, device, lines, directions)
 
 
 def describe_training(prepared: Prepared, state: TrainState, preflight: Preflight) -> str:
     """Describe a training to come: data, updates, memory and time, one row for each."""
-    tokenizer = prepared.tokenizer
-    updater = prepared.updater
-    data = prepared.data
+    data, updater = prepared.data, prepared.updater
     pairs = preflight.plan.pairs
     updates = preflight.plan.updates(state.epoch)
     order = np.concatenate([batch for update in updates for batch in update])
     n_src = int((pairs.src_lengths[order] + 1).sum())
     n_tgt = int((pairs.tgt_lengths[order] + 1).sum())
-    vocabulary = f"{tokenizer.src.size:,}"
-    if not tokenizer.joint:
-        vocabulary += f" and {tokenizer.tgt.size:,}"
     left = max(0, prepared.config.train.max_steps - state.step)
     seconds = preflight.seconds_per_update
     rows = {
         "pairs": f"{len(pairs):,}, {len(order):,} of them drawn for an epoch",
         "tokens per epoch": f"{n_src:,} source, {n_tgt:,} target",
-        "vocabulary": vocabulary,
+        "vocabulary": sizes_of(prepared.tokenizer),
         "parameters": f"{updater.n_parameters:,}",
         "updates per epoch": f"{len(updates):,}, of {n_tgt / len(updates):,.0f} target tokens each",
         "updates to do": f"{left:,}, {left / len(updates):,.1f} epochs",
@@ -137,8 +118,7 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
         "counted",
     }
     if len(data.stages) > 1:
-        drawn = preflight.plan.drawn
-        end = prepared.ends[state.stage]
-        rows["stage"] = next(describe_stage(data, state.stage, end, pairs.kept, drawn))
+        stage = state.stage, prepared.ends[state.stage]
+        rows["stage"] = next(describe_stage(data, *stage, pairs.kept, preflight.plan.drawn))
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,46 +20,32 @@ from mt.config.plan import (
     plan_data,
     with_held_out_files,
 )
-from mt.config.schema import keys_affecting
+from mt.config.schema import Config, keys_affecting
 from mt.config.settled import KEYS, Settled, told
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.languages import base_code
+from mt.data.reading.text_files import FileRecords
 from mt.data.reading.words import split_sentences
+from mt.data.tokens import store as token_store
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.duplicates import STAYS, split_pairs, write_parts
 from mt.data.tokens.plan import Plan, describe_mixture, sampling_weights
-from mt.data.tokens.store import (
-    META,
-    StoreTexts,
-    corpus_records,
-    known_records,
-    meta_of,
-    open_built,
-    open_or_build,
-    text_key,
-)
+from mt.data.tokens.store import Store, StoreTexts, corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import CheckpointError, ConfigError
 from mt.files import write_whole
+from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints
 from mt.runs.origin import Start, corpora_of_text, files_of
 from mt.runs.run_dir import CLEANED, STORE, read_settled
+from mt.runtime.devices import Device
 from mt.runtime.distributed import World
+from mt.training.runlog import RunLog
 from mt.training.settle import Epochs, lengths_to_try, settle_batch_size, settle_length
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
-
-if TYPE_CHECKING:
-    from mt.config.plan import Corpus
-    from mt.config.schema import Config
-    from mt.data.reading.text_files import FileRecords
-    from mt.data.tokens.store import Store
-    from mt.model.checkpoint import LoadedModel
-    from mt.runtime.devices import Device
-    from mt.runtime.distributed import World
-    from mt.training.runlog import RunLog
 
 # The way in which `Plan` makes updates; it changes when they do.
 PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
@@ -68,12 +53,12 @@ PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 SENTENCES_SAMPLE = 2_000
 
 # Gives the plan of a run with its corpora cleaned, as `data.clean` says.
-CleanText: TypeAlias = "Callable[[DataPlan, RunLog, World], DataPlan]"
+CleanText = Callable[[DataPlan, RunLog, World], DataPlan]
 
 
 @dataclass(frozen=True)
 class CorpusRead:
-    """Results of reading the data, from its check."""
+    """What the check of the data has read."""
 
     records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained
@@ -102,22 +87,16 @@ class Prepared:
     def plan_fingerprint(self) -> str:
         """Changes with the data of an epoch or its order; a run then begins a new epoch."""
         config, pairs = self.config, self.plans[0].pairs
+        keys = [*keys_affecting("plan", "run."), *keys_affecting("plan", "batch.")]
+        augments = (stage.augment for stage in self.data.stages)
         content = {
             "version": PLAN,
             "store": self.store.fingerprint,
-            # Those of the data are in what follows.
-            "keys": {
-                key: config.value(key)
-                for section in ("run.", "batch.")
-                for key in keys_affecting("plan", section)
-            },
+            "keys": {key: config.value(key) for key in keys},  # those of the data follow
             "directions": [[flow.direction, flow.is_turned] for flow in self.data.flows],
             "before": pairs.before.tolist(),
             "drawn": [plan.drawn for plan in self.plans],
-            "augment": [
-                stage.augment and stage.augment.model_dump(mode="json")
-                for stage in self.data.stages
-            ],
+            "augment": [augment and augment.model_dump(mode="json") for augment in augments],
         }
         return content_key(content)
 
@@ -140,8 +119,7 @@ def prepare(
 ) -> Prepared:
     """Make what training needs, or open it if it is in the run directory already.
 
-    `base` is the model that `train.init_from` names; `read` is what need not be read again. Raises
-    MtError for what the user can mend.
+    `base` is the model that `train.init_from` names; `read` is what need not be read again.
     """
     world = world or World()
     read = read or CorpusRead(settled=settle_start(asked, log.run_dir, 0, base, log.say))
@@ -220,10 +198,7 @@ def prepare_tokenizer(
     base: LoadedModel | None,
     sample: PairSample | None,
 ) -> Tokenizer:
-    """The run's tokenizer: an existing one, that of `base`, or one trained on the data or `sample`.
-
-    The main process makes it, the others load it.
-    """
+    """The run's tokenizer: one that is there, that of `base`, or learned from data or `sample`."""
     run_dir = log.run_dir
 
     def find_or_make() -> Tokenizer:
@@ -231,17 +206,12 @@ def prepare_tokenizer(
             return Tokenizer.load(run_dir)
         styles: Styles | None = None
         if base is not None and not config.train.new_vocabulary:
-            log.say(
-                "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on "
-                "this data)"
-            )
+            remedy = "train.new_vocabulary: true trains one on this data"
+            log.say(f"tokenizer: taken from train.init_from ({remedy})")
             tokenizer, styles = base.tokenizer, base.styles
         elif config.tokenizer.model is not None:
             tokenizer = own_tokenizer(config.tokenizer)
-            size = f"{tokenizer.src.size:,}"
-            if not tokenizer.joint:
-                size += f" and {tokenizer.tgt.size:,}"
-            log.say(f"tokenizer: tokenizer.model, {size} tokens")
+            log.say(f"tokenizer: tokenizer.model, {sizes_of(tokenizer)} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.size:,} tokens on data.train")
             drawn = sample or PairSample(config.tokenizer.sample_lines)
@@ -252,9 +222,8 @@ def prepare_tokenizer(
             each_once = len(data.directions) > 1
             styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, languages, each_once)
             augment_sample(drawn, data)
-            tokenizer = train_on_sample(
-                config.tokenizer, drawn, log.say, languages=data.token_languages
-            )
+            tokens_of = data.token_languages
+            tokenizer = train_on_sample(config.tokenizer, drawn, log.say, languages=tokens_of)
             drawn.clear()
         if styles is None:
             (run_dir / WRITING).unlink(missing_ok=True)
@@ -266,41 +235,37 @@ def prepare_tokenizer(
     return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
 
 
+def sizes_of(tokenizer: Tokenizer) -> str:
+    sizes = (f"{side.size:,}" for side in (tokenizer.src, tokenizer.tgt))
+    return next(sizes) if tokenizer.joint else " and ".join(sizes)
+
+
 def training_texts(
     data: DataPlan, tokenizer: Tokenizer, folder: Path, read: FileRecords
 ) -> StoreTexts:
     """The training text, to be stored in `folder`; `read` are the records of known files."""
     before = tokens_before(data.flows, tokenizer)
-    return StoreTexts(
-        data.corpora,
-        data.root,
-        "data.train",
-        data.limits,
-        tokenizer,
-        corpus_records(data.corpora, data.root, {**known_records(folder), **read}),
-        n_tokens_before(len(data.corpora), data.flows, before),
-        by_language=data.has_tokens,
-    )
+    records = corpus_records(data.corpora, data.root, {**known_records(folder), **read})
+    n_before = n_tokens_before(len(data.corpora), data.flows, before)
+    about = ("data.train", data.limits, tokenizer, records, n_before)
+    return StoreTexts(data.corpora, data.root, *about, by_language=data.has_tokens)
 
 
 def prepare_store(
     data: DataPlan, tokenizer: Tokenizer, log: RunLog, world: World, read: FileRecords
 ) -> Store:
-    """The token store of the training text; the main process builds it, the others open it.
-
-    `read`: records of known files. Raises DataError if the processes do not see the same files.
-    """
+    """The token store of the training text; `read` are the records of known files."""
     folder = log.run_dir / STORE / "train"
     if not known_records(folder):
         log.say("data.train: encoding into the token store")
 
     def build() -> Store:
         texts = training_texts(data, tokenizer, folder, read)
-        return open_or_build(folder, texts, log.say, log.watch)
+        return token_store.open_or_build(folder, texts, log.say, log.watch)
 
-    store = world.main_first(build, lambda: open_built(folder))
-    same = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
-    world.require_same(log.run_dir, **same)
+    store = world.main_first(build, lambda: token_store.open_built(folder))
+    about = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
+    world.require_same(log.run_dir, **about)
     return store
 
 
@@ -311,18 +276,16 @@ def start_on(prepared: Prepared, run_dir: Path) -> Start:
     made_of = run_dir / (CLEANED if data.clean is not None else f"{STORE}/train")
     if held_out_sets(prepared.asked.data):
         made_of = run_dir / HELD_OUT
-        elsewhere = meta_of(made_of).get(ELSEWHERE, [])
+        elsewhere = token_store.meta_of(made_of).get(ELSEWHERE, [])
     files = known_records(made_of)
-    corpora = corpora_of_text(files, elsewhere)
-    name = run_dir.absolute().name
+    name, corpora = run_dir.absolute().name, corpora_of_text(files, elsewhere)
     return Start(model=name, began_from="new weights", files=files_of(files), corpora=corpora)
 
 
 def several_sentences(prepared: Prepared) -> dict[str, float]:
-    """Return for `meta.json` the share of training lines with several sentences.
+    """For `meta.json`, the share of training lines with several sentences.
 
-    The lines are drawn from the store, whoever made the tokenizer. Empty without the library that
-    finds sentences.
+    Empty without the library that finds sentences.
     """
     pairs, data = DirectedPairs.of(prepared.store), prepared.data
     drawn = np.random.default_rng(0).integers(len(pairs), size=SENTENCES_SAMPLE)
@@ -338,10 +301,10 @@ ELSEWHERE = "elsewhere"
 
 
 def hold_out(config: Config, log: RunLog, world: World) -> Config:
-    """Take the sets out of the training text; the main process does it, unless that is done.
+    """Take the sets out of the training text; return the config that names their files.
 
-    Returns the config that names the files. Raises DataError where a text cannot be read, or has
-    too few pairs, CheckpointError where the run has been trained on what would be held out.
+    Raises DataError where a text cannot be read, or has too few pairs, CheckpointError where the
+    run has been trained on what would be held out.
     """
     if not held_out_sets(config.data):
         return config
@@ -354,7 +317,7 @@ def _make(config: Config, log: RunLog) -> None:
     sets = held_out_sets(config.data)
     folder = log.run_dir / HELD_OUT
     records = corpus_records(data.corpora, data.root, known_records(folder))
-    texts = [text_key(corpus, data.root, records) for corpus in data.corpora]
+    texts = [token_store.text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
     if checkpoints(log.run_dir) and not (is_made(folder, None) and key_of(folder) == key):
@@ -365,19 +328,20 @@ def _make(config: Config, log: RunLog) -> None:
             "to set the run aside"
         )
 
-    def pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
-        return log.watch(read_pairs(corpus.source, data.root, corpus.name), "reading data.train")
-
     def build(partial: Path) -> None:
-        texts = [pairs(corpus) for corpus in data.corpora]
-        parts = split_pairs(texts, sizes, seed, next(iter(sets)))
+        def pairs(number: int) -> Iterator[tuple[str, str]]:
+            corpus = data.corpora[number]
+            read = read_pairs(corpus.source, data.root, corpus.name)
+            return log.watch(read, "reading data.train")
+
+        parts = split_pairs([*map(pairs, range(len(texts)))], sizes, seed, next(iter(sets)))
         names = [key.removeprefix("data.").replace("[", "-").rstrip("]") for key in sets]
         for number, (corpus, of_corpus) in enumerate(zip(data.corpora, parts, strict=True)):
-            write_parts(pairs(corpus), of_corpus, partial, [f"train-{number}", *names])
+            write_parts(pairs(number), of_corpus, partial, [f"train-{number}", *names])
             held = (of_corpus != STAYS).sum()
             log.say(f"{corpus.name}: {held:,} of {len(of_corpus):,} pairs are held out")
         others = [text.file for text in data.corpora if not local_files(text.source, data.root)]
         meta = {"records": records, ELSEWHERE: others}
-        (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        (partial / token_store.META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
     make(folder, key, build)

@@ -9,20 +9,18 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from mt.data.tokens.batches import Prefetcher, Update
 from mt.errors import MtError
 from mt.runs.records import METRICS, drop_after
 from mt.runs.run_dir import LOG, explain_write_errors
+from mt.runtime.distributed import World
 from mt.terminal import Progress, can_show_bar, printable, prints_messages, say
-
-if TYPE_CHECKING:
-    from mt.data.tokens.batches import Prefetcher, Update
-    from mt.runtime.distributed import World
 
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
@@ -33,10 +31,9 @@ T = TypeVar("T")
 
 
 class RunLog:
-    """Everything that a run reports; a context manager.
+    """Everything that a run reports; a context manager. Ranks other than 0 write nothing.
 
-    `say` writes a line to stderr and `train.log`, `record` to `metrics.jsonl`, and `progress`
-    moves the bar, which only a terminal shows. Ranks other than 0 write nothing.
+    `say` writes a line to stderr and `train.log`, `record` to `metrics.jsonl`.
     """
 
     def __init__(self, run_dir: Path, total: int, is_main: bool = True) -> None:
@@ -52,8 +49,8 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         if self._is_main:
-            path = self.run_dir / LOG
             with explain_write_errors(self.run_dir):
+                path = self.run_dir / LOG
                 self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
             with suppress(OSError):
                 self._file.writelines(self._early)
@@ -163,10 +160,7 @@ class Meter:
         """Start a new interval."""
         self._start = time.perf_counter()
         self._waited_before = self._prefetcher.waited
-        self._n_updates = 0
-        self._n_tgt = 0
-        self._n_real = 0
-        self._n_padded = 0
+        self._n_updates = self._n_tgt = self._n_real = self._n_padded = 0
         # smoothed loss, nll, gradient norm, target tokens, updates: those of finite updates only
         self._sums = torch.zeros(5)
 
@@ -179,10 +173,8 @@ class Meter:
         self._n_tgt += update.n_tgt
         self._n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
         self._n_padded += sum(batch.n_padded for batch in update.batches)
-        unit = torch.ones_like(norm)
-        sums = torch.stack(
-            [smoothed * update.n_tgt, nll * update.n_tgt, norm, unit * update.n_tgt, unit]
-        )
+        n_tgt, unit = update.n_tgt, torch.ones_like(norm)
+        sums = torch.stack([smoothed * n_tgt, nll * n_tgt, norm, unit * n_tgt, unit])
         sums = torch.where(torch.isfinite(norm), sums, 0.0)
         self._sums = self._sums.to(sums.device) + sums
 

@@ -1,8 +1,4 @@
-"""The numbers that a training measures: how long it is, the time of an update, the largest batch.
-
-`train.max_epochs` in updates, as fit into `train.max_minutes`; `batch.tokens_per_batch`, where it
-is `auto` or null.
-"""
+"""The numbers that a training measures: its length, the time of an update, the largest batch."""
 
 from __future__ import annotations
 
@@ -13,31 +9,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from mt.config.plan import DataPlan, StageEnd
+from mt.config.schema import Config, TrainConfig
+from mt.config.settled import Settled
 from mt.data.tokens.batches import collate, shard_of
-from mt.data.tokens.plan import MOST_ROWS, SHARES
+from mt.data.tokens.directions import DirectedPairs
+from mt.data.tokens.plan import MOST_ROWS, SHARES, Plan
 from mt.errors import ConfigError, TooLittleMemoryError
-from mt.runtime.memory import (
-    available_memory_mb,
-    explain_failures,
-    peak_memory_mb,
-    release_freed_memory,
-    reset_peak_memory,
-)
+from mt.runtime import memory
 from mt.training.compilation import made_up_batch
-
-if TYPE_CHECKING:
-    from mt.config.schema import Config, TrainConfig
-    from mt.config.settled import Settled
-    from mt.data.tokens.directions import DirectedPairs
-    from mt.data.tokens.plan import Plan
-    from mt.training.runlog import RunLog
-    from mt.training.update import Updater
+from mt.training.runlog import RunLog
+from mt.training.update import Updater
 
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9
@@ -144,10 +131,8 @@ def _fitting(epochs: Epochs, gone: float, per_update: float, log: RunLog) -> flo
     if n_epochs is not None and fitting >= n_epochs:
         return n_epochs
     fitting = float(f"{fitting:.3g}")
-    log.say(
-        f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with "
-        f"{per_update:.2f} s an update"
-    )
+    pace = f"{per_update:.2f} s an update"
+    log.say(f"train.max_minutes: {fitting:g} epochs fit into {minutes:g} minutes, with {pace}")
     return fitting
 
 
@@ -156,7 +141,7 @@ def _fitting(epochs: Epochs, gone: float, per_update: float, log: RunLog) -> flo
 
 def typical_update(updater: Updater, plan: Plan, epoch: int) -> float:
     """Seconds that a mean update of `epoch` takes the slowest rank; all of them take part."""
-    timed = explain_failures(updater.device)(seconds_of_update)
+    timed = memory.explain_failures(updater.device)(seconds_of_update)
     seconds = updater.world.all_or_raise(lambda: timed(updater, plan, epoch))
     seconds += seconds_of(updater, updater.world.sum_gradients, updater.model.parameters())
     updater.optimizer.zero_grad(set_to_none=True)
@@ -166,9 +151,8 @@ def typical_update(updater: Updater, plan: Plan, epoch: int) -> float:
 def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
     """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
 
-    Time of forward and backward passes is proportional to the padded tokens of an update. It is
-    measured on at most `N_TIMED` updates, whose order is random, for about `SECONDS_OF_TIMING`. The
-    median of the updates counts, so that what else the machine does for a moment does not.
+    Time of forward and backward passes is proportional to the padded tokens of an update. The
+    median of the timed updates counts, so that what else the machine does for a moment does not.
     """
     world = updater.world
     updates = plan.updates(epoch)
@@ -244,19 +228,16 @@ def settle_batch_size(
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
-    given = config.batch.tokens_per_batch
+    given, world = config.batch.tokens_per_batch, updater.world
     if isinstance(given, int):
         return settled.because("as asked", tokens_per_batch=None)
-    measures = given == "auto" or updater.device.is_cuda
     tokens, reason = settled.tokens_per_batch, "since this run was started"
-    if tokens is None and not measures:
+    if tokens is None and given is None and not updater.device.is_cuda:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         reason = "on a CPU"
     elif tokens is None:
-        world = updater.world
         fitting = world.all_or_raise(lambda: fitting_batch(config, updater, lengths))
-        tokens = min(world.all_gather(fitting))
-        reason = "here"
+        tokens, reason = min(world.all_gather(fitting)), "here"
     log.say(f"batch.tokens_per_batch: {given or 'null'} is {tokens:,} {reason}")
     return settled.because(f"{given or 'null'} is so many {reason}", tokens_per_batch=tokens)
 
@@ -269,44 +250,42 @@ def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:
     device = updater.device.device
     # On a CPU the processes of a machine share its memory.
     n_sharing = 1 if updater.device.is_cuda else updater.world.local_size
-    room = available_memory_mb(device) / n_sharing * (1 - MARGIN)
+    room = memory.available_memory_mb(device) / n_sharing * (1 - MARGIN)
     room -= 8 * updater.n_parameters / 1e6  # two moments of each weight, in float32
     vocab_size = updater.model.output.out_features
 
-    def try_out(rows: int, length: int) -> float:
-        """MB that a batch of so many sentences takes."""
-        release_freed_memory()
-        reset_peak_memory(device)
+    def memory_mb(length: int, rows: int) -> float:
+        memory.release_freed_memory()
+        memory.reset_peak_memory(device)
         updater.dry_run_step(made_up_batch(rows, length - 1, length - 1, vocab_size))
-        return peak_memory_mb(device)
+        return memory.peak_memory_mb(device)
 
-    def memory(rows: int, length: int) -> float:
-        """MB that such a batch takes, infinite if it does not fit."""
-        try:
-            return try_out(rows, length)
-        except TooLittleMemoryError:
-            return math.inf
-
-    try_out(1, lengths[0])  # loads the libraries that are loaded once
+    memory_mb(lengths[0], 1)  # loads the libraries that are loaded once
     tokens = MOST_UPDATES * config.batch.tokens_per_update
     for length in lengths:
-        rows = _fitting_rows(partial(memory, length=length), length, tokens // length, room)
+        rows = _fitting_rows(partial(memory_mb, length), length, tokens // length, room)
         if rows < MOST_ROWS:  # else it is that which limits the batch
             tokens = rows * length
     return tokens
 
 
-def _fitting_rows(memory: Callable[[int], float], length: int, most: int, room: float) -> int:
-    """The most sentences of `length` tokens, at most `most`, whose `memory` is within `room` MB.
+def _fitting_rows(measure: Callable[[int], float], length: int, most: int, room: float) -> int:
+    """The most sentences of `length` tokens, at most `most`, whose memory is within `room` MB.
 
     Memory grows linearly with the sentences of a batch, so two small batches give an estimate, and
     larger ones a better one until it is near. That is tried, and lowered until it fits.
     """
+
+    def memory_of(rows: int) -> float:
+        try:
+            return measure(rows)
+        except TooLittleMemoryError:
+            return math.inf
+
     most = min(most, MOST_ROWS)
-    few = max(1, SMALL_PROBE // length)
-    more = max(2, LARGE_PROBE // length)
-    memory_of_few = memory(few)
-    while (memory_of_more := memory(more)) < math.inf:
+    few, more = max(1, SMALL_PROBE // length), max(2, LARGE_PROBE // length)
+    memory_of_few = memory_of(few)
+    while (memory_of_more := memory_of(more)) < math.inf:
         per_row = max(1e-3, (memory_of_more - memory_of_few) / (more - few))
         rows = min(most, few + int((room - memory_of_few) / per_row))
         if memory_of_more > room or rows <= LEAP * more:
@@ -315,6 +294,6 @@ def _fitting_rows(memory: Callable[[int], float], length: int, most: int, room: 
     else:
         rows = more
     rows = max(1, min(most, rows))
-    while rows > 1 and memory(rows) > room:
+    while rows > 1 and memory_of(rows) > room:
         rows = rows * 9 // 10
     return rows

@@ -11,43 +11,27 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from mt.data.tokens.batches import Prefetcher
-from mt.data.tokens.plan import describe_stage
-from mt.errors import (
-    CheckpointError,
-    OtherRankFailedError,
-    TooLittleMemoryError,
-    TrainingDivergedError,
-)
+from torch import Tensor
+
+from mt import errors
+from mt.data.tokens.batches import Prefetcher, Update
+from mt.data.tokens.plan import Plan, describe_stage
 from mt.model.checkpoint import LoadedModel, load_state
 from mt.runs.model_folder import BEST, CHECKPOINTS, LAST, step_name
-from mt.runs.origin import HISTORY, continued, history_of, model_name
+from mt.runs.origin import HISTORY, Start, continued, history_of, model_name
 from mt.runs.records import OTHER_VALID, drop_other_outputs
 from mt.runs.run_dir import update_manifest
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
-from mt.training.checkpoints import (
-    TrainState,
-    checkpoint_to_resume,
-    complete_saving,
-    keep_best,
-    latest_good,
-    save_checkpoint,
-)
+from mt.training import checkpoints
+from mt.training.checkpoints import TrainState
 from mt.training.finetune import load_initial_weights
 from mt.training.outcome import Outcome, Signals, StopRequestedError, finished
 from mt.training.prepare import Prepared, several_sentences, start_on
-from mt.training.runlog import Meter, format_duration
+from mt.training.runlog import Meter, RunLog, format_duration
 from mt.training.update import learning_rate
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from mt.data.tokens.batches import Update
-    from mt.data.tokens.plan import Plan
-    from mt.runs.origin import Start
-    from mt.training.runlog import RunLog
 
 # Updates in a row without a finite gradient after which training gives up.
 MAX_SKIPPED_UPDATES = 20
@@ -72,11 +56,9 @@ class Trainer:
         self.run_dir = log.run_dir
         self.log = log
         self.signals = Signals()
-        self.too_little_memory: TooLittleMemoryError | None = None  # of this rank
-        self.state = TrainState(
-            plan=prepared.plan_fingerprint,
-            valid_fingerprint=self.validation.fingerprint if self.validation else "",
-        )
+        self.too_little_memory: errors.TooLittleMemoryError | None = None  # of this rank
+        scored_on = self.validation.fingerprint if self.validation else ""
+        self.state = TrainState(plan=prepared.plan_fingerprint, valid_fingerprint=scored_on)
         # What goes into the meta.json of each checkpoint.
         self.meta: dict[str, Any] = {
             "config": prepared.asked.as_asked(),
@@ -84,8 +66,7 @@ class Trainer:
             "tokenizer": prepared.tokenizer.fingerprint,
             **several_sentences(prepared),
         }
-        # The starts before this one, those of the model that it began from first.
-        self.earlier: list[Start] = []
+        self.earlier: list[Start] = []  # those of the model that it began from first
         self.start = self.world.on_main(lambda: start_on(prepared, self.run_dir))
         self.last_tick = log.started
         self.saved_step = 0
@@ -100,18 +81,19 @@ class Trainer:
         return self.plans[self.state.stage]
 
     @property
-    def is_last_stage(self) -> bool:
-        return self.state.stage == len(self.plans) - 1
+    def patience(self) -> int | None:
+        is_last_stage = self.state.stage == len(self.plans) - 1
+        return self.config.train.patience if is_last_stage else None
 
     def resume(self, base: LoadedModel | None = None) -> None:
         """Load the newest usable checkpoint; without one, the weights of `base` where given."""
-        newest = self.world.on_main(lambda: checkpoint_to_resume(self.run_dir, self.log.say))
+        find = partial(checkpoints.checkpoint_to_resume, self.run_dir, self.log.say)
+        newest = self.world.on_main(find)
         if newest is None:
             self.log.drop_after(-1)
             if base is not None:
-                model = self.updater.model
-                origin = load_initial_weights(model, self.tokenizer, base, self.log.say)
-                self.meta["init_from"] = origin
+                model, say = self.updater.model, self.log.say
+                self.meta["init_from"] = load_initial_weights(model, self.tokenizer, base, say)
                 self.earlier = history_of(base.folder, base.meta)
                 self.start.began_from = model_name(base.folder)
                 if self.updater.ema is not None:
@@ -119,7 +101,7 @@ class Trainer:
             return
         folder, meta = newest
         if meta["tokenizer"] != self.tokenizer.fingerprint:
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{folder}: was trained with another tokenizer than the one in {self.run_dir}; put "
                 "the run's tokenizer back, or give --fresh to set the run aside and start over"
             )
@@ -129,15 +111,15 @@ class Trainer:
         known = {each.name for each in fields(TrainState)}  # mt 0.3 had more
         values = saved["train"].items()
         self.state = TrainState(**{key: value for key, value in values if key in known})
-        self.saved_step = step = self.state.step
+        self.saved_step = self.start.from_update = step = self.state.step
         self.earlier = history_of(folder, meta)
         self.start.began_from = f"update {step:,}"
-        self.start.from_update = step
         if "init_from" in meta:
             self.meta["init_from"] = meta["init_from"]
-        self.log.drop_after(self.state.step)
-        self.log.say(f"resuming after update {self.state.step:,} from {folder}")
-        self.world.on_main(lambda: complete_saving(self.run_dir, self.config, self.state))
+        self.log.drop_after(step)
+        self.log.say(f"resuming after update {step:,} from {folder}")
+        complete = partial(checkpoints.complete_saving, self.run_dir, self.config, self.state)
+        self.world.on_main(complete)
         if self.state.plan != plan:
             counted = "; train.max_epochs counts the updates so far as some of it"
             self.log.say(
@@ -145,7 +127,8 @@ class Trainer:
                 "data, have changed: continuing with a new epoch of the new plan"
                 + (counted if self.config.train.epochs is not None else "")
             )
-            self.state.begin_plan(plan)
+            self.state.plan = plan
+            self.state.begin_epoch()
             self.state.stage = min(self.state.stage, len(self.plans) - 1)
         self._drop_scores_of_other_validation_set()
 
@@ -154,7 +137,7 @@ class Trainer:
         if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
             return
         if state.valid_fingerprint and state.best is not None:
-            kept = self.world.on_main(lambda: keep_best(self.run_dir, state.step))
+            kept = self.world.on_main(lambda: checkpoints.keep_best(self.run_dir, state.step))
             self.log.say(
                 "data.valid, train.metric or the tokenizer of BLEU has changed: the scores so far, "
                 f"and with them the best model, do not count; it stays as checkpoints/{kept}"
@@ -185,14 +168,18 @@ class Trainer:
         links = (folder / name for name in (BEST, LAST))
         best = self.world.on_main(lambda: next((link for link in links if link.exists()), None))
         if stopped:
-            done = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"
-            again = "run the same command again to resume"
-            return Outcome(f"{done}; {again}", 128 + stopped, best)
+            reason = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"
+            return Outcome(f"{reason}; run the same command again to resume", 128 + stopped, best)
         criterion = self.validation.criterion if self.validation else None
         return finished(self.config, self.state, criterion, best, self._is_out_of_patience())
 
     def _run_stage(self) -> int:
-        self._announce_stage()
+        if len(self.plans) > 1:
+            stage, kept, drawn = self.state.stage, self.plan.pairs.kept, self.plan.drawn
+            when = f"update {self.state.step + 1:,}, epoch {self.state.epoch}: "
+            for line in describe_stage(self.data, stage, self.ends[stage], kept, drawn):
+                self.log.say(when + line)
+                when = ""
         for plan in self.plans:
             if plan is not self.plan:
                 plan.forget_epoch()  # whose store would stay in memory
@@ -207,15 +194,6 @@ class Trainer:
         while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
             stopped = self._stop_signal()
         return stopped
-
-    def _announce_stage(self) -> None:
-        if len(self.plans) > 1:
-            kept, drawn = self.plan.pairs.kept, self.plan.drawn
-            place = f"update {self.state.step + 1:,}, epoch {self.state.epoch}: "
-            stage = self.state.stage
-            for line in describe_stage(self.data, stage, self.ends[stage], kept, drawn):
-                self.log.say(place + line)
-                place = ""
 
     def _end_stage(self) -> None:
         if self.state.has_reached(self.ends[self.state.stage]):
@@ -269,16 +247,16 @@ class Trainer:
         """Do an update. A rank out of memory gives a gradient of NaN, and asks all to end."""
         try:
             return self.updater.train_step(update, self.state.step)
-        except TooLittleMemoryError as error:
+        except errors.TooLittleMemoryError as error:
             # A copy: the error itself holds on to the tensors of the failed pass.
-            self.too_little_memory = TooLittleMemoryError(str(error))
+            self.too_little_memory = errors.TooLittleMemoryError(str(error))
             self.signals.number = signal.SIGTERM  # all end as after a signal, with this error
         return self.updater.skip_update(self.state.step)
 
     def _require_memory(self) -> None:
         if self.too_little_memory is not None:
             saved = f"The checkpoint after update {self.saved_step:,} is saved"
-            raise TooLittleMemoryError(f"{self.too_little_memory}. {saved}")
+            raise errors.TooLittleMemoryError(f"{self.too_little_memory}. {saved}")
 
     def _request(self) -> int:
         """Ask all ranks to stop, by 1 more than a signal's number, or to save, by 1; else 0."""
@@ -292,20 +270,14 @@ class Trainer:
         return self.world.all_reduce_max(self.signals.number)
 
     def _is_due(self) -> bool:
-        """Whether validation and checkpoint are due after the current step.
-
-        Before the first update they are if there is something to compare with: the model that
-        `train.init_from` names, unless another vocabulary has changed it.
-        """
-        step = self.state.step
-        config = self.config.train
-        if not step:
+        """Whether validation and checkpoint are due after the current step."""
+        step, config = self.state.step, self.config.train
+        if not step:  # if there is a model to compare with, which no new vocabulary has changed
             return "init_from" in self.meta and not config.new_vocabulary
         return step % config.updates_between_validations == 0 or step == config.max_steps
 
     def _is_out_of_patience(self) -> bool:
-        patience = self.config.train.patience if self.is_last_stage else None
-        return patience is not None and self.state.bad_validations >= patience
+        return self.patience is not None and self.state.bad_validations >= self.patience
 
     def is_done(self) -> bool:
         return self.state.step >= self.config.train.max_steps or self._is_out_of_patience()
@@ -315,18 +287,13 @@ class Trainer:
         figures = meter.figures()
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
-        self.log.record(
-            "train",
-            state.step,
-            **figures,
-            lr=rate,
-            epoch=state.epoch,
-            **({"stage": state.stage} if len(self.plans) > 1 else {}),
-            epoch_position=update.epoch + (update.number + 1) / update.of,
-            seconds=state.seconds,
-            memory_mb=peak_memory_mb(self.device.device),
-            resident_mb=resident_memory_mb(),
-        )
+        place = {"lr": rate, "epoch": state.epoch}
+        if len(self.plans) > 1:
+            place["stage"] = state.stage
+        place["epoch_position"] = update.epoch + (update.number + 1) / update.of
+        peak, resident = peak_memory_mb(self.device.device), resident_memory_mb()
+        used = {"seconds": state.seconds, "memory_mb": peak, "resident_mb": resident}
+        self.log.record("train", state.step, **figures, **place, **used)
         speed, nll = f"{figures['tokens_per_second']:,.0f}", f"{figures['nll']:.3f}"
         left = format_duration(self._seconds_left())
         self.log.progress(state.step, left=left, nll=nll, **{"tok/s": speed})
@@ -372,21 +339,19 @@ class Trainer:
         # All of them first: a signal meanwhile leaves nothing half recorded.
         evaluated = model, self.device, self.world, self.signals
         result, *others = (each.evaluate(*evaluated) for each in self.validations)
-        step = self.state.step
-        criterion = self.validation.criterion
+        step, criterion = self.state.step, self.validation.criterion
         scored = criterion.scored(result.figures())
         verdict = criterion.verdict(scored, self.state.best)
         new_best = {"new_best": True} if self.state.add_score(scored) else {}
         n_bad = self.state.bad_validations
-        patience = self.config.train.patience if self.is_last_stage else None
         seconds = time.perf_counter() - start
         self._tick()
         times = {"seconds": self.state.seconds, "valid_seconds": seconds}
-        name = self.validation.name
-        self.log.record("valid", step, name=name, **result.figures(), **times, **new_best)
+        figures = {"name": self.validation.name, **result.figures(), **times, **new_best}
+        self.log.record("valid", step, **figures)
         self.log.say(
             f"valid | step {step:,} | {result} | {seconds:.1f} s | {verdict}"
-            + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
+            + (f" | patience {n_bad} of {self.patience}" if self.patience and n_bad else "")
         )
         bleu = f"{result.scores['bleu'].value:.2f}"
         self.log.progress(step, left=format_duration(self._seconds_left()), BLEU=bleu)
@@ -397,12 +362,12 @@ class Trainer:
             self.log.say(f"{other.label} | step {step:,} | {result}")
 
     def save(self) -> None:
-        """Write a checkpoint of the current step; the main process does it for all."""
+        """Write a checkpoint of the current step, in the main process."""
         self._tick()
         if self.world.is_main:
             history = {HISTORY: continued(self.earlier, self.start, self.state.step)}
-            meta = self.meta | history
-            save_checkpoint(self.run_dir, self.config, self.updater, self.state, meta)
+            about = self.config, self.updater, self.state, self.meta | history
+            checkpoints.save_checkpoint(self.run_dir, *about)
             update_manifest(self.run_dir, history)
         self.saved_step = self.state.step
         self.saved_at = time.perf_counter()
@@ -410,11 +375,7 @@ class Trainer:
     # --- divergence -------------------------------------------------------------------------
 
     def _give_up_if_diverged(self) -> None:
-        """Raise TrainingDivergedError after too many non-finite updates, or for such weights.
-
-        Each rank hears of the others' counters: with another answer it would wait for a collective
-        that they never reach.
-        """
+        """Raise TrainingDivergedError after too many non-finite updates, or for such weights."""
         if self.world.all_reduce_max(self.updater.most_skipped()) >= MAX_SKIPPED_UPDATES:
             reason = f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
         elif self._has_finite_weights():
@@ -422,13 +383,13 @@ class Trainer:
         else:
             reason = "there are non-finite weights"
         if not self.world.is_main:
-            raise OtherRankFailedError(TrainingDivergedError.exit_code)
+            raise errors.OtherRankFailedError(errors.TrainingDivergedError.exit_code)
         config, step, precision = self.config, self.state.step, self.device.precision
         rate = learning_rate(step, config.optim, config.model.d_model, config.train.max_steps)
         other_precision = "" if precision == "fp32" else ", set train.precision=fp32"
-        good = latest_good(self.run_dir, self.log.say)
+        good = checkpoints.latest_good(self.run_dir, self.log.say)
         kept = f"the last checkpoint is intact: {good[0]}" if good else "there is no checkpoint"
-        raise TrainingDivergedError(
+        raise errors.TrainingDivergedError(
             f"training gave up at update {step:,}: {reason}. Precision {precision}, learning rate "
             f"{rate:.1e} (peak_lr {config.optim.peak_lr}). Lower optim.peak_lr{other_precision} or "
             f"raise optim.warmup_steps; {kept}"

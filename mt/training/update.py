@@ -7,39 +7,26 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
+from mt.config.schema import Config, OptimConfig
+from mt.data.tokens.batches import Batch, Update
+from mt.data.tokens.store import Store
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.model.gpu_ops import can_pack, copy_weights
+from mt.model.transformer import Transformer
+from mt.runtime import memory
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
-from mt.runtime.memory import (
-    failure_kind,
-    peak_memory_mb,
-    raise_unless_out_of_memory,
-    release_cached_memory,
-    release_freed_memory,
-)
 from mt.terminal import say
-from mt.training.compilation import (
-    PROBE_TOKENS,
-    compile_for_all_shapes,
-    compile_loss,
-    probe_batch,
-)
+from mt.training.compilation import PROBE_TOKENS, compile_for_all_shapes, compile_loss, probe_batch
 from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
-
-if TYPE_CHECKING:
-    from mt.config.schema import Config, OptimConfig
-    from mt.data.tokens.batches import Batch, Update
-    from mt.data.tokens.store import Store
-    from mt.data.tokens.tokenizer import Tokenizer
-    from mt.model.transformer import Transformer
 
 # On a CPU: 1 % of the time, for a third of the memory.
 UPDATES_BETWEEN_RELEASES = 12
@@ -80,10 +67,9 @@ class Updater:
         self.skipped, self._most_skipped = torch.zeros(2, dtype=torch.int64, device=device.device)
 
     def choose_forward(self, store: Store) -> None:
-        """Decide once whether the model runs compiled, by a forward and backward pass on a batch.
+        """Compile the model if `train.compile` wants it, the device can, and no rank fails.
 
-        It does if `train.compile` wants it, the device can, and no rank fails. Raises ConfigError
-        if `train.compile` is true and the model cannot be compiled.
+        Raises ConfigError if `train.compile` is true and the model cannot be compiled.
         """
         wanted = self.config.train.compile
         if not wanted or (wanted == "auto" and not can_compile(self.device)):
@@ -91,11 +77,10 @@ class Updater:
         self.say("compiling the model (train.compile), which takes a minute or two")
         start = time.perf_counter()
         reason = self.world.all_or_raise(lambda: self._compile_error(store))
-        reasons = list(filter(None, self.world.all_gather(reason)))
-        if not reasons:
+        if reason := next(filter(None, self.world.all_gather(reason)), ""):
+            self.say(self._stop_compiling(reason))
+        else:
             self.say(f"the model is compiled: {time.perf_counter() - start:.0f} s")
-            return
-        self.say(self._stop_compiling(reasons[0]))
 
     def _stop_compiling(self, reason: str) -> str:
         """Go on with the plain model; return why. Raises ConfigError if `train.compile` is true."""
@@ -114,7 +99,7 @@ class Updater:
         except MtError:  # such as too little memory
             raise
         except Exception as error:
-            if self.forward is self.model or failure_kind(error) != "compiler":
+            if self.forward is self.model or memory.failure_kind(error) != "compiler":
                 raise
             reason = first_line(error)
         # Outside of `except`: the error holds on to the tensors of the failed pass.
@@ -156,13 +141,9 @@ class Updater:
         return smoothed, nll, self._optimize(step)
 
     def skip_update(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Take part in update `step`, whose own batch was too large, with a gradient of NaN.
-
-        The other ranks wait for a gradient of this one; with this one all of them skip the update.
-        Returns what `train_step` does, with losses of 0.
-        """
+        """Take part in an update with a gradient of NaN, so that all ranks skip it; losses of 0."""
         self.optimizer.zero_grad(set_to_none=True)
-        release_cached_memory(self.device.device)
+        memory.release_cached_memory(self.device.device)
         weight = next(self.model.parameters())
         weight.grad = torch.full_like(weight, math.nan)
         self.world.sum_gradients(self.model.parameters())
@@ -188,7 +169,7 @@ class Updater:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if not self.device.is_cuda and step % UPDATES_BETWEEN_RELEASES == 0:
-            release_freed_memory()
+            memory.release_freed_memory()
         if self.ema is not None and config.train.ema is not None:
             decay = min(config.train.ema, (1 + step) / (10 + step))  # it grows at first
             averaged = list[Tensor](self.ema.parameters())
@@ -196,19 +177,14 @@ class Updater:
         return norm
 
     def accumulate_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
-        """Sum the gradients of an update's loss per target token, over micro-batches and ranks.
-
-        Returns this rank's part of the smoothed loss and of the nll per target token.
-        """
+        """Sum the gradients of an update's loss per target token, over micro-batches and ranks."""
         seed_everything(self.config.run.seed, step, self.world.rank)
         self.model.train()
         copy_weights(self.model, self.model.dtype)
-        smoothed = torch.zeros((), device=self.device.device)
-        nll = torch.zeros((), device=self.device.device)
+        smoothed = nll = torch.zeros((), device=self.device.device)
         for batch in update.batches:
             loss = self._backward(batch, 1.0 / update.n_tgt)
-            smoothed = smoothed + loss.smoothed.detach()
-            nll = nll + loss.nll
+            smoothed, nll = smoothed + loss.smoothed.detach(), nll + loss.nll
         self.world.sum_gradients(self.model.parameters())
         return smoothed / update.n_tgt, nll / update.n_tgt
 
@@ -216,11 +192,11 @@ class Updater:
         """Compute the loss of a batch and add its gradients, times `factor`."""
         try:
             batch = batch.to(self.device.device)
-            smoothing = self.config.optim.label_smoothing
-            loss = batch_loss(self.forward, self.model.output, batch, smoothing, self.loss_gradient)
+            how = self.config.optim.label_smoothing, self.loss_gradient
+            loss = batch_loss(self.forward, self.model.output, batch, *how)
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
-            raise_unless_out_of_memory(error)
+            memory.raise_unless_out_of_memory(error)
             raise TooLittleMemoryError(self._out_of_memory_message(batch)) from error
         return loss
 
@@ -228,20 +204,18 @@ class Updater:
         rows, src, tgt = batch.shape
         given = self.config.batch.tokens_per_batch
         same = "(tokens_per_update keeps the training the same)"
+        what = f"a batch of {rows:,} sentences"
         if rows == 1:
-            remedy = "Lower data.max_tokens, or choose a smaller model"
+            what, remedy = "one sentence", "Lower data.max_tokens, or choose a smaller model"
         elif not isinstance(given, int):
-            tokens = rows * max(src, tgt)
-            if batch.packed is not None:
-                tokens = max(batch.n_src, batch.n_tgt)
-            remedy = f"Set it to a number below {tokens:,} {same}"
+            sides = (batch.n_src, batch.n_tgt) if batch.packed else (rows * src, rows * tgt)
+            remedy = f"Set it to a number below {max(sides):,} {same}"
         else:
             remedy = f"Lower it from {given:,} {same}, or set it to auto"
-        what = "one sentence" if rows == 1 else f"a batch of {rows:,} sentences"
         return (
             f"batch.tokens_per_batch: {what}, up to {src:,} source and {tgt:,} target tokens long, "
             f"does not fit into the memory of {self.device}: "
-            f"{peak_memory_mb(self.device.device):,.0f} MB were in use. {remedy}"
+            f"{memory.peak_memory_mb(self.device.device):,.0f} MB were in use. {remedy}"
         )
 
     def dry_run_step(self, batch: Batch) -> None:
@@ -268,7 +242,7 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
 
     def most_skipped(self) -> int:
-        """The most updates in a row without a finite gradient since the last call; it waits."""
+        """The most updates in a row without a finite gradient since the last call."""
         most = int(self._most_skipped)
         self._most_skipped = torch.zeros_like(self._most_skipped)
         return most
@@ -333,10 +307,9 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
     of layer norms gain nothing from being small. Nor do embeddings: without a gradient a row would
     shrink by exp(-sum of rate x decay) until its word comes again, so that rare words would fade.
     """
-    named = list(model.named_parameters())
-    embeddings = [p for name, p in named if "embedding" in name]  # come first; tied ones too
-    of_others = {id(p) for p in embeddings}
-    matrices = [p for _, p in named if p.dim() > 1 and id(p) not in of_others]
+    named = list(model.named_parameters())  # each once: a tied output matrix is an embedding
+    embeddings = [p for name, p in named if "embedding" in name]
+    matrices = [p for name, p in named if p.dim() > 1 and "embedding" not in name]
     groups = [
         {"params": embeddings, "weight_decay": 0.0},
         {"params": matrices, "weight_decay": optim.weight_decay},

@@ -11,55 +11,40 @@ from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from mt.config.plan import HELD_OUT, Corpus, DataPlan, Direction, Flow, Limits
+from mt.config.schema import Config
 from mt.data.reading.corpus import read_pairs
+from mt.data.tokens import store as token_store
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
-from mt.data.tokens.store import (
-    Store,
-    StoreTexts,
-    corpus_records,
-    known_records,
-    open_built,
-    open_or_build,
-)
+from mt.data.tokens.store import Store, StoreTexts
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer, fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import METRICS, Metric, Score
-from mt.model.checkpoint import load_model
+from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.transformer import Transformer
+from mt.runs import records
 from mt.runs.model_folder import step_of
-from mt.runs.records import (
-    Sentence,
-    metrics_lines,
-    write_samples,
-    write_test_outputs,
-    write_valid_outputs,
-)
+from mt.runs.records import Sentence
 from mt.runs.run_dir import STORE
+from mt.runtime.devices import Device
+from mt.runtime.distributed import World
 from mt.runtime.memory import peak_memory_mb, raise_unless_out_of_memory
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.training.loss import batch_loss
-from mt.training.outcome import Criterion, StopRequestedError, ValidationResult
+from mt.training.outcome import Criterion, Signals, StopRequestedError, ValidationResult
+from mt.training.runlog import RunLog
 from mt.translate.lines import Translation
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.translator import make_translator
-
-if TYPE_CHECKING:
-    from mt.config.schema import Config
-    from mt.data.tokens.tokenizer import Tokenizer
-    from mt.model.checkpoint import LoadedModel
-    from mt.model.transformer import Transformer
-    from mt.runtime.devices import Device
-    from mt.runtime.distributed import World
-    from mt.training.outcome import Signals
-    from mt.training.runlog import RunLog
 
 T = TypeVar("T")
 
@@ -75,10 +60,7 @@ def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
 def translate(
     model: LoadedModel, device: Device, lines: Sequence[str], directions: Sequence[Direction]
 ) -> list[Translation]:
-    """Translate lines, each in its direction, as `mt translate` does by default, with torch.
-
-    Raises ConfigError if memory runs out.
-    """
+    """Translate lines, each in its direction, as `mt translate` does by default, with torch."""
     translations: list[Translation] = []
     try:
         engine = TorchEngine(Inference(model.model, device), model.config.decode)  # a copy of it
@@ -109,8 +91,9 @@ class Scoring:
         cls, config: Config, data: DataPlan, run_dir: Path, say: Callable[[str], None]
     ) -> Scoring:
         """With the tokenizer of the validations that `run_dir` has, as far as possible."""
-        lines = [line for line in metrics_lines(run_dir) if line and line["kind"] == "valid"]
-        recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
+        lines = filter(None, records.metrics_lines(run_dir))
+        signatures = [line.get("signature", "") for line in lines if line["kind"] == "valid"]
+        recorded = tokenizer_of(str(signatures[-1])) if signatures else ""
         choice = config.train.bleu_tokenize
         for texts in data.valid_sets if choice == "auto" else ():
             languages = dict.fromkeys(text.direction.tgt for text in texts)
@@ -151,7 +134,7 @@ def valid_language(data: DataPlan) -> str:
 
 
 def metric_names(config: Config) -> list[str]:
-    """The metrics of validations and tests: BLEU, and `train.metric` if it is another one."""
+    """BLEU, and `train.metric` if it is another one."""
     chosen = config.train.metric if config.data.valid else None
     return [name for name in METRICS if name in ("bleu", chosen)]
 
@@ -179,10 +162,8 @@ class Validation:
         self._notes: set[str] = set()  # on scores, reported once each
         read = world.on_main(lambda: [read_text(text, data.root) for text in texts])
         self.src, self.ref = ([line for sides in read for line in sides[n]] for n in (0, 1))
-        # Source and target language of each line.
-        self.directions = [
-            text.direction for text, (src, _) in zip(texts, read, strict=True) for _ in src
-        ]
+        of_texts = zip(texts, read, strict=True)
+        self.directions = [text.direction for text, (src, _) in of_texts for _ in src]  # of lines
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = self.config.model.max_positions - 1
         folder = store_of_set(run_dir, place)
@@ -190,23 +171,22 @@ class Validation:
         before = tokens_before(flows, tokenizer)
 
         def build() -> Store:
-            records = corpus_records(texts, data.root, known_records(folder))
+            known = token_store.known_records(folder)
+            files = token_store.corpus_records(texts, data.root, known)
             n_before = n_tokens_before(len(texts), flows, before)
             limits = Limits(longest, math.inf, dedupe=False)
-            about = (texts[0].name.partition(" ")[0], limits, tokenizer, records, n_before)
-            return open_or_build(folder, StoreTexts(texts, data.root, *about), log.say)
+            about = (texts[0].name.partition(" ")[0], limits, tokenizer, files, n_before)
+            return token_store.open_or_build(folder, StoreTexts(texts, data.root, *about), log.say)
 
-        store = world.main_first(build, lambda: open_built(folder))
+        store = world.main_first(build, lambda: token_store.open_built(folder))
         self.pairs = DirectedPairs.of(store, flows, before)
+        self.n_tgt = int((self.pairs.tgt_lengths + 1).sum())
         world.require_same(run_dir, **{f"validation_store_{place}": store.fingerprint})
 
     def evaluate(
         self, model: LoadedModel, device: Device, world: World, signals: Signals
     ) -> ValidationResult:
-        """Compute nll and scores of a model; each rank translates a shard of the sentences.
-
-        Raises StopRequestedError in all ranks if one of them receives a signal.
-        """
+        """Compute nll and scores; StopRequestedError in all ranks if one receives a signal."""
         shard: tuple[list[float], list[Translation]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
             losses = self.losses(model.model, device, world)
@@ -215,16 +195,15 @@ class Validation:
             try:
                 shard = losses, translate(model, device, lines, directions)
             except NonFiniteError as error:  # training itself skips such updates, or ends
-                problem = "not translated: the model's output is non-finite"
-                self.log.say(f"{self.label} | {problem} | {error}")
+                problem = f"not translated: the model's output is non-finite | {error}"
+                self.log.say(f"{self.label} | {problem}")
                 shard = losses, [Translation(("",), (math.nan,))] * len(lines)
-        gathered = world.all_gather(shard)
-        shards = [part for part in gathered if part is not None]
-        if len(shards) < len(gathered):
+        shards = [part for part in world.all_gather(shard) if part is not None]
+        if len(shards) < world.size:
             raise StopRequestedError
         # Summed in the order of the batches, so that the last bit does not depend on the ranks.
-        nll = sum(interleaved([losses for losses, _ in shards])) / self.n_tgt
-        translations = interleaved([translations for _, translations in shards])
+        losses, translations = (interleaved([shard[n] for shard in shards]) for n in (0, 1))
+        nll = sum(losses) / self.n_tgt
         outputs = [translation.texts[0] for translation in translations]
         scores, by_direction = world.on_main(partial(self._scores, outputs))
         for score in scores.values():
@@ -259,10 +238,6 @@ class Validation:
         metric = self.config.train.metric
         return f"{text}/{metric}" + f"/{self.scoring.tokenize}" * (metric == "bleu")
 
-    @property
-    def n_tgt(self) -> int:
-        return int((self.pairs.tgt_lengths + 1).sum())
-
     @torch.no_grad()
     def losses(self, model: Transformer, device: Device, world: World) -> list[float]:
         """The nll of each of this rank's batches in nats, without smoothing or dropout."""
@@ -283,10 +258,10 @@ class Validation:
         outputs = result.outputs
         chosen = range(0, len(outputs), max(1, len(outputs) // SAMPLES))[:SAMPLES]
         samples = [Sentence(self.src[i], self.ref[i], outputs[i]) for i in chosen]
-        write_samples(self.run_dir, step, samples)
+        records.write_samples(self.run_dir, step, samples)
         if is_best and result.translations:
             sentences = as_sentences(self.src, self.ref, result.translations)
-            write_valid_outputs(self.run_dir, step, sentences)
+            records.write_valid_outputs(self.run_dir, step, sentences)
 
 
 def names_of(tests: Sequence[Corpus]) -> list[str]:
@@ -303,10 +278,7 @@ def names_of(tests: Sequence[Corpus]) -> list[str]:
 def score_tests(
     scoring: Scoring, best: Path, device: Device, world: World, log: RunLog, step: int
 ) -> None:
-    """Score the best model on `data.test`, once: when no choice can be made by it any more.
-
-    Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
-    """
+    """Score the best model on `data.test`, once: when no choice can be made by it any more."""
     data = scoring.data
     folder = world.on_main(best.resolve)
     model_step = step_of(folder.name)
@@ -326,13 +298,13 @@ def score_tests(
         outputs = [translation.texts[0] for translation in translations]
         scores = world.on_main(partial(scoring.scores, outputs, src, ref, test.direction.tgt))
         sentences = as_sentences(src, ref, translations)
-        file = world.on_main(partial(write_test_outputs, log.run_dir, step, sentences))
+        file = world.on_main(partial(records.write_test_outputs, log.run_dir, step, sentences))
         values = {metric: score.value for metric, score in scores.items()}
         signature = scores["bleu"].signature
         said = {"name": name, **values, "signature": signature, "lines": len(src), "outputs": file}
         log.record("test", step, model_step=model_step, **said)
-        shown = " | ".join(f"{score.name} {score.value:.2f}" for score in scores.values())
-        log.say(f"test | {name} | {shown} | {signature}")
+        shown = [f"{score.name} {score.value:.2f}" for score in scores.values()]
+        log.say(" | ".join(["test", name, *shown, signature]))
         for note in filter(None, (score.note for score in scores.values())):
             log.say(f"test | {name} | note: {note}")
 
@@ -343,7 +315,7 @@ def _scored_before(
     """The names of the texts whose scores are of this model, and can stand beside new ones."""
     tokenizers = {
         line["name"]: tokenizer_of(line["signature"])
-        for line in metrics_lines(run_dir)
+        for line in records.metrics_lines(run_dir)
         if line
         and (line["kind"], line["step"]) == ("test", step)
         and line["model_step"] == model_step

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mt.config.plan import plan_data
+from mt.config.schema import Config
 from mt.config.settled import replace_auto
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
@@ -27,9 +27,6 @@ from mt.translate.streaming import (
     windows,
     write_lines,
 )
-
-if TYPE_CHECKING:
-    from mt.config.schema import Config
 
 # Lines given to SentencePiece at a time.
 LINES = 20_000

@@ -45,8 +45,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             raise TooLittleMemoryError("out of memory")
 
     monkeypatch.setattr(Updater, "dry_run_step", run_preflight)
-    monkeypatch.setattr(settle, "available_memory_mb", lambda _: state["room"])
-    monkeypatch.setattr(settle, "peak_memory_mb", lambda _: state["peak"])
+    monkeypatch.setattr(settle.memory, "available_memory_mb", lambda _: state["room"])
+    monkeypatch.setattr(settle.memory, "peak_memory_mb", lambda _: state["peak"])
     return state
 
 

@@ -160,7 +160,7 @@ def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(
     interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped while the store is built, when the tokenizer exists already."""
-    monkeypatch.setattr("mt.training.prepare.open_or_build", raising(KeyboardInterrupt))
+    monkeypatch.setattr("mt.training.prepare.token_store.open_or_build", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         train(config_of(interruptible), tmp_path, "cpu")
     monkeypatch.undo()
