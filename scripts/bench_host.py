@@ -33,7 +33,7 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import Hypotheses, Job
 from mt.search.options import EngineOptions, SearchOptions
-from mt.search.search import Finished, collect
+from mt.search.search import collect
 from mt.translate import translate_file
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.streaming import TextFiles
@@ -77,7 +77,7 @@ class Backwards(TorchEngine):
             tokens[tokens == PAD] = EOS
             log_probs = torch.full((len(tokens), 1), -9.5)
             rows = torch.arange(len(tokens))
-            last = Finished(rows, torch.from_numpy(tokens)[:, None], log_probs)
+            last = rows, torch.from_numpy(tokens)[:, None], log_probs
             yield number, collect([last], PENALTY)
 
 

@@ -23,8 +23,7 @@ from mt.model.transformer import MultiHeadAttention, Transformer
 def cross_attention(model: Transformer, batch: Batch) -> Iterator[Tensor]:
     """Yield the cross-attention weights of one decoder layer after the other: (B, H, T, S) fp32.
 
-    Row t is that of the step that predicts token t, and sums to 1. Layers that are not asked for
-    are not computed.
+    Row t is that of the step that predicts token t, and sums to 1.
     """
     memory = model.encode(batch.src, batch.src_mask)
     src_bias = attention_bias(batch.src_mask, torch.float32)[:, None, None, :]  # (B, 1, 1, S)
@@ -71,8 +70,7 @@ def character_units(pieces: Sequence[str]) -> tuple[list[int], list[str]]:
     """
     numbers, spelled = list[int](), list[bytes]()
     for piece in pieces:
-        byte = BYTE.fullmatch(piece)
-        if byte:
+        if byte := BYTE.fullmatch(piece):
             text = bytes([int(byte[1], 16)])
             continues = text[0] & 0xC0 == 0x80
         else:
@@ -115,9 +113,9 @@ def word_links(
 ) -> str:
     """Write `i-j` for each target word j and the source word i that it attends to most, from 0.
 
-    attention (T, S). The weights of a word's pieces are added up; rows and columns beyond the
-    pieces, those of eos, are ignored. `src`, `tgt`: the lines; one of a script without spaces has
-    pieces for words, named by their characters: `0:2-3`.
+    attention (T, S). The weights of a word's pieces are added up, those of eos are ignored. `src`,
+    `tgt`: the lines; one of a script without spaces has pieces for words, named by their
+    characters: `0:2-3`.
     """
     src_words, src_names = _named_units(src_pieces, src)
     tgt_words, tgt_names = _named_units(tgt_pieces, tgt)
@@ -128,10 +126,8 @@ def word_links(
     rows = torch.tensor(tgt_words)[:, None].expand_as(inner)
     columns = torch.tensor(src_words)[None, :].expand_as(inner)
     by_word.index_put_((rows, columns), inner, accumulate=True)
-    best = by_word.argmax(1).tolist()
-    return " ".join(
-        f"{src_names[source]}-{name}" for name, source in zip(tgt_names, best, strict=True)
-    )
+    best = zip(tgt_names, by_word.argmax(1).tolist(), strict=True)
+    return " ".join(f"{src_names[source]}-{name}" for name, source in best)
 
 
 def begin_no_word(pieces: list[str], tags: Set[str] = frozenset()) -> None:
@@ -144,10 +140,7 @@ def begin_no_word(pieces: list[str], tags: Set[str] = frozenset()) -> None:
 
 
 def links_within(links: str, src: str, tgt: str) -> str:
-    """The links, as `word_links` writes them, between words that the lines have.
-
-    For lines that have lost their end since, such as a final stop that is a unit of its own.
-    """
+    """The links of lines that have lost their end, such as a final stop, between their words."""
 
     def shortened(name: str, line: str) -> str:
         start, _, end = name.partition(":")
@@ -169,9 +162,6 @@ def joined_word_links(
     """
     inner = [attention[: len(tgt), : len(src)] for attention, src, tgt in parts]
     src_pieces = [piece for _, src, _ in parts for piece in src]
-    tgt_pieces = [
-        piece if number else f"▁{piece.lstrip('▁')}"
-        for *_, tgt in parts
-        for number, piece in enumerate(tgt)
-    ]
+    numbered = (enumerate(tgt) for *_, tgt in parts)
+    tgt_pieces = [p if n else f"▁{p.lstrip('▁')}" for pieces in numbered for n, p in pieces]
     return word_links(torch.block_diag(*inner), src_pieces, tgt_pieces, src, tgt)

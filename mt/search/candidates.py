@@ -69,16 +69,12 @@ def best_candidates(logits: Tensor, offsets: Tensor, count: int) -> Candidates:
 
 
 def best_in_blocks(
-    logits: Tensor,
-    peaks: Tensor,
-    offsets: Tensor,
-    count: int,
-    forbidden: Callable[[Tensor], Tensor] | None = None,
+    logits: Tensor, peaks: Tensor, offsets: Tensor, count: int, full: Tensor | None = None
 ) -> Candidates:
     """Do the work of `best_candidates`, given the highest logit of each block of the vocabulary.
 
-    `peaks` (B, N, V/L), with V/L rounded up: the highest logit of a block that may follow.
-    `forbidden` maps token ids (B, K, L) to a mask of those that must not follow.
+    `peaks` (B, N, V/L), with V/L rounded up: the highest logit of a block that may follow. With
+    `full` (B,), logits of tokens that must not follow are masked here; see `forbidden`.
     """
     # First choose the blocks with the highest peaks, then the best tokens inside those blocks. No
     # candidate is lost: a block left out has `count` blocks with better candidates before it.
@@ -95,12 +91,14 @@ def best_in_blocks(
     # Indices into the N*V logits of a sentence.
     places = (hyps.unsqueeze(-1) * vocab + tokens.clamp(max=vocab - 1)).flatten(1)  # (B, K*L)
     members = logits.flatten(1).gather(1, places).float()  # (B, K*L)
-    # Rounding must not lift a log-probability above 0: `top_indices` and `cannot_improve` need it.
+    # Rounding must not lift a log-probability above 0: `top_indices` and `beam_search` need it.
     log_probs = (members.view_as(tokens) + offsets.gather(1, hyps).unsqueeze(-1)).clamp(max=0)
     if vocab % BLOCK:
         log_probs = log_probs.masked_fill(tokens >= vocab, -torch.inf)
-    if forbidden is not None:
-        log_probs = log_probs.masked_fill(forbidden(tokens), -torch.inf)
+    if full is not None:
+        log_probs = log_probs.masked_fill(
+            forbidden(tokens.unsqueeze(1), full).squeeze(1), -torch.inf
+        )
     log_probs = log_probs.flatten(1)  # (B, K*L)
     missing = count - log_probs.shape[1]
     if missing > 0:  # the first step of a wide beam over a small vocabulary
@@ -131,9 +129,9 @@ def top_indices(log_probs: Tensor, count: int) -> Tensor:
 def fused_candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int) -> Candidates:
     """Return the `count` best continuations of each sentence, after the first step.
 
-    The result is that of `search.mask_logits` and `best_candidates` without constraints. The
-    compiler makes one kernel of the first two parts, which reads the logits once.
-    Without compilation this is slower than those functions, so a CPU calls them.
+    The result is that of `search.mask_logits` and `best_candidates` without constraints, which are
+    faster on a CPU. The compiler makes one kernel of the first two parts, which reads the logits
+    once.
 
     `logits` (B, N, V) of any dtype, `log_probs` (B, N) fp32 of the hypotheses so far, `full` (B,)
     bool: the sentence has reached its limit and can only end.
@@ -151,13 +149,7 @@ def fused_candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int
     tokens = torch.arange(padded.shape[-1], device=logits.device).view(-1, BLOCK)  # (V/L, L)
     peaks = blocks.masked_fill(forbidden(tokens, full), -torch.inf).amax(-1)  # (B, N, V/L)
     # 3. the best candidates, in the blocks with the highest peaks
-    return best_in_blocks(
-        logits,
-        peaks,
-        log_probs - normaliser,
-        count,
-        lambda members: forbidden(members.unsqueeze(1), full).squeeze(1),
-    )
+    return best_in_blocks(logits, peaks, log_probs - normaliser, count, full)
 
 
 def forbidden(tokens: Tensor, full: Tensor) -> Tensor:
@@ -187,14 +179,11 @@ def compile_candidates() -> FusedCandidates:
 def compile_for(
     device: torch.device, beam_size: int, vocab_size: int, say: Callable[[str], None]
 ) -> FusedCandidates | None:
-    """Compile `fused_candidates` and try it; if that fails, report why to `say` and return None.
-
-    This takes some seconds, so it pays only for a large text.
-    """
+    """Compile `fused_candidates` and try it; if that fails, report why to `say` and return None."""
     candidates = compile_candidates()
     # In the same layout as in the search, or torch would compile once more.
-    logits = torch.zeros(2, beam_size, vocab_size, device=device)
     log_probs = torch.zeros(2, beam_size, device=device)
+    logits = torch.zeros(2, beam_size, vocab_size, device=device)
     full = torch.zeros(2, dtype=torch.bool, device=device)
     try:
         candidates(logits, log_probs, full, 1 if beam_size == 1 else 2 * beam_size)
@@ -202,8 +191,7 @@ def compile_for(
         if failure_kind(error) in ("memory", "device"):
             raise_unless_out_of_memory(error)
             raise
-        reason = first_line(error)
-        say(f"the choice of tokens cannot be compiled, so decoding is slower ({reason})")
+        say(f"the choice of tokens cannot be compiled, so decoding is slower ({first_line(error)})")
         return None
     return candidates
 
@@ -244,9 +232,8 @@ def draw_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
 # --- constraints --------------------------------------------------------------------------------
 
 # A constraint changes, in place, the log-probabilities (B, N, V) of the tokens that may follow each
-# hypothesis. Forbidden tokens get -inf; the others keep the model's probability, so nothing is
-# renormalised. The search applies constraints before it ends a sentence at its length limit, so no
-# constraint can prevent that end. `partial` makes one of `no_repeat_ngram`.
+# hypothesis. Forbidden tokens get -inf; the others keep the model's probability. The search applies
+# constraints before it ends a sentence at its length limit, so none can prevent that end.
 
 
 class Past(NamedTuple):
@@ -276,10 +263,7 @@ def no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
 def force_prefixes(
     prefixes: Sequence[Sequence[int]], others: Sequence[Constraint] = ()
 ) -> Constraint:
-    """Make the hypotheses of sentence i begin with the tokens `prefixes[i]`.
-
-    The constraints `others` apply after the prefix.
-    """
+    """Make the hypotheses of sentence i begin with `prefixes[i]`; `others` apply after it."""
     lengths = torch.tensor([len(prefix) for prefix in prefixes], dtype=torch.long)
     padded = torch.full((len(prefixes), int(max(lengths, default=0))), EOS)  # (B, longest)
     for row, prefix in zip(padded, prefixes, strict=True):

@@ -12,15 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import assert_never
 
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.model.transformer import (
-    DecoderLayer,
-    EncoderLayer,
-    LayerNorm,
-    MultiHeadAttention,
-    Residual,
-    Transformer,
-    sinusoids,
-)
+from mt.model.transformer import FeedForward, MultiHeadAttention, Residual, Transformer, sinusoids
 from mt.search.scoring import LogProbs, Pair
 
 # CTranslate2's name of each precision that weights can be stored in.
@@ -36,10 +28,7 @@ def specification(
     quantization: str = "fp32",
     first_ids: Sequence[int] = (),
 ) -> Any:
-    """Translate the model into CTranslate2's specification, ready to be saved.
-
-    `first_ids`: the token that CTranslate2 puts before each source, none or one.
-    """
+    """The model as CTranslate2's specification. `first_ids`: what comes before each source."""
     from ctranslate2.specs import transformer_spec
 
     config = model.config
@@ -60,12 +49,12 @@ def specification(
     merged, cross = [WHOLE], [slice(config.d_model), slice(config.d_model, None)]
     for theirs, inner in zip(spec.encoder.layer, model.encoder_layers, strict=True):
         _copy_attention(theirs.self_attention, inner.attention, inner.around_attention, merged)
-        _copy_feed_forward(theirs.ffn, inner)
+        _copy_feed_forward(theirs.ffn, inner.feed_forward, inner.around_feed_forward)
     for theirs, layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
         around = layer.around_self_attention, layer.around_cross_attention
         _copy_attention(theirs.self_attention, layer.self_attention, around[0], merged)
         _copy_attention(theirs.attention, layer.cross_attention, around[1], cross)
-        _copy_feed_forward(theirs.ffn, layer)
+        _copy_feed_forward(theirs.ffn, layer.feed_forward, layer.around_feed_forward)
     if config.pre_norm:
         _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
         _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
@@ -108,9 +97,7 @@ def _copy_linear(theirs: Any, ours: nn.Linear, rows: slice = WHOLE) -> None:
 
 
 def _copy_norm(theirs: Any, ours: nn.Module) -> None:
-    assert isinstance(ours, LayerNorm)
-    theirs.gamma = _array(ours.weight)
-    theirs.beta = _array(ours.bias)
+    theirs.gamma, theirs.beta = map(_array, ours.parameters())  # weight and bias
 
 
 def _copy_attention(
@@ -124,10 +111,10 @@ def _copy_attention(
     _copy_linear(output, ours.output)
 
 
-def _copy_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
-    _copy_norm(theirs.layer_norm, ours.around_feed_forward.norm)
-    _copy_linear(theirs.linear_0, ours.feed_forward.inner)
-    _copy_linear(theirs.linear_1, ours.feed_forward.outer)
+def _copy_feed_forward(theirs: Any, ours: FeedForward, around: Residual) -> None:
+    _copy_norm(theirs.layer_norm, around.norm)
+    _copy_linear(theirs.linear_0, ours.inner)
+    _copy_linear(theirs.linear_1, ours.outer)
 
 
 def scorer(tokenizer: Tokenizer, translator: Any) -> LogProbs:

@@ -31,10 +31,7 @@ WINDOW_ON_GPU = 100_000
 
 @dataclass(frozen=True)
 class TorchEngine(Engine):
-    """A model with everything else that the search of a batch depends on.
-
-    Raises ConfigError for an n-best list longer than the beam.
-    """
+    """A model with everything else that the search of a batch depends on."""
 
     model: Inference | Ensemble
     decode: DecodeConfig
@@ -65,19 +62,15 @@ class TorchEngine(Engine):
         """Search one after the other; a batch that does not fit into the memory in two halves."""
         for number, job in enumerate(jobs):
             pairs = list(zip(*job, strict=True))
-            parts = in_halves(self._search, pairs, self.device, lambda _: self._memory_error())
-            yield (
-                number,
-                (
-                    parts[0]
-                    if len(parts) == 1
-                    else Hypotheses.of([row for part in parts for row in part], len(parts) - 1)
-                ),
-            )
+            parts = in_halves(self._search, pairs, self.device, self._memory_error)
+            found = parts[0]
+            if len(parts) > 1:
+                found = Hypotheses.of([row for part in parts for row in part], len(parts) - 1)
+            yield number, found
 
-    def _memory_error(self) -> ConfigError:
-        used = peak_memory_mb(self.device)
-        where = f"{self.device.type.upper()}: {used:,.0f} MB were in use"
+    def _memory_error(self, _: tuple[Ids, Ids]) -> ConfigError:
+        used = f"{peak_memory_mb(self.device):,.0f} MB were in use"
+        where = f"{self.device.type.upper()}: {used}"
         return memory_error(1, self.hypotheses_per_source, where)
 
     def _search(self, jobs: Sequence[tuple[Ids, Ids]]) -> Hypotheses:
@@ -94,10 +87,8 @@ class TorchEngine(Engine):
             constraints = [force_prefixes(prefixes, constraints)]
         beam_size = 1 if sampling is not None else self.decode.beam_size
         stepper = self.model.start(src, src != PAD, beam_size)
-        rules: dict[str, Any] = {
-            "length_penalty": self.decode.length_penalty,
-            "constraints": constraints,
-        }
+        penalty = self.decode.length_penalty
+        rules: dict[str, Any] = {"length_penalty": penalty, "constraints": constraints}
         if sampling is not None:
             seeds = [sampling.seed_of(ids, number % count) for number, ids in enumerate(sources)]
             samples = sampling_search(stepper, limits, seeds, sampling, **rules)

@@ -1,7 +1,4 @@
-"""The contract of every engine: a batch of source ids in, hypotheses out.
-
-Code above an engine (lines, windows, order, formats) relies on nothing else. Needs no torch.
-"""
+"""The contract of every engine: a batch of source ids in, hypotheses out. Needs no torch."""
 
 from __future__ import annotations
 
@@ -47,8 +44,7 @@ class Hypotheses:
     """The hypotheses of B sources as arrays: R rows, those of a source together.
 
     Best first; samples in the order in which they were drawn. Iterating gives the list of
-    `Hypothesis` of each source. An object for each would take a Python process longer than all else
-    that it does for a line but encoding and decoding its text.
+    `Hypothesis` of each source; an object for each would take longer than most of a line's work.
     """
 
     counts: npt.NDArray[np.int64]  # (B,) hypotheses of each source
@@ -133,10 +129,9 @@ class Engine(ABC):
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
 
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
-        """Return the `n_best` hypotheses of each source, as `Hypotheses` says.
+        """Return the `n_best` hypotheses of each source, all of which begin with its prefix.
 
-        Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
-        too small.
+        Raises ConfigError if the memory is too small.
         """
         job = (sources, [()] * len(sources) if prefixes is None else prefixes)
         ((_, found),) = self.search_batches([job])

@@ -42,10 +42,7 @@ Rows = list[list[Hypothesis] | None]
 
 @dataclass(frozen=True)
 class CTranslate2Engine(Engine):
-    """A converted model with everything else that the search of a batch depends on.
-
-    Raises ConfigError for an n-best list longer than the beam.
-    """
+    """A converted model with everything else that the search of a batch depends on."""
 
     translator: Any  # ctranslate2.Translator
     tokenizer: Tokenizer
@@ -158,14 +155,12 @@ class CTranslate2Engine(Engine):
     def _read(self, result: Any, limit: int, is_own_limit: bool) -> list[Hypothesis] | None:
         """Read the hypotheses of one source, best first; None if its own limit may change them.
 
-        It does not if the search has ended before its last step, which takes what has not ended
-        too; all hypotheses of the beam show that. What a greedy search chooses does not depend on
-        the limit: only the end does.
+        It does not if the search has ended before its last step, which all hypotheses of the beam
+        show. What a greedy search chooses does not depend on the limit: only the end does.
         """
         is_certain = is_own_limit or (self.decode.beam_size == 1 and not self.options.with_scores)
         penalty, ids_of = self.decode.length_penalty, self._tgt_ids
-        ended: list[Hypothesis] = []
-        cut: list[Hypothesis] = []
+        ended, cut = list[Hypothesis](), list[Hypothesis]()
         # Without scores, none was asked for.
         scores = result.scores or [float("nan")] * len(result.hypotheses)
         for pieces, score in zip(result.hypotheses, scores, strict=True):

@@ -1,8 +1,5 @@
 """A model prepared for decoding: its precision, and the key-value caches of a batch.
 
-The encoder runs once, and so do the projections of its output to the keys and values of every
-decoder layer. Each step then computes one target position.
-
 Shapes: B sentences, N hypotheses of each, S source length, C columns of the cache, H heads, K head
 width, D d_model, V vocabulary.
 """
@@ -63,14 +60,12 @@ class Inference:
     def bytes_per_token(self) -> float:
         """Estimate the memory that decoding takes for each source token and hypothesis.
 
-        A source shorter than `LEAST_SIZE` takes as much as one of that length. The estimate is the
-        sum of the cache of as many target tokens, twice as large when it has just been doubled,
-        with the old cache beside it; the keys and values of the source; and a row of logits in
-        float32, twice.
+        It is the sum of the cache of as many target tokens, twice as large when it has just been
+        doubled, with the old cache beside it; the keys and values of the source; and a row of
+        logits in float32, twice, of a source of `LEAST_SIZE`.
         """
         config = self.model.config
-        size = self.model.dtype.itemsize
-        column = 2 * config.n_decoder_layers * config.d_model * size  # a key and a value per layer
+        column = 2 * config.n_decoder_layers * config.d_model * self.model.dtype.itemsize
         logits = self.model.tgt_embedding.tokens.num_embeddings * 8
         return 4 * column + logits / LEAST_SIZE
 
@@ -80,9 +75,8 @@ class Inference:
         # Pad to as many columns as fast kernels read, if the model has so many positions.
         missing = -src.shape[1] % COLUMNS[self.device.type][1]
         missing = min(missing, self.max_tokens - src.shape[1])
-        if missing:
-            src, src_mask = F.pad(src, (0, missing), value=PAD), F.pad(src_mask, (0, missing))
-        src, src_mask = src.to(self.device), src_mask.to(self.device)
+        src = F.pad(src, (0, missing), value=PAD).to(self.device)
+        src_mask = F.pad(src_mask, (0, missing)).to(self.device)
         return Decoding(self.model, self._encode(src, src_mask), src_mask, n_hypotheses)
 
     def _encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
@@ -94,9 +88,8 @@ class Inference:
         for i in range(0, len(src), step):
             rows = slice(i, i + step)
             longest = int(src_mask[rows].sum(1).max())
-            memory[rows, :longest] = self.model.encode(
-                src[rows, :longest], src_mask[rows, :longest]
-            )
+            batch = src[rows, :longest], src_mask[rows, :longest]
+            memory[rows, :longest] = self.model.encode(*batch)
         return memory
 
 
@@ -153,8 +146,10 @@ class Decoding:
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """tokens (B, N), parents (B, N) -> logits (B, N, V); see `Stepper`."""
         new = slice(self.n_columns, self.n_columns + tokens.shape[1])
-        if new.stop > self.cache[0][0].shape[2]:
-            self._grow()
+        if new.stop > (room := self.cache[0][0].shape[2]):
+            self._copy_cache(slice(None), room, 2 * room)
+            if self.ancestors is not None:
+                self.ancestors = F.pad(self.ancestors, (0, room))
         if self.ancestors is not None:
             self._inherit(parents, new.start)
         bias = self._own_bias(new.stop, tokens.device)
@@ -172,21 +167,14 @@ class Decoding:
         return logits
 
     def _attend_own(
-        self,
-        attention: MultiHeadAttention,
-        cache: KeyValue,
-        new: slice,
-        bias: Tensor | None,
-        x: Tensor,
+        self, layer: MultiHeadAttention, cache: KeyValue, new: slice, bias: Tensor | None, x: Tensor
     ) -> Tensor:
         """Fill the `new` columns of the cache, attend to the used ones. (B, N, D) -> (B, N, D)"""
         keys, values = cache
-        q, k, v = attention.project(x)  # 3 x (B, H, N, K)
-        keys[:, :, new] = k
-        values[:, :, new] = v
+        q, keys[:, :, new], values[:, :, new] = layer.project(x)  # 3 x (B, H, N, K)
         used = self._used(new.stop)
         heads = attend_to_cache(q, keys[:, :, :used], values[:, :, :used], bias)  # (B, H, N, K)
-        return attention.merge(heads.to(x.dtype))
+        return layer.merge(heads.to(x.dtype))
 
     def _attend_source(self, attention: MultiHeadAttention, source: KeyValue, x: Tensor) -> Tensor:
         """Attend to the keys and values of the source. (B, N, D) -> (B, N, D)"""
@@ -207,8 +195,7 @@ class Decoding:
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
         """Drop all sentences but `rows` (B',)."""
-        used = self._used(self.n_columns)
-        self._copy_cache(rows, used, self.cache[0][0].shape[2])
+        self._copy_cache(rows, self._used(self.n_columns), self.cache[0][0].shape[2])
         self.source = [(keys[rows], values[rows]) for keys, values in self.source]
         self.src_bias = self.src_bias[rows]
         if self.ancestors is not None:
@@ -221,8 +208,7 @@ class Decoding:
             kept = cache[rows, :, :used]
             new = cache.new_empty(*kept.shape[:2], room, kept.shape[3])
             new[:, :, :used] = kept
-            # Masked columns are read too, and 0 times NaN would be NaN.
-            new[:, :, used:] = 0
+            new[:, :, used:] = 0  # masked columns are read too, and 0 times NaN would be NaN
             return new
 
         self.cache = [(copied(keys), copied(values)) for keys, values in self.cache]
@@ -251,12 +237,6 @@ class Decoding:
         hypotheses = torch.arange(parents.shape[1], device=parents.device)  # (N,)
         self.ancestors[:, hypotheses, first + hypotheses] = True
 
-    def _grow(self) -> None:
-        room = self.cache[0][0].shape[2]
-        self._copy_cache(slice(None), room, 2 * room)
-        if self.ancestors is not None:
-            self.ancestors = torch.cat([self.ancestors, torch.zeros_like(self.ancestors)], dim=2)
-
 
 # --- several models -----------------------------------------------------------------------------
 
@@ -281,10 +261,7 @@ class Ensemble:
 
 
 class EnsembleDecoding:
-    """The state of one batch that every member decodes: a `Stepper`.
-
-    All members extend the same hypotheses, so the search drives it like a single model.
-    """
+    """The state of one batch whose hypotheses every member extends: a `Stepper`."""
 
     def __init__(self, members: Sequence[Decoding]) -> None:
         self.members = members
@@ -324,9 +301,8 @@ class PrepackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) -> (..., N)"""
-        return cast(
-            "Tensor", torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        )
+        product = torch.ops.mkldnn._linear_pointwise
+        return cast("Tensor", product(x, self.weight, self.bias, "none", [], ""))
 
 
 class SplitQueryKeyValue(nn.Module):
@@ -355,8 +331,7 @@ def pack(model: Transformer) -> None:
         merged = layer.cross_attention.query_key_value
         weights = merged.weight.detach().split(sizes)
         biases = (None, None) if merged.bias is None else merged.bias.detach().split(sizes)
-        query, key_value = map(PrepackedLinear, weights, biases)
-        split = SplitQueryKeyValue(query, key_value)
+        split = SplitQueryKeyValue(*map(PrepackedLinear, weights, biases))
         layer.cross_attention.query_key_value = split  # type: ignore[assignment]
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -370,9 +345,8 @@ def pack(model: Transformer) -> None:
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether torch prepacks matrices of this dtype on this machine, with correct products."""
     generator = torch.Generator().manual_seed(0)
-    x, weight, bias = (
-        torch.randn(*shape, generator=generator).to(dtype) for shape in ((5, 64), (48, 64), (48,))
-    )
+    shapes = (5, 64), (48, 64), (48,)
+    x, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in shapes)
     try:
         product = PrepackedLinear(weight, bias)(x)
     except (AttributeError, RuntimeError):  # no such operator, or not for this dtype or CPU

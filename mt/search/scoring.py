@@ -44,10 +44,9 @@ LogProbs = Callable[[Sequence[Pair]], Iterable[Sequence[float]]]
 
 
 class ForcedDecoder:
-    """A model that scores pairs of token ids in batches.
+    """A model that scores pairs of token ids in batches, or in halves of what is too large.
 
-    A batch that does not fit into the memory is scored in two halves. Raises ConfigError if a pair
-    does not.
+    Raises ConfigError if a pair does not fit into the memory.
     """
 
     def __init__(self, inference: Inference, batch_tokens: int | None = None) -> None:
@@ -103,10 +102,10 @@ class ForcedDecoder:
 
     def _too_large(self, pair: Pair) -> ConfigError:
         device = self.inference.device
+        used = f"{device.type.upper()}: {peak_memory_mb(device):,.0f} MB were in use"
         return ConfigError(
-            f"scoring: a pair of {len(pair[0]):,} and {len(pair[1]):,} tokens does "
-            f"not fit into the memory of {device.type.upper()}: "
-            f"{peak_memory_mb(device):,.0f} MB were in use. Shorten the line"
+            f"scoring: a pair of {len(pair[0]):,} and {len(pair[1]):,} tokens does not fit into "
+            f"the memory of {used}. Shorten the line"
         )
 
 
@@ -133,16 +132,12 @@ class Parity:
 
     def __str__(self) -> str:
         """The report of `mt export`."""
-        same = (
-            f"{self.tokens:,} tokens of {PAIRS} pairs have the same log-probability, "
-            f"within {self.max_difference:.1e}"
-        )
+        same = f"{self.tokens:,} tokens of {PAIRS} pairs have the same log-probability"
+        text = f"{same}, within {self.max_difference:.1e}"
         if self.quantization == "fp32":
-            return same
-        return (
-            f"{same}, as in mt with weights rounded to {self.quantization}; "
-            f"rounding changes it by {self.change:.1e} nats on average"
-        )
+            return text
+        rounded = f"as in mt with weights rounded to {self.quantization}"
+        return f"{text}, {rounded}; rounding changes it by {self.change:.1e} nats on average"
 
 
 def prove(
@@ -160,13 +155,9 @@ def prove(
     pairs = random_pairs(loaded, len(first_ids))
     forced = ForcedDecoder(Inference(loaded.model, Device(torch.device("cpu"), "fp32")))
     ours = forced.log_probs([([*first_ids, *src], tgt) for src, tgt in pairs])
-    differences = np.abs(
-        [
-            our - their
-            for pair in zip(ours, log_probs(pairs), strict=True)
-            for our, their in zip(*pair, strict=True)
-        ]
-    )
+    by_pair = zip(ours, log_probs(pairs), strict=True)
+    by_token = (tokens for pair in by_pair for tokens in zip(*pair, strict=True))
+    differences = np.abs([our - their for our, their in by_token])
     worst = float(differences.max())  # NaN if there is one
     if not worst <= tolerance:
         raise CheckpointError(
@@ -178,10 +169,7 @@ def prove(
 
 
 def random_pairs(loaded: LoadedModel, n_first: int = 0) -> list[Pair]:
-    """Pairs of random token ids of all lengths up to `MAX_TOKENS`; `n_first` more fit the model.
-
-    They can reach every row of the embeddings, and an untrained model can be compared as well.
-    """
+    """Pairs of random token ids of all lengths up to `MAX_TOKENS`; `n_first` more fit the model."""
     draw = random.Random(1)
     longest = min(MAX_TOKENS, loaded.model.config.max_positions - 1 - n_first)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,17 +19,8 @@ from torch.nn.functional import pad
 
 from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import NonFiniteError
-from mt.search.candidates import (
-    Candidates,
-    Constraint,
-    FusedCandidates,
-    Past,
-    apply,
-    best_candidates,
-    draw_tokens,
-    log_normaliser,
-    top_indices,
-)
+from mt.search import candidates
+from mt.search.candidates import Candidates, Constraint, FusedCandidates, Past, top_indices
 from mt.search.engine_contract import FORBIDDEN, Hypotheses
 from mt.search.options import Sampling
 
@@ -51,8 +42,7 @@ class Stepper(Protocol):
         `tokens` (B, N): last token of each hypothesis, bos in the first step. `parents` (B, N):
         the previous step's hypothesis of the sentence that each one continues, 0 in the first step.
         N is 1 in the first step, as all hypotheses begin alike, and the same number in all others.
-        Returns logits (B, N, V): log-probabilities up to a constant per hypothesis. The search
-        writes into them.
+        The search writes into the logits (B, N, V), log-probabilities up to a constant.
         """
         ...
 
@@ -110,8 +100,7 @@ def greedy_search(
     """Take the most probable token at every step; one hypothesis for each sentence.
 
     `limits` (B,) int, at least 1, on the stepper's device: the maximum number of tokens, eos not
-    counted. The length penalty only affects the score. `fused`: see `next_candidates`. Raises
-    NonFiniteError if the logits of a sentence are non-finite.
+    counted. The length penalty only affects the score. `fused`: see `next_candidates`.
     """
 
     def advance(state: State, logits: Tensor, at_limit: bool) -> None:
@@ -142,7 +131,7 @@ def sampling_search(
     def advance(state: State, logits: Tensor, at_limit: bool) -> None:
         logits, offsets = mask_logits(logits, state, at_limit, constraints)  # (B, 1, V), (B, 1)
         numbers = uniform[state.rows, state.step]  # (B,)
-        tokens = draw_tokens(logits.squeeze(1), numbers, sampling).unsqueeze(1)
+        tokens = candidates.draw_tokens(logits.squeeze(1), numbers, sampling).unsqueeze(1)
         log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets  # (B, 1)
         extend_path(state, Candidates(log_probs, torch.zeros_like(tokens), tokens))
 
@@ -164,12 +153,10 @@ def beam_search(
     `limits` as for `greedy_search`, `fused` as for `next_candidates`. Each step continues the
     `beam_size` most probable hypotheses. A hypothesis that ends is finished, and its place goes to
     the next best one that does not end. A sentence is done when `beam_size` hypotheses have
-    finished, or when `cannot_improve` holds. The first rule may miss a hypothesis that would have
-    finished later with a higher score; the second never does.
-    Ties go to the hypothesis that finished first, then by rank of the parent, then by token id.
-    Fewer than `n_best` are returned if vocabulary and limit allow no more.
-
-    Raises NonFiniteError if the logits of a sentence are non-finite.
+    finished, which may miss one that would have finished later with a higher score; or when no live
+    one can end with a higher score than the `n_best`-th finished one. Ties go to the hypothesis
+    that finished first, then by rank of the parent, then by token id. Fewer than `n_best` are
+    returned if vocabulary and limit allow no more.
     """
 
     def advance(state: BeamState, logits: Tensor, at_limit: bool) -> None:
@@ -177,7 +164,11 @@ def beam_search(
         best = next_candidates(logits, state, at_limit, constraints, 2 * beam_size, fused)
         extend_beam(state, best, length_penalty)
         state.done |= state.n_finished >= beam_size
-        state.done |= cannot_improve(state, length_penalty, n_best)
+        # The log-probability of a live hypothesis can only fall, and is at most 0. So its score
+        # would be highest at the longest that it may become, limit + 1 tokens with its eos (cf.
+        # Huang, Zhao and Ma, 2017); `length_penalty` is at least 0.
+        highest = state.log_probs[:, 0] / (state.limits + 1).float() ** length_penalty
+        state.done |= highest <= state.kept_scores[:, n_best - 1]
 
     return _search(stepper, start_beams(limits, beam_size), advance, length_penalty, n_best)
 
@@ -193,19 +184,22 @@ def _search(
     """Extend the hypotheses step by step until all sentences are done; return the `n_best` of each.
 
     `advance` does it, given the state, logits (B, N, V) of the next token, and whether any sentence
-    has reached its limit.
+    has reached its limit. Raises NonFiniteError if the logits of a sentence are non-finite.
     """
-    finished: list[Finished] = []
+    # Of the sentences that have left: rows (B,), tokens (B, n, 1 + t), log-probabilities (B, n).
+    finished: list[tuple[Tensor, Tensor, Tensor]] = []
     last_step = int(state.limits.max())
     first_limit = int(state.limits.min())
     for step in range(last_step + 1):
         logits = stepper.step(state.tokens[..., -1], state.parents)  # (B, N, V)
         advance(state, logits, step >= first_limit)
-        live = rows_to_keep(state.done, step, last_step)
-        if live is not None:  # sentences that are done leave the batch
+        if not is_time_to_check(state.done.device.type, step, last_step):
+            continue
+        live = (~state.done).nonzero().squeeze(1)
+        if len(live) == 0 or len(live) < LIVE_SHARE * len(state.done):
             leaving = select(state, state.done.nonzero().squeeze(1))
             tokens, log_probs = leaving.found()
-            finished.append(Finished(leaving.rows, tokens[:, :n_best], log_probs[:, :n_best]))
+            finished.append((leaving.rows, tokens[:, :n_best], log_probs[:, :n_best]))
             if len(live) == 0:
                 break
             stepper.keep(live)
@@ -223,7 +217,7 @@ def start(limits: Tensor) -> State:
 
 
 def start_beams(limits: Tensor, beam_size: int) -> BeamState:
-    """Return the same for beam search: no hypothesis has finished."""
+    """Return the state of a beam search before its first step: no hypothesis has finished."""
     first = start(limits)
     empty = torch.full((len(limits), beam_size), -torch.inf, device=limits.device)
     return BeamState(
@@ -255,7 +249,7 @@ def next_candidates(
     if fused is not None and state.step > 0 and not constraints:
         return fused(logits, state.log_probs, state.limits <= state.step, count)
     logits, offsets = mask_logits(logits, state, at_limit, constraints)
-    return best_candidates(logits, offsets, count)
+    return candidates.best_candidates(logits, offsets, count)
 
 
 def mask_logits(
@@ -268,7 +262,7 @@ def mask_logits(
     log-probability of the continued hypothesis under the model: the probability of forbidden tokens
     is not redistributed.
     """
-    normaliser = log_normaliser(logits)
+    normaliser = candidates.log_normaliser(logits)
     if constraints:  # they need log-probabilities; without constraints this pass is saved
         logits = logits.float() - normaliser.unsqueeze(-1)
         normaliser = torch.zeros_like(normaliser)
@@ -277,7 +271,7 @@ def mask_logits(
     if state.step == 0:
         logits[..., EOS] = -torch.inf
     eos = logits[..., EOS].clone()  # (B, N)
-    apply(constraints, logits, Past(state.rows, state.tokens[:, :, 1:]))
+    candidates.apply(constraints, logits, Past(state.rows, state.tokens[:, :, 1:]))
     if at_limit:
         full = (state.limits <= state.step)[:, None]  # (B, 1)
         logits.masked_fill_(full[..., None], -torch.inf)
@@ -329,49 +323,20 @@ def extend_beam(state: BeamState, best: Candidates, length_penalty: float) -> No
     state.tokens = torch.take_along_dim(tokens, order.unsqueeze(-1), 1)
 
 
-def cannot_improve(state: BeamState, length_penalty: float, n_best: int) -> Tensor:
-    """Return (B,) bool: no live hypothesis can end with a higher score than the n-th kept one.
-
-    The log-probability of a live hypothesis can only fall, and is at most 0. So its score would be
-    highest at the longest that it may become, limit + 1 tokens with its eos (cf. Huang, Zhao and
-    Ma, 2017); `length_penalty` is at least 0.
-    """
-    highest = state.log_probs[:, 0] / (state.limits + 1).float() ** length_penalty
-    return highest <= state.kept_scores[:, n_best - 1]
-
-
-def rows_to_keep(done: Tensor, step: int, last_step: int) -> Tensor | None:
-    """Return the rows of the unfinished sentences if the others leave the batch now, else None."""
-    if not is_time_to_check(done.device.type, step, last_step):
-        return None
-    live = (~done).nonzero().squeeze(1)
-    return live if len(live) == 0 or len(live) < LIVE_SHARE * len(done) else None
-
-
 def is_time_to_check(device_type: str, step: int, last_step: int) -> bool:
     """Whether to read from the device which sentences are done; on a CPU that is free."""
     return device_type == "cpu" or step == last_step or (step + 1) % STEPS_BETWEEN_CHECKS == 0
 
 
-class Finished(NamedTuple):
-    """Sentences that have left the batch, with their hypotheses."""
-
-    rows: Tensor  # (B,) index of the sentence in the whole search
-    tokens: Tensor  # (B, n, 1 + t) bos, tokens, eos and padding
-    log_probs: Tensor  # (B, n) fp32; not above -inf: an empty place
-
-
-def collect(finished: Sequence[Finished], length_penalty: float) -> Hypotheses:
-    """Put the hypotheses of all sentences into their order, and those of each by score.
-
-    Raises NonFiniteError for a sentence that has no hypothesis.
-    """
-    longest = max(part.tokens.shape[2] for part in finished)
-    padded = [pad(part.tokens, (0, longest - part.tokens.shape[2]), value=EOS) for part in finished]
-    order = torch.cat([part.rows for part in finished]).argsort()
+def collect(finished: Sequence[tuple[Tensor, Tensor, Tensor]], length_penalty: float) -> Hypotheses:
+    """Put the hypotheses of all sentences into their order, and those of each by score."""
+    all_rows, all_tokens, all_log_probs = zip(*finished, strict=True)
+    longest = max(part.shape[2] for part in all_tokens)
+    padded = [pad(part, (0, longest - part.shape[2]), value=EOS) for part in all_tokens]
+    order = torch.cat(all_rows).argsort()
     tokens = torch.cat(padded)[order, :, 1:].int().cpu().numpy()  # (B, n, T)
-    log_probs = torch.cat([part.log_probs for part in finished])[order].double().cpu().numpy()
-    real = log_probs > -np.inf  # (B, n)
+    log_probs = torch.cat(all_log_probs)[order].double().cpu().numpy()
+    real = log_probs > -np.inf  # (B, n); an empty place is not
     if not real.any(1).all():
         raise NonFiniteError(
             f"decoding: sentence {real.any(1).argmin()} of the batch has no translation with a "
