@@ -19,10 +19,7 @@ class Alignments(Step):
     """Gives every output its word alignment."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, tags: Set[str], n_first: int) -> None:
-        """`n_first`: tokens before a source that are no part of a line.
-
-        Raises ConfigError for an engine that gives no attention.
-        """
+        """`n_first`: tokens before a source that are no part of a line."""
         if not isinstance(engine, TorchEngine) or not isinstance(engine.model, Inference):
             raise ConfigError(
                 "--alignments: need the attention of a single model; "
@@ -45,15 +42,12 @@ class Alignments(Step):
         for line in lines:
             alignments = []
             for text in line.translation.texts:
-                parts = [
-                    (
-                        attention[:, self.n_first :],
-                        self.tokenizer.src.pieces_of(source[self.n_first :]),
-                        self.tokenizer.tgt.pieces_of(tokens),
-                    )
-                    for (source, tokens), attention in itertools.islice(maps, len(line.segments))
-                    if attention is not None
-                ]
+                parts = []
+                for (source, tokens), attention in itertools.islice(maps, len(line.segments)):
+                    if attention is not None:
+                        pieces = self.tokenizer.src.pieces_of(source[self.n_first :])
+                        translated = self.tokenizer.tgt.pieces_of(tokens)
+                        parts.append((attention[:, self.n_first :], pieces, translated))
                 for segment, (_, pieces, _) in zip(line.segments[1:], parts[1:], strict=False):
                     if self.tags & {*pieces[:2]}:
                         pieces[0] = ""  # a tag that is repeated is no new word

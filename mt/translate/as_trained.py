@@ -45,9 +45,7 @@ class AsTrained(Step):
                 self._letterless[line], line.text = line.text, ""
                 continue
             text = line.text
-            symbols = without_symbols(
-                text if text.isascii() else unicodedata.normalize("NFC", text)
-            )
+            symbols = without_symbols(unicodedata.normalize("NFC", text))
             written = None
             if self.writing is None:
                 self.n_unknown += case_of(symbols.plain) in self.unknown_cases
@@ -80,10 +78,8 @@ class AsTrained(Step):
                 links = tuple(links_within(link, source, text) for link, text in pairs)
         texts = outputs
         if symbols.symbols:
-            rows = [
-                with_symbols(output, symbols, link)
-                for output, link in zip_longest(outputs, links, fillvalue="")
-            ]
+            aligned = zip_longest(outputs, links, fillvalue="")
+            rows = [with_symbols(output, symbols, link) for output, link in aligned]
             # A symbol may come with white space of its own; a line has single spaces.
             texts = tuple(" ".join(text.split()) for text, _ in rows)
             links = tuple(
@@ -94,14 +90,10 @@ class AsTrained(Step):
 
     def notes(self) -> list[str]:
         """How many lines were changed, or would have been."""
-        notes = []
-        if self.n_letterless:
-            notes.append(f"{self.n_letterless:,} without a letter, kept as they are")
-        if self.n_rewritten:
-            notes.append(f"{self.n_rewritten:,} translated as the training text would write them")
-        if self.n_unknown:
-            notes.append(
-                f"{self.n_unknown:,} in capitals, Title Case or lower case translated as they are: "
-                "--from CODE, their language, may help"
-            )
-        return notes
+        counts = {
+            "without a letter, kept as they are": self.n_letterless,
+            "translated as the training text would write them": self.n_rewritten,
+            "in capitals, Title Case or lower case translated as they are: --from CODE, their "
+            "language, may help": self.n_unknown,
+        }
+        return [f"{count:,} {what}" for what, count in counts.items() if count]

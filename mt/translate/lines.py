@@ -84,7 +84,7 @@ class MergeEqual(Step):
         for line in lines:
             texts = line.translation.texts
             if len(set(texts)) < len(texts):
-                firsts = sorted({text: n for n, text in reversed([*enumerate(texts)])}.values())
+                firsts = sorted(map(texts.index, set(texts)))
                 merged = line.translation
                 line.translation = merged._replace(
                     texts=tuple(texts[n] for n in firsts),

@@ -27,17 +27,14 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
     """Load the models into the engine that is asked for, or that suits best.
 
-    `large`: the text is worth starting a process for each GPU. Prints notes, also before slow
-    steps.
+    `large`: the text is worth starting a process for each GPU.
     """
     engine = opened(engine)
     first = open_model(engine.models[0])
     code, known = search.from_, sorted({direction.src for direction in first.data.directions})
     if code is not None and code not in known and known not in ([], ["src"]):
-        raise ConfigError(
-            "--from: must be a language that this model translates from "
-            f"({', '.join(known)}), found {code}"
-        )
+        must = f"must be a language that this model translates from ({', '.join(known)})"
+        raise ConfigError(f"--from: {must}, found {code}")
     return _load(first, search, engine, large)
 
 
@@ -81,11 +78,9 @@ def _load(
                     reasons = [str(error)]
         case unknown:
             assert_never(unknown)
-    needed = {
-        "--shortlist": engine.shortlist is not None,
-        "--precision int8": engine.precision == "int8",
-    }
-    if options := " and ".join(name for name, given in needed.items() if given):
+    needed = ["--shortlist"] * (engine.shortlist is not None)
+    needed += ["--precision int8"] * (engine.precision == "int8")
+    if options := " and ".join(needed):
         why = "; ".join(reasons) or "--engine torch was asked for"
         raise ConfigError(
             f"{options}: only CTranslate2 can do this, and cannot be used here: {why}; leave it "

@@ -2,17 +2,13 @@
 
 The model is converted once and kept in the user's cache, never in the model folder: whoever hands a
 model on could put other weights there. A conversion is named by a hash of all that it depends on,
-and used only if it is undamaged, belongs to this user and is writable by nobody else. It appears as
-a whole, so that several processes, on several machines, may convert at the same time. Those used
-longest ago are removed.
-
-Loads no torch where the model has been converted before.
+and used only if it is undamaged, belongs to this user and is writable by nobody else. Loads no
+torch where the model has been converted before.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -22,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mt.artefacts import make, user_cache
+from mt.artefacts import content_key, make, user_cache
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of
@@ -55,49 +51,32 @@ def load_ctranslate2(
     from mt.search.engine_ctranslate2 import CTranslate2Engine
 
     described.verify()
-    config = described.config
+    config, tokenizer = described.config, described.tokenizer
     threads = options.workers or available_cores()
     precision = "fp32" if options.precision == "auto" else options.precision
-    decode = search.decode_config(config)
     vmap: dict[str, bytes] = {}
     if options.shortlist is not None:
-        vmap[SHORTLIST] = read_shortlist(options.shortlist, described.tokenizer)
+        vmap[SHORTLIST] = read_shortlist(options.shortlist, tokenizer)
 
     def load(folder: Path) -> Any:
         files = {path.name: path.read_bytes() for path in folder.iterdir()} if vmap else {}
-        return ctranslate2.Translator(
-            str(folder),
-            files=files | vmap or None,
-            device="cpu",
-            compute_type=COMPUTE_TYPES[precision],
-            inter_threads=threads,
-            intra_threads=1,
-        )
+        how = {"compute_type": COMPUTE_TYPES[precision], "files": files | vmap or None}
+        side_by_side = {"inter_threads": threads, "intra_threads": 1}
+        return ctranslate2.Translator(str(folder), device="cpu", **how, **side_by_side)
 
-    model = load_converted(described, load)
-    engine = CTranslate2Engine(
-        model,
-        described.tokenizer,
-        decode,
-        config.model.max_positions,
-        precision,
-        threads,
-        search,
-        shortlist=bool(vmap),
-    )
-    settings = {
-        "--engine": "ctranslate2",
-        "--precision": precision,
-        "--model": described.weights_hash,
-    }
+    model, decode = load_converted(described, load), search.decode_config(config)
+    about = (decode, config.model.max_positions, precision, threads, search, bool(vmap))
+    settings = {"--engine": "ctranslate2", "--precision": precision}
+    settings["--model"] = described.weights_hash
     for content in vmap.values():
         settings["--shortlist"] = hashlib.sha256(content).hexdigest()
-    name = (
-        f"CTranslate2 {ctranslate2.__version__} on CPU in {precision}, "
-        f"{threads} thread{'s' * (threads != 1)}"
-    )
+    where = f"CPU in {precision}, {threads} thread{'s' * (threads != 1)}"
     return LoadedEngine.of_model(
-        described, engine, batch_tokens=options.batch_tokens, settings=settings, name=name
+        described,
+        CTranslate2Engine(model, tokenizer, *about),
+        batch_tokens=options.batch_tokens,
+        settings=settings,
+        name=f"CTranslate2 {ctranslate2.__version__} on {where}",
     )
 
 
@@ -111,17 +90,14 @@ def why_not_in_precision(precision: str) -> list[str]:
             raise
         return [f"CTranslate2 cannot be imported ({error})"]
     known: set[str] = ctranslate2.get_supported_compute_types("cpu")
-    if COMPUTE_TYPES.get(precision) in known:
-        return []
-    return [f"CTranslate2 has no {precision} on this CPU"]
+    is_known = COMPUTE_TYPES.get(precision) in known
+    return [] if is_known else [f"CTranslate2 has no {precision} on this CPU"]
 
 
 def available_cores() -> int:
     """Cores to decode with: OMP_NUM_THREADS if it is set, as for torch, else all."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
-    return usable_cores()
+    return (int(given) if given.isdecimal() else 0) or usable_cores()
 
 
 def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
@@ -134,9 +110,8 @@ def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
         content = path.read_bytes()
         lines = content.decode("utf-8").split("\n")
     except OSError as error:
-        raise ConfigError(
-            f"--shortlist {path}: cannot be read ({error.strerror}); {remedy}"
-        ) from error
+        problem = f"cannot be read ({error.strerror})"
+        raise ConfigError(f"--shortlist {path}: {problem}; {remedy}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
     known = set(tokenizer.tgt.all_pieces())
@@ -156,12 +131,15 @@ def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
 
 
 def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Loaded:
-    """Return what `load` makes of the folder of the converted model, converted first if need be.
-
-    Raises CheckpointError if CTranslate2 does not find the same probabilities with it, or cannot
-    load it, or where there is no room for it.
-    """
-    key = _key(described)
+    """Return what `load` makes of the folder of the converted model, converted first if need be."""
+    depends_on = [
+        FORMAT,
+        version("ctranslate2"),  # a version may not load what another has written
+        described.weights_hash,
+        described.tokenizer.fingerprint,
+        described.config.model.model_dump(mode="json"),
+    ]
+    key = content_key(depends_on)
     said: list[str] = []
 
     def build(folder: Path) -> None:
@@ -208,24 +186,11 @@ def convert(described: ModelFolder, output: Path) -> None:
     loaded = load_model(described.folder)
     # Else its conversion would be kept under the name of what was there before.
     if any(loaded.meta[key] != described.meta[key] for key in ("sha256", "config", "tokenizer")):
-        raise CheckpointError(
-            f"{described.folder}: was replaced while it was being read; run the command again"
-        )
+        problem = "was replaced while it was being read; run the command again"
+        raise CheckpointError(f"{described.folder}: {problem}")
     specification(loaded.model, loaded.tokenizer).save(str(output))
     translator = ctranslate2.Translator(str(output), device="cpu", compute_type="float32")
     prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator))
-
-
-def _key(described: ModelFolder) -> str:
-    """A hash of all that a conversion depends on."""
-    depends_on = [
-        FORMAT,
-        version("ctranslate2"),  # a version may not load what another has written
-        described.weights_hash,
-        described.tokenizer.fingerprint,
-        described.config.model.model_dump(mode="json"),
-    ]
-    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
 def is_mine(place: Path) -> bool:

@@ -35,10 +35,7 @@ def load_torch(
     reasons: str = "",
     report: Callable[[str], None] = say,
 ) -> LoadedEngine:
-    """Load the models, and on several GPUs start a process for each.
-
-    `reasons`: why this engine was chosen, for the closing summary.
-    """
+    """Load the models, and on several GPUs start a process for each; `reasons`: why torch."""
     on_gpu = find_device(options.device).type == "cuda"
     searches = searches_on_gpus(search, options, large) if on_gpu else ()
     # Some GPUs take one process only: a worker, unless this one aligns words on a GPU of its own.
@@ -49,11 +46,8 @@ def load_torch(
     models = _load_models(options, device)
     first = models[0]
     members = [Inference(each.model, device) for each in models]
-    engine = TorchEngine(
-        members[0] if len(members) == 1 else Ensemble(members),
-        search.decode_config(first.config),
-        search,
-    )
+    model = members[0] if len(members) == 1 else Ensemble(members)
+    engine = TorchEngine(model, search.decode_config(first.config), search)
     is_plain = search.sample is None and not search.no_repeat_ngram
     if large and is_plain and not searches and can_compile(device):
         beam_size, vocab_size = engine.decode.beam_size, first.tokenizer.tgt.size
@@ -88,15 +82,13 @@ def load_torch(
 
 def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
     """Load the models; without their weights where another process computes."""
-    models = []
-    for path in options.models:
-        if device is not ELSEWHERE:
-            models.append(load_model(path))
-            continue
-        described = open_model(path)
+    if device is ELSEWHERE:
+        opened = [open_model(path) for path in options.models]
         with device.device:
-            model = build_model(described.config, described.tokenizer)
-        models.append(LoadedModel.of(described, model))
+            empty = [build_model(each.config, each.tokenizer) for each in opened]
+        models = list(map(LoadedModel.of, opened, empty))
+    else:
+        models = [load_model(path) for path in options.models]
     first = models[0]
     for other in models[1:]:
         if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
@@ -143,7 +135,7 @@ def searches_on_gpus(
 
     That is `workers` GPUs, or all that are visible for a large text. With one GPU, its process
     leaves this one free to encode and decode text meanwhile, which pays for a large text. Where
-    this process aligns words, it takes the first GPU. Raises ConfigError if there are not so many.
+    this process aligns words, it takes the first GPU.
     """
     is_given = options.device.startswith("cuda:")
     devices = [options.device] if is_given else visible_gpus()

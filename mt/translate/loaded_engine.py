@@ -66,21 +66,17 @@ class LoadedEngine:
 
         Raises ConfigError where sentences are to be cut, and the library for that is missing.
         """
-        search, data = engine.options, model.data
-        options = vars(search) | vars(engine.decode)
-        settings = {
-            f"--{name.replace('_', '-')}": str(value)
-            for name, value in options.items()
-            if name not in NOT_IN_SETTINGS
-        }
+        options = vars(engine.options) | vars(engine.decode)
+        names = [name for name in options if name not in NOT_IN_SETTINGS]
+        settings = {f"--{name.replace('_', '-')}": str(options[name]) for name in names}
         return cls(
             engine=engine,
             tokenizer=model.tokenizer,
-            data=data,
+            data=model.data,
             styles=model.styles,
-            cuts_sentences=cuts_into_sentences(search.split_sentences, model),
+            cuts_sentences=cuts_into_sentences(engine.options.split_sentences, model),
             settings=settings | values.pop("settings", {}),
-            **{"max_source": data.limits.max_tokens, **values},
+            **{"max_source": model.data.limits.max_tokens, **values},
         )
 
     def with_n_best(self, n: int) -> LoadedEngine:
@@ -106,19 +102,18 @@ class LoadedEngine:
     def search(
         self, lines: Sequence[Line], tally: Tally, loop_free: bool = False
     ) -> Iterator[float]:
-        """Find the hypotheses of each segment and their texts.
+        """Find the hypotheses of each segment and their texts, in batches, the longest first.
 
-        The longest segments come first, in batches of similar length. After each batch, yields the
-        share of the source tokens that is done.
+        After each batch, yields the share of the source tokens that is done.
         """
         segments = [segment for line in lines for segment in line.segments]
         if not segments:
             return
         lengths = np.array([len(segment.source) for segment in segments], np.int64)
         batches = self._batches(lengths)
+        members = [[segments[i] for i in batch] for batch in batches]
         jobs: list[Job] = [
-            ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
-            for batch in batches
+            ([s.source for s in batch], [s.prefix for s in batch]) for batch in members
         ]
         searched, total = 0, int(lengths.sum())
         for number, (hypotheses, texts) in self._answers(jobs, loop_free):
@@ -128,8 +123,8 @@ class LoadedEngine:
             is_aligned = self.engine.options.alignments
             ids = hypotheses.ids() if is_aligned else itertools.repeat([])
             outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
-            for place, count in zip(batches[number], hypotheses.counts.tolist(), strict=True):
-                segments[place].outputs = list(itertools.islice(outputs, count))
+            for segment, count in zip(members[number], hypotheses.counts.tolist(), strict=True):
+                segment.outputs = list(itertools.islice(outputs, count))
             firsts = hypotheses.counts.cumsum() - hypotheses.counts
             tally.tokens += int((hypotheses.lengths[firsts] + 1).sum())
             tally.halved += hypotheses.n_halved
@@ -165,10 +160,7 @@ class LoadedEngine:
 
 
 def cuts_into_sentences(choice: str, model: ModelFolder) -> bool:
-    """Whether the sentences of a line are translated one by one.
-
-    `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
-    """
+    """Whether the sentences of a line are translated one by one, by --split-sentences."""
     share = model.meta.get(SEVERAL_SENTENCES, 1.0)
     if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
         return False

@@ -37,29 +37,23 @@ FLAGS = {
 
 
 class FlagOutputs(Step):
-    """Flags suspicious outputs."""
+    """Flags suspicious outputs, by the best one of each line."""
 
     def __init__(self, max_ratio: float) -> None:
         self.max_ratio = max_ratio  # of lengths, beyond which an output is flagged
 
     def after(self, lines: Sequence[Line]) -> None:
-        """Look at the best output of each line.
-
-        Lines of which nothing is left for the model, such as of invisible characters, are empty.
-        """
+        """Flag outputs, and lines of which nothing is left for the model: invisible characters."""
         for line in lines:
             if not line.segments:
                 raised: tuple[str, ...] = () if is_blank(line.text) else ("empty",)
             else:
                 best = [segment.outputs[0] for segment in line.segments]
-                raised = flags(
-                    line.text,
-                    line.translation.texts[0],
-                    sum([len(segment.source) for segment in line.segments]),
-                    sum([part.length for part in best]),
-                    truncated=True in [part.truncated for part in best],
-                    max_ratio=self.max_ratio,
-                )
+                n_src = sum([len(segment.source) for segment in line.segments])
+                n_tgt = sum([part.length for part in best])
+                truncated = True in [part.truncated for part in best]
+                sides = line.text, line.translation.texts[0], n_src, n_tgt
+                raised = flags(*sides, truncated=truncated, max_ratio=self.max_ratio)
             if raised:
                 line.translation = line.translation._replace(flags=raised)
 
@@ -78,12 +72,8 @@ class EscapeLoops(Step):
 
     def after(self, lines: Sequence[Line]) -> None:
         """Replace outputs of segments, before they are joined."""
-        looping = [
-            (segment, line)
-            for line in lines
-            for segment in line.segments
-            if segment.outputs[0].truncated and _loops(segment, line)
-        ]
+        every = ((segment, line) for line in lines for segment in line.segments)
+        looping = [(s, line) for s, line in every if s.outputs[0].truncated and _loops(s, line)]
         copies = [Segment(segment.source, segment.prefix) for segment, _ in looping]
         for _ in self.engine.search([Line(0, "", segments=copies)], Tally(), loop_free=True):
             pass
@@ -105,10 +95,7 @@ def _loops(segment: Segment, line: Line) -> bool:
 def flags(
     source: str, output: str, n_src: int, n_tgt: int, *, truncated: bool, max_ratio: float
 ) -> tuple[str, ...]:
-    """Return the names in `FLAGS` that hold for an output; none for a blank source.
-
-    `n_src` and `n_tgt` are the tokens of both sides.
-    """
+    """Return the names in `FLAGS` that hold for an output; `n_src`, `n_tgt`: tokens of a side."""
     if not source or source.isspace():
         return ()
     words = output.split()
@@ -151,11 +138,8 @@ def _repeats_characters(words: Sequence[str]) -> bool:
     text = "".join(words)
     parts = [text] if is_unspaced(text) else [word for word in words if len(word) >= LEAST_LOOPING]
     # Of the 8 or more characters of a loop, at least 7 have occurred before.
-    return any(
-        UNSPACED_LOOP.search(part)
-        for part in parts
-        if len(part) - len(set(part)) >= LEAST_LOOPING - 1
-    )
+    parts = [part for part in parts if len(part) - len(set(part)) >= LEAST_LOOPING - 1]
+    return any(map(UNSPACED_LOOP.search, parts))
 
 
 def longest_repeat(words: Sequence[str], n: int) -> int:

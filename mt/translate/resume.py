@@ -34,8 +34,7 @@ class ResumableOutput:
     """
 
     def __init__(self, resume: bool) -> None:
-        """`resume`: continue the partial output of an earlier start, if there is one."""
-        self.resume = resume
+        self.resume = resume  # continue the partial output of an earlier start, if there is one
         self.lines = 0  # of the input, finished
         self.settings: dict[str, str] = {}  # settings that the output depends on
         self.counts: dict[str, int] = {}  # of the finished lines, kept for the caller
@@ -47,17 +46,12 @@ class ResumableOutput:
 
     @contextmanager
     def open(self, path: Path) -> Iterator[BinaryIO]:
-        """Open the file to append to, after its finished lines.
-
-        Raises OSError, and DataError if an earlier partial output is in the way or damaged.
-        """
+        """Open the file to append to, after its finished lines."""
         path = Path(os.path.realpath(path))
         if path.exists() and not path.is_file():  # a pipe: what was written to it is gone
             if self.resume:
-                raise DataError(
-                    f"--resume: {path} is not a regular file, so it cannot be continued; "
-                    "leave out --resume"
-                )
+                problem = "is not a regular file, so it cannot be continued; leave out --resume"
+                raise DataError(f"--resume: {path} {problem}")
             with path.open("wb") as file:
                 yield file
             return
@@ -88,16 +82,16 @@ class ResumableOutput:
     def _keep_or_remove(self, error: BaseException, is_new: bool) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
         assert self._partial is not None
-        is_refused = isinstance(error, _RefusedError)
-        if not is_refused and (count := self._record.get("lines", 0)):
+        if isinstance(error, _RefusedError) or not self._record:
+            if is_new and not self._partial.stat().st_size:
+                self._partial.unlink()
+        elif count := self._record["lines"]:
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
             note = f"{lines} finished in {self._partial}; the same command with --resume"
             add_note(error, f"{note} continues after them")
-        elif not is_refused and self._record:
+        else:
             self._partial.unlink(missing_ok=True)
             self._record_path.unlink(missing_ok=True)
-        elif is_new and not self._partial.stat().st_size:
-            self._partial.unlink()
 
     def _load_record(self, is_new: bool) -> int:
         """Return the bytes of the partial output that are finished; none of a new one."""
@@ -136,18 +130,14 @@ class ResumableOutput:
         return 0
 
     def remaining(self, lines: Iterator[str], settings: Mapping[str, str]) -> Iterator[str]:
-        """Return the lines that are left to do.
-
-        Raises DataError if an earlier start had other lines or other settings.
-        """
+        """Return the lines that are left; DataError if an earlier start had others, or settings."""
         self.settings |= settings
         if not self.lines:
             return lines
         start_over = f"or remove it and {self._record_path.name} to start over"
         before = self._record["made_with"]
-        names = before.keys() | self.settings.keys()
-        changed = sorted(name for name in names if before.get(name) != self.settings.get(name))
-        if changed:
+        names = sorted(before.keys() | self.settings.keys())
+        if changed := [name for name in names if before.get(name) != self.settings.get(name)]:
             raise _RefusedError(
                 f"--resume: {self._partial} was made with another {', '.join(changed)}; "
                 f"give the same again, {start_over}"
@@ -170,10 +160,9 @@ class ResumableOutput:
         self._hash(lines)
         self.lines += len(lines)
         since = time.monotonic() - self._recorded_at
-        if self._partial is None or since < SECONDS_BETWEEN_RECORDS:
-            return
-        os.fsync(file.fileno())
-        self._write_record(file.tell())
+        if self._partial is not None and since >= SECONDS_BETWEEN_RECORDS:
+            os.fsync(file.fileno())
+            self._write_record(file.tell())
 
     def _write_record(self, size: int) -> None:
         """Record that the first `size` bytes of the partial output are finished."""

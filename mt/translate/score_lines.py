@@ -60,20 +60,15 @@ class Scorer:
     def summary(self) -> str:
         """One line, such as `500 pairs in 1.2 s: perplexity 4.81 over 7,210 tokens`."""
         text = f"{self.pairs:,} pair{'s' * (self.pairs != 1)}"
-        if self.too_long.count:
-            text += (
-                f" ({self.too_long.count:,} too long for the model, scored nan: {self.too_long})"
-            )
+        if n_long := self.too_long.count:
+            text += f" ({n_long:,} too long for the model, scored nan: {self.too_long})"
         text += f" in {self.seconds:.1f} s: "
         if self.tokens:
             text += f"perplexity {math.exp(-self.log_prob / self.tokens):.2f} over "
         return f"{text}{self.tokens:,} tokens"
 
     def score(self, sources: Iterable[str], targets: Iterable[str]) -> Iterator[ScoredPair]:
-        """Yield one `ScoredPair` per pair of lines, in order; reads a window of lines at a time.
-
-        Raises DataError if one side has more lines than the other.
-        """
+        """Yield one `ScoredPair` per pair of lines, in order; DataError if one side has more."""
         pairs = itertools.zip_longest(sources, targets)
         while window := list(itertools.islice(pairs, WINDOW)):
             for number, (source, target) in enumerate(window, self.pairs + 1):

@@ -1,8 +1,4 @@
-"""Lines → segments that the model can take, and their outputs → those of the lines.
-
-A source too long for the model is translated in segments, and so are several sentences where the
-model learnt from single ones.
-"""
+"""Lines → segments that the model can take, and their outputs → those of the lines."""
 
 from __future__ import annotations
 
@@ -58,13 +54,8 @@ class Segments(Step):
                 line.sentences = len(self.cut(line.text))
             line.segments = [Segment(source)]
             if len(source) > self.max_tokens or line.sentences > 1:
-                line.segments = split_source(
-                    line.text,
-                    self.tokenizer,
-                    self.max_tokens,
-                    self.cut if line.sentences > 1 else None,
-                    self.tags,
-                )
+                how = self.max_tokens, self.cut if line.sentences > 1 else None, self.tags
+                line.segments = split_source(line.text, self.tokenizer, *how)
             line.segments[0].prefix = line.prefix
 
     def _has_end(self, prefix: Sequence[int]) -> bool:
@@ -121,11 +112,7 @@ class Prefixes(Step):
         self.n_read = 0
 
     def before(self, lines: Sequence[Line]) -> None:
-        """Give lines their prefixes.
-
-        Raises DataError if there is none, for one that is too long, and for a character that the
-        vocabulary lacks.
-        """
+        """Give lines their prefixes; DataError if one is missing, too long or cannot be spelled."""
         skipped = lines[0].number - 1 - self.n_read  # finished by an earlier start of the job
         prefixes = list(itertools.islice(self._prefixes, skipped, skipped + len(lines)))
         self.n_read += skipped + len(prefixes)
@@ -172,11 +159,9 @@ def split_source(
     max_tokens = max(1, max_tokens - len(first))
     segments = cut(text) if cut else [text]
     for separator in SEPARATORS:
-        segments = [
-            part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
-        ]
-    parts = list[Segment]()
-    end = 0  # of the segment before
+        packed = [pack(separator, segment, tokenizer, max_tokens) for segment in segments]
+        segments = list(itertools.chain.from_iterable(packed))
+    parts, end = list[Segment](), 0  # of the segment before
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
         begin = text.find(segment, end)
         is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
@@ -188,17 +173,13 @@ def split_source(
 
 
 def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
-    """Cut a text after separators into as few segments as fit.
-
-    A part without a separator stays whole, even if it is too long.
-    """
+    """Cut a text after separators into as few segments as fit, or that have no separator."""
     ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
     if len(tokenizer.src.encode([text])[0]) <= max_tokens:
         return [text]
     sizes = [len(ids) for ids in tokenizer.src.encode(parts)]
-    packed: list[str] = []
-    room = 0
+    packed, room = list[str](), 0
     for part, size in zip(parts, sizes, strict=True):
         if packed and size <= room:
             packed[-1] += part

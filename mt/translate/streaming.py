@@ -56,7 +56,6 @@ class TextFiles:
         return are_large([Path(self.source)])
 
     def read(self) -> Iterator[str]:
-        """Return the lines of the source, whose faults are reported at once; see `read_input`."""
         return read_input(self.source, self.errors)
 
     def read_whole(self) -> str:
@@ -82,10 +81,7 @@ def are_large(files: Iterable[Path]) -> bool:
 def windows(
     lines: Iterator[str], size: Callable[[], int], wait: float | None = None
 ) -> Iterator[list[str]]:
-    """Yield lists of up to `size()` lines.
-
-    With `wait`, a shorter list is passed on so many seconds after its first line.
-    """
+    """Yield lists of up to `size()` lines, with `wait` at most so many seconds after the first."""
     if wait is None:
         yield from iter(lambda: list(itertools.islice(lines, size())), [])
         return
@@ -103,8 +99,7 @@ def windows(
     item = arrived.get()
     while item is not None:
         window: list[str] = []
-        most = size()
-        deadline = time.monotonic() + wait
+        most, deadline = size(), time.monotonic() + wait
         try:
             while len(window) < most and item is not None:
                 if isinstance(item, BaseException):
@@ -121,8 +116,8 @@ def windows(
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
     """Yield the items; each is made while the caller uses the one before.
 
-    What making an item raises is raised in its turn, after all items before it. No item may take
-    for ever, such as a line from a terminal: Python waits at exit for the one being made.
+    No item may take for ever, such as a line from a terminal: Python waits at exit for the one
+    being made.
     """
     made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
 
@@ -156,7 +151,14 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
         return read_file(Path(source), option, errors)
     if not sys.stdin:
         raise DataError("stdin: is closed; name an input file, or send text to it")
-    return _with_remedy(_stdin(errors or "strict"), errors)
+
+    def from_stdin() -> Iterator[str]:
+        # With a reference: else Python would close stdin at exit, wait in vain for a reader in a
+        # daemon thread, and abort.
+        stdin = sys.stdin
+        yield from decode_lines(stdin.buffer, "stdin", errors or "strict")
+
+    return _with_remedy(from_stdin(), errors)
 
 
 def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
@@ -174,21 +176,8 @@ def opened(lines: Iterator[str]) -> Iterator[str]:
     return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
 
-def _stdin(errors: str) -> Iterator[str]:
-    """Yield the lines of stdin, holding a reference to it.
-
-    The reader may be a daemon thread. Without the reference Python would close stdin at exit, wait
-    for the reader in vain, and abort.
-    """
-    stdin = sys.stdin
-    yield from decode_lines(stdin.buffer, "stdin", errors)
-
-
 def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
-    """Yield the lines; add to an error about invalid UTF-8 that `--errors replace` accepts it.
-
-    `errors`: the value of that option; None if the command does not have it.
-    """
+    """Yield the lines; add to an error about invalid UTF-8 that `--errors replace` accepts it."""
     try:
         yield from lines
     except OSError as error:  # of stdin; that of a file is a DataError already
@@ -197,9 +186,8 @@ def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
         damaged = isinstance(error.__context__, UnicodeDecodeError)
         if errors is None or not damaged or isinstance(error, NotTextError):
             raise
-        raise DataError(
-            f"{error}. Or give --errors replace, which turns them into U+FFFD"
-        ) from None
+        remedy = "Or give --errors replace, which turns them into U+FFFD"
+        raise DataError(f"{error}. {remedy}") from None
 
 
 def refuse_overwrite(
@@ -219,19 +207,15 @@ def refuse_overwrite(
                 f"--output {output}: is inside --model {model}, whose files must stay as they are; "
                 "name a file elsewhere"
             )
-    targets = [output, f"{output}.partial"]
+    targets = [_regular_file(name, sys.stdout) for name in (output, f"{output}.partial")]
     for option, name in inputs:
         source = None if name is None else _regular_file(str(name), sys.stdin)
-        if source is None:
-            continue
-        for target in targets:
-            place = _regular_file(target, sys.stdout)
-            if place is not None and os.path.samestat(source, place):
-                shown = "stdout" if output == "-" else output
-                raise ConfigError(
-                    f"--output {shown}: is the same file as {option} ({name}), which would be "
-                    "lost; name another file"
-                )
+        if source and any(place and os.path.samestat(source, place) for place in targets):
+            shown = "stdout" if output == "-" else output
+            raise ConfigError(
+                f"--output {shown}: is the same file as {option} ({name}), which would be lost; "
+                "name another file"
+            )
 
 
 def _regular_file(name: str, standard: TextIO | None) -> os.stat_result | None:
@@ -261,9 +245,8 @@ def open_output(
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
         elif path.is_dir():
-            raise DataError(
-                f"--output {output}: is a folder, a file is required; name a file in it"
-            )
+            problem = "is a folder, a file is required; name a file in it"
+            raise DataError(f"--output {output}: {problem}")
         elif path.suffix in PACKED:
             raise ConfigError(
                 f"--output {output}: would be plain text under the name of a compressed file; "
@@ -279,9 +262,8 @@ def open_output(
         raise
     except OSError as error:
         if to_stdout:
-            raise DataError(
-                f"stdout: cannot be written: {error.strerror}; give an output file with -o"
-            ) from error
+            remedy = f"{error.strerror}; give an output file with -o"
+            raise DataError(f"stdout: cannot be written: {remedy}") from error
         raise DataError(
             f"--output {output}: cannot be written in the folder {path.parent.absolute()}: "
             f"{error.strerror}; an existing file there is unchanged. Give a writable place with "

@@ -19,14 +19,8 @@ from mt.files import write_whole
 from mt.runs.model_folder import open_tokenizer
 from mt.runtime.machine import usable_cores
 from mt.terminal import say
-from mt.translate.streaming import (
-    TextFiles,
-    open_output,
-    read_input,
-    refuse_overwrite,
-    windows,
-    write_lines,
-)
+from mt.translate import streaming
+from mt.translate.streaming import TextFiles, open_output, read_input, refuse_overwrite
 
 # Lines given to SentencePiece at a time.
 LINES = 20_000
@@ -36,8 +30,7 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     """Learn the vocabulary that `config.tokenizer` describes and write it to `output`.
 
     The text is that of `files`, or of `config.data.train` without any. Two vocabularies
-    (`joint: false`) become NAME.src.model and NAME.tgt.model. Raises MtError for what the user must
-    correct; an existing file is never replaced, as models may depend on it.
+    (`joint: false`) become NAME.src.model and NAME.tgt.model. An existing file is never replaced.
     """
     cfg = config.tokenizer
     if cfg.model is not None:
@@ -52,10 +45,8 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     outputs = [output] if cfg.joint else by_side
     for path in outputs:
         if path.exists():
-            raise ConfigError(
-                f"--output {path}: exists, and models may depend on it; name another file, or "
-                "remove it"
-            )
+            problem = "exists, and models may depend on it; name another file, or remove it"
+            raise ConfigError(f"--output {path}: {problem}")
         if not path.parent.is_dir():
             raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
     data = plan_data(config.data)
@@ -83,17 +74,12 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
 
 
 def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool) -> None:
-    """Write the pieces of each line, separated by spaces; with `decode` the text of such lines.
-
-    One line out for each line in, in order; a blank line stays blank.
-    """
+    """Write the pieces of each line, separated by spaces; with `decode` the text of such lines."""
     refuse_overwrite(files.output, [("the input", files.source), ("--model", model)], [model])
     tokenizer = open_tokenizer(model)
     if side is None and not (tokenizer.joint and tokenizer.has_own_ids):
-        raise ConfigError(
-            "--side: must be src or tgt, as source and target have SentencePiece models of their "
-            "own"
-        )
+        problem = "as source and target have SentencePiece models of their own"
+        raise ConfigError(f"--side: must be src or tgt, {problem}")
     processor = (tokenizer.tgt if side == "tgt" else tokenizer.src).processor
     names = processor.id_to_piece(list(range(processor.piece_size())))
 
@@ -115,9 +101,9 @@ def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool)
     lines = files.read()
     n_lines = n_tokens = 0
     with open_output(files.output) as file:
-        for window in windows(lines, lambda: LINES, files.wait):
+        for window in streaming.windows(lines, lambda: LINES, files.wait):
             texts, tokens = decoded(window) if decode else encoded(window)
-            write_lines(file, texts)
+            streaming.write_lines(file, texts)
             file.flush()
             n_lines += len(texts)
             n_tokens += tokens

@@ -51,10 +51,7 @@ def translate_file(
     engine: EngineOptions,
     protection: Step | None = None,
 ) -> str:
-    """Translate the lines of a file into another; return a summary.
-
-    `protection`: a further step. Files and formats are checked before a model is loaded.
-    """
+    """Translate the lines of a file into another, with a further step for `protection`."""
     prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--glossary": files.glossary}
     inputs["--shortlist"] = engine.shortlist
@@ -64,19 +61,12 @@ def translate_file(
     lines = files.read()
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)
-    output.settings["--prefix"] = (
-        sha256_of(prefix) if prefix is not None and prefix.is_file() else str(prefix)
-    )
+    is_file = prefix is not None and prefix.is_file()
+    output.settings["--prefix"] = sha256_of(prefix) if prefix and is_file else str(prefix)
     with open_output(files.output, output.open) as file:
         progress = Progress(number_of_lines(files.source), output.lines, can_show_bar(files.output))
-        translator = load_translator(
-            search,
-            engine,
-            files.is_large,
-            protection=protection,
-            prefixes=prefixes,
-            on_progress=progress.update,
-        )
+        wants = {"protection": protection, "prefixes": prefixes, "on_progress": progress.update}
+        translator = load_translator(search, engine, files.is_large, **wants)
         with translator, progress:
             lines = output.remaining(lines, translator.settings | line_format.settings)
 
@@ -84,9 +74,8 @@ def translate_file(
                 where = f"{files.name}, line {number:,}"
                 return line_format.extract(line, where, files.errors)
 
-            for window, translations in translator.translate_stream(
-                lines, text_of, files.wait, output.lines
-            ):
+            stream = translator.translate_stream(lines, text_of, files.wait, output.lines)
+            for window, translations in stream:
                 rows = zip(window, translations, itertools.count(output.lines + 1), strict=False)
                 rendered = itertools.starmap(line_format.render, rows)
                 write_lines(file, itertools.chain.from_iterable(rendered))
@@ -105,7 +94,6 @@ def number_of_lines(source: str) -> int | None:
 
 
 def format_of(name: str) -> str:
-    """The format that the name of an input tells; lines of text if none."""
     return SUFFIXES.get(suffix_of(Path(name)), "text")
 
 
@@ -155,8 +143,8 @@ class LineFormat:
             if len(cells) < column:
                 separated = {"tsv": "tabs", "csv": "commas"}[self.name]
                 raise DataError(
-                    f"{where}: --column {column} is asked for, but the line has "
-                    f"{len(cells)}; columns are separated by {separated} and counted from 1"
+                    f"{where}: --column {column} is asked for, but the line has {len(cells)}; "
+                    f"columns are separated by {separated} and counted from 1"
                 )
             return cells[column - 1]
         field = self.field or "text"
@@ -164,10 +152,8 @@ class LineFormat:
         fields = ("translation", "alignment", *["score"] * self.scores)
         added = ("flags", *(fields if self.n_best == 1 else ("translations",)))
         if taken := [key for key in added if key in row]:
-            raise DataError(
-                f"{where}: already has the field {taken[0]!r}, which the translation "
-                "would overwrite; rename it"
-            )
+            problem = f"already has the field {taken[0]!r}, which the translation would overwrite"
+            raise DataError(f"{where}: {problem}; rename it")
         text: Any = row
         for part in [field] if field in row else field.split("."):
             text = text.get(part) if isinstance(text, dict) else None
@@ -186,22 +172,19 @@ class LineFormat:
     def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:
         """Yield the output for line `number` (from 1): one line, or one per n-best entry.
 
-        Text: the translation, or `n ||| text ||| score` with n from 0, as in other toolkits.
-        TSV, CSV: the input line with more columns. JSON: the object with more fields; an n-best
-        list is one of them. With text, the score precedes the translation and an alignment
-        follows it, separated by tabs.
+        Text: `score`, text and alignment, or `n ||| text ||| score` with n from 0, as in other
+        toolkits. TSV, CSV: the input line with more columns. JSON: the object with more fields.
         """
         if self.name == "jsonl":
             yield self._json(line, translation) if line.strip() else line
             return
         for text, score, aligned in self._outputs(translation):
             last = [] if aligned is None else [aligned]
-            if self.n_best > 1 and self.name == "text":
-                yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
-                continue
             added = [*([f"{score:.4f}"] if self._has_scores else []), text, *last]
             if self.name in DELIMITERS:
                 yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
+            elif self.n_best > 1:
+                yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
             else:
                 yield "\t".join(added)
 
@@ -219,7 +202,6 @@ class LineFormat:
         return (self.quoting or self.name) == "csv"
 
     def _cells(self, line: str, where: str) -> list[str]:
-        """Return the cells of a line; DataError where its quotation marks are not those of CSV."""
         delimiter = DELIMITERS[self.name]
         if not self._is_quoted:
             return line.split(delimiter)
@@ -234,7 +216,6 @@ class LineFormat:
             ) from None
 
     def _cell(self, text: str) -> str:
-        """Return the text as a cell."""
         if not self._is_quoted:
             return text
         quoted = io.StringIO()

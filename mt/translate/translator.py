@@ -31,10 +31,7 @@ GARBAGE_THRESHOLD = 100_000
 
 
 class Translator:
-    """An engine, and the steps around its search.
-
-    A context manager, as its engine is.
-    """
+    """An engine, and the steps around its search; a context manager, as the engine is."""
 
     def __init__(
         self,
@@ -46,8 +43,7 @@ class Translator:
     ) -> None:
         """`settings`: what an output depends on beside the engine and the steps.
 
-        `on_progress` is called after each batch with the number of lines done, those before a
-        resume included. `number_of` gives the number by which messages call a line, from 1.
+        `on_progress`: called with the number of lines done. `number_of`: how messages number them.
         """
         self.loaded = loaded
         self.steps = steps
@@ -66,10 +62,8 @@ class Translator:
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Yield a `Translation` for each line, in order. Lines are read a window at a time."""
-        for translations in self.translate_windows(
-            windows(iter(lines), lambda: self.loaded.engine.window)
-        ):
-            yield from translations
+        cut = windows(iter(lines), lambda: self.loaded.engine.window)
+        yield from itertools.chain.from_iterable(self.translate_windows(cut))
 
     def translate_windows(
         self, windows: Iterable[list[str]], n_before: int = 0
@@ -81,17 +75,14 @@ class Translator:
         prepared = self._prepared(windows, n_before + self.tally.lines)
         if self.loaded.reads_ahead:
             prepared = read_ahead(prepared)
-        while True:
-            wanted = time.perf_counter()
-            window = next(prepared, None)
-            if window is None:
-                return
-            lines, started = window
+        wanted = time.perf_counter()
+        for lines, started in prepared:
             with self.loaded.lock:
                 self._translate_window(lines, n_before + self.tally.lines)
             # The time that the caller takes does not count, nor does waiting for lines.
             self.tally.seconds += time.perf_counter() - max(wanted, started)
             yield [line.translation for line in lines]
+            wanted = time.perf_counter()
 
     def translate_stream(
         self,
@@ -120,10 +111,9 @@ class Translator:
 
     def _window_size(self) -> int:
         """Return how many lines to translate next, by the speed so far."""
-        tally = self.tally
-        if not tally.lines:
+        if not self.tally.lines:
             return FIRST_WINDOW
-        most = 1 + WINDOW_SECONDS * tally.lines / tally.seconds
+        most = 1 + WINDOW_SECONDS * self.tally.lines / self.tally.seconds
         return int(min(self.loaded.engine.window, most))
 
     def _prepared(
@@ -155,18 +145,14 @@ class Translator:
     ) -> str:
         """Return a line such as `1,000 lines (2 blank) in 1.6 s: 625 lines/s, 8,200 tokens/s`.
 
-        `noun`: what is counted. `notes`, what the caller has to say, stand in the brackets. One
-        more line follows for each quality flag, and one names the engine.
+        `notes` stand in the brackets. A line follows for each quality flag, and for the engine.
         """
         tally = self.tally
         said = [f"{tally.blank:,} blank"] if tally.blank and counts_blank else []
         said += [*notes, *(note for step in self.steps for note in step.notes())]
         if tally.halved:
-            batches = "batch" if tally.halved == 1 else "batches"
-            said.append(
-                f"{tally.halved:,} {batches} too large for the memory, translated in halves: "
-                "a lower --batch-tokens is faster"
-            )
+            batches = f"{tally.halved:,} batch{'es' * (tally.halved != 1)} too large for the memory"
+            said.append(f"{batches}, translated in halves: a lower --batch-tokens is faster")
         note = f" ({'; '.join(said)})" if said else ""
         seconds = max(tally.seconds, 1e-9)
         speed = f"{tally.lines / seconds:,.0f} {noun}s/s, {tally.tokens / seconds:,.0f} tokens/s"
@@ -222,16 +208,8 @@ def make_translator(
 
         steps.append(Alignments(engine, tokenizer, data.tags, len(first_ids)))
     steps.append(FlagOutputs(data.limits.max_length_ratio))
-    steps.append(
-        Segments(
-            tokenizer,
-            loaded.max_tokens - len(first_ids),
-            engine.decode.length_penalty,
-            cut=cut,
-            tags=data.tags,
-            threads=loaded.n_parallel,
-        )
-    )
+    lengths = loaded.max_tokens - len(first_ids), engine.decode.length_penalty
+    steps.append(Segments(tokenizer, *lengths, cut, data.tags, loaded.n_parallel))
     if first_ids:  # each segment needs it, and nothing else counts it
         steps.append(LanguageToken(first_ids))
     if search.n_best == 1 and search.sample is None:  # several and drawn ones show what there is

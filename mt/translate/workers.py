@@ -42,10 +42,7 @@ class _Worker:
 
 
 class Pool:
-    """Processes that each call a function on one job after the other.
-
-    Ctrl-C and the end of this process end them, as `close` does.
-    """
+    """Processes that each call a function on one job after the other, until this process ends."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         """Start a process for each function. Raises MtError if the system refuses one."""
@@ -61,10 +58,8 @@ class Pool:
                 self.workers.append(_Worker(number, process, ours))
         except OSError as error:
             self.close()
-            raise MtError(
-                f"--workers: {len(functions)} processes cannot be started ({error.strerror}); "
-                "ask for fewer"
-            ) from error
+            problem = f"{len(functions)} processes cannot be started ({error.strerror})"
+            raise MtError(f"--workers: {problem}; ask for fewer") from error
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""
@@ -78,10 +73,9 @@ class Pool:
     def imap_unordered(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
         """Yield (index of the job, `function(*job)`) as results arrive; jobs start in order.
 
-        A worker has its next job before it is done with one, so that it never waits for this
-        process; but the last jobs go to workers that have nothing else to do.
-        Raises what a worker raised, and MtError if one died. Then the pool is closed, and also if
-        the caller stops early: results left over would be taken for those of the next call.
+        A worker has its next job before it is done with one; but the last jobs go to workers that
+        have nothing else to do. If a worker fails, dies (MtError), or the caller stops early, the
+        pool is closed: results left over would be taken for those of the next call.
         """
         if not self.workers:
             raise MtError("the worker processes have ended; load the model again")
@@ -120,8 +114,8 @@ class Pool:
     def _raise_worker_died(self, worker: _Worker) -> NoReturn:
         worker.process.join(5)
         code = worker.process.exitcode or 0
-        how = f"exited with code {code}" if code >= 0 else ""
-        how = how or f"was killed by {signal.Signals(-code).name}"
+        killed = f"was killed by {signal.Signals(-code).name}" if code < 0 else ""
+        how = killed or f"exited with code {code}"
         hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
         raise MtError(
             f"worker {worker.number} of {len(self.workers)} (process {worker.process.pid}) "
