@@ -1,5 +1,1 @@
-"""The Transformer, and its weights as files.
-
-Takes: the `model` section of a config, vocabulary sizes, batches of ids. Gives: scores over the
-target vocabulary, and model folders.
-"""
+"""The Transformer, from batches of ids to scores over the vocabulary, and its weights as files."""

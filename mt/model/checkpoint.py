@@ -1,7 +1,7 @@
 """Save and load model folders: atomic writes, checksums, no code executed on loading.
 
-A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
-checkpoint of a training run also holds `state.pt`, from which training resumes.
+A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums), and a
+checkpoint of a training run `state.pt`, from which it resumes.
 """
 
 from __future__ import annotations
@@ -27,21 +27,8 @@ from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError
 from mt.files import require_new, sha256_of
 from mt.model.transformer import Transformer
-from mt.runs.model_folder import (
-    FORMAT,
-    META,
-    REMEDY,
-    SEVERAL_SENTENCES,
-    STATE,
-    WEIGHTS,
-    ModelFolder,
-    checkpoints,
-    find_model,
-    open_model,
-    ranked_checkpoints,
-    read_meta,
-    step_of,
-)
+from mt.runs import model_folder
+from mt.runs.model_folder import REMEDY, STATE, WEIGHTS, ModelFolder, open_model, read_meta, step_of
 from mt.runs.origin import HISTORY, history_of
 
 
@@ -61,10 +48,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Copy `weights` into the model.
-
-    Raises CheckpointError, starting with `where`, if names or shapes differ from the model's.
-    """
+    """Copy `weights` into the model; CheckpointError where names or shapes are not the model's."""
     parameters = weights_of(model)
     faults = [f"{name} is missing" for name in parameters.keys() - weights.keys()]
     faults += [f"{name} is not part of this model" for name in weights.keys() - parameters.keys()]
@@ -123,14 +107,12 @@ def save_model_folder(
             for name, text in (texts or {}).items():
                 (partial / name).write_text(text, encoding="utf-8")
             checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
-            content = {"format": FORMAT, **meta, "sha256": checksums}
-            (partial / META).write_text(
-                json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
-            )
+            content = {"format": model_folder.FORMAT, **meta, "sha256": checksums}
+            text = json.dumps(content, indent=1, ensure_ascii=False)
+            (partial / model_folder.META).write_text(text, encoding="utf-8")
     except FileExistsError as error:  # by now, or where `..` is in its name
-        raise CheckpointError(
-            f"{folder}: already exists; give another path, or remove it"
-        ) from error
+        problem = "already exists; give another path, or remove it"
+        raise CheckpointError(f"{folder}: {problem}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
         free = shutil.disk_usage(next(filter(Path.exists, folder.absolute().parents))).free / 1e6
         # Adam's state is twice the size of the weights.
@@ -200,30 +182,21 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def load_model(path: Path | ModelFolder) -> LoadedModel:
     """Load the model at a run directory or checkpoint, an averaged, imported or opened one."""
-    described = open_model(path)
-    described.verify()
-    model = build_model(described.config, described.tokenizer)
-    put_weights(model, load_weights(described.folder), str(described.folder / WEIGHTS))
-    return LoadedModel.of(described, model.eval())
+    opened = open_model(path)
+    opened.verify()
+    model = build_model(opened.config, opened.tokenizer)
+    put_weights(model, load_weights(opened.folder), str(opened.folder / WEIGHTS))
+    return LoadedModel.of(opened, model.eval())
 
 
 def average(folders: Sequence[Path], shares: Sequence[float] | None = None) -> dict[str, Tensor]:
-    """Average the weights of several checkpoints of one model, element by element, in float64.
-
-    `shares` weigh the checkpoints, relative to each other; all count the same without them.
-    """
+    """Average the weights of checkpoints of one model in float64, by their `shares` if any."""
     shares = shares or [1.0] * len(folders)
     total: dict[str, Tensor] = {}
     for folder, share in zip(folders, shares, strict=True):
         for name, tensor in load_weights(folder).items():
             total[name] = total.get(name, 0) + share * tensor.double()
     return {name: (tensor / sum(shares)).float() for name, tensor in total.items()}
-
-
-def _computation(described: ModelFolder) -> list[object]:
-    """Everything but the weights that an output depends on; dropout may change in a run."""
-    values = [value for name, value in described.config.model if "dropout" not in name]
-    return [described.meta["tokenizer"], *values]
 
 
 def average_run(
@@ -235,7 +208,7 @@ def average_run(
     if the run keeps fewer, or if `output` exists.
     """
     # That before the first update is the model that training started from.
-    folders = [folder for folder in checkpoints(run_dir) if step_of(folder.name)]
+    folders = [path for path in model_folder.checkpoints(run_dir) if step_of(path.name)]
     if not folders:
         reason = "it has no checkpoint" if run_dir.exists() else "nothing exists at this path"
         raise CheckpointError(f"{run_dir}: must be a run directory; {reason}")
@@ -243,13 +216,10 @@ def average_run(
     by_default = " (the default)" if count is None else ""
     count = 5 if count is None else count
     if by_score:
-        chosen = ranked_checkpoints(metas)[:count]
-        kind = "best"
-        kept = "with a score"
+        chosen, kind = model_folder.ranked_checkpoints(metas)[:count], "best"
     else:
-        chosen = folders[-count:]
-        kind = "last"
-        kept = "in all"
+        chosen, kind = folders[-count:], "last"
+    kept = "with a score" if by_score else "in all"
     if len(chosen) < count:
         raise CheckpointError(
             f"{run_dir}: --{kind} {count}{by_default} checkpoints asked for, the run keeps "
@@ -271,7 +241,7 @@ def average_models(models: Sequence[Path], shares: Sequence[float], output: Path
     does (Wortsman et al., 2022, "Robust fine-tuning of zero-shot models"). The other settings are
     those of the last model. Raises CheckpointError if one does not fit, or `output` exists.
     """
-    folders = [find_model(model, "MODEL") for model in models]
+    folders = [model_folder.find_model(model, "MODEL") for model in models]
     mixed = [[str(folder), share] for folder, share in zip(folders, shares, strict=True)]
     remedy = "average models of one shape and vocabulary, such as a model and its fine-tuned one"
     about = {"step": 0, "mixed": mixed, HISTORY: _history(folders)}
@@ -292,18 +262,20 @@ def _write_average(
     about: Mapping[str, Any],
     remedy: str,
 ) -> None:
+    def computation(opened: ModelFolder) -> list[object]:  # dropout may change in a run
+        values = [value for name, value in opened.config.model if "dropout" not in name]
+        return [opened.meta["tokenizer"], *values]
+
     require_new(output)
     *others, newest = map(open_model, folders)
     for opened in (*others, newest):
         opened.verify()
         # Matrices of other heads or pieces may have the same shapes.
-        if _computation(opened) != _computation(newest):
-            raise CheckpointError(
-                f"{newest.folder}: not the same model as {opened.folder}; {remedy}"
-            )
-    names = {"config", "tokenizer", SEVERAL_SENTENCES}
+        if computation(opened) != computation(newest):
+            problem = f"not the same model as {opened.folder}"
+            raise CheckpointError(f"{newest.folder}: {problem}; {remedy}")
+    names = {"config", "tokenizer", model_folder.SEVERAL_SENTENCES}
     meta = {**{name: value for name, value in newest.meta.items() if name in names}, **about}
-    styles = newest.styles
-    texts = {WRITING: styles.to_json()} if styles else {}
+    texts = {WRITING: newest.styles.to_json()} if newest.styles else {}
     weights = average(folders, shares)
     save_model_folder(output, weights, meta, tokenizer=newest.tokenizer, texts=texts)

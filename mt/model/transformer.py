@@ -31,10 +31,9 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class Linear(CastWeights, nn.Linear):
-    """`nn.Linear` that casts its weights to the dtype of its input."""
+    """x W^T + b, (..., inputs) -> (..., outputs), with weights cast to the dtype of x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b. (..., inputs) -> (..., outputs)"""
         return F.linear(x, *self.cast_to(x.dtype))
 
     def part(self, x: Tensor, rows: slice) -> Tensor:
@@ -46,7 +45,6 @@ class LayerNorm(CastWeights, nn.LayerNorm):
     """`nn.LayerNorm` that casts its weights to the dtype of its input; statistics are float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D)"""
         weight, bias = self.cast_to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
@@ -59,10 +57,9 @@ class Dropout(nn.Dropout):
 
 
 class ReluDropout(Dropout):
-    """Dropout of max(0, x), in one operation on a CPU."""
+    """Dropout of max(0, x), in one operation on a CPU; may overwrite x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """max(0, x), with dropout in training; may overwrite x."""
         return relu_dropout(x, self.p, self.training)
 
 
@@ -135,8 +132,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = Linear(config.d_model, config.d_ff)
         self.outer = Linear(config.d_ff, config.d_model)
-        inside = config.activation_dropout
-        p = config.dropout_p if inside is None else inside
+        p = config.activation_dropout
+        p = config.dropout_p if p is None else p
         self.activation: Callable[[Tensor], Tensor] | None = None
         self.dropout: nn.Module = Dropout(p)
         match config.activation:
@@ -150,7 +147,6 @@ class FeedForward(nn.Module):
                 assert_never(config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)"""
         inner = self.inner(x)  # (B, T, F)
         return self.outer(self.dropout(self.activation(inner) if self.activation else inner))
 
@@ -168,7 +164,6 @@ class Residual(nn.Module):
         self.pre_norm = config.pre_norm
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        """(B, T, D) -> (B, T, D)"""
         if self.pre_norm:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
@@ -185,7 +180,6 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x: Tensor, attention: Sublayer) -> Tensor:
-        """x (B, S, D) -> (B, S, D). `attention` computes this layer's attention."""
         x = self.around_attention(x, attention)
         return self.around_feed_forward(x, self.feed_forward)
 

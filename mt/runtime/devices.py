@@ -50,8 +50,7 @@ def choose_device(
     """Choose the device `name` (auto, cpu, cuda, cuda:1) and prepare it to compute in `precision`.
 
     `cuda` is GPU 0, or with several processes on a machine the GPU number `local_rank`; the device
-    of a GPU always has its index. Raises ConfigError if the device does not exist or does not
-    support the precision.
+    of a GPU always has its index.
     """
     device = find_device(name, local_rank)
     if device.type == "cpu":
@@ -70,9 +69,8 @@ def find_device(name: str, local_rank: int | None = None) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if local_rank is not None and name.startswith("cuda"):
         if name != "cuda":
-            raise ConfigError(
-                f"--device: must be auto, cpu or cuda where several processes train, found {name}"
-            )
+            must = "must be auto, cpu or cuda where several processes train"
+            raise ConfigError(f"--device: {must}, found {name}")
         # A batch system may make only one GPU visible to each process.
         name = f"cuda:{local_rank if torch.cuda.device_count() > 1 else 0}"
     try:
@@ -125,10 +123,7 @@ def cpu_has(unit: str) -> bool:
 
 
 def prepare_cpu() -> None:
-    """Set threads, denormals, and the faster of torch's two backends for float32 products.
-
-    `choose_device` does this; a process that does not choose a device calls it itself.
-    """
+    """Set threads, denormals, and the faster of torch's two backends for float32 products."""
     # oneDNN and torch cache 1,024 compiled products each, 0.5 MB apiece, but batches rarely repeat
     # a shape. Training on batches of 4,096 tokens, d_model 256: 1.3 GB instead of 2.0, as fast.
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
@@ -145,15 +140,10 @@ def prepare_cpu() -> None:
         return
     MATMUL.fp32_precision = "bf16"
     generator = torch.Generator().manual_seed(0)
-    a = torch.randn(64, 512, generator=generator)
-    b = torch.randn(512, 512, generator=generator)
+    a, b = (torch.randn(n, 512, generator=generator) for n in (64, 512))
     exact = a.double() @ b.double()
     if float(((a @ b).double() - exact).norm() / exact.norm()) > 1e-5:
         MATMUL.fp32_precision = "ieee"
-
-
-# A model with fewer dimensions is faster with MKL; see `suit_products_to`.
-NARROW = 128
 
 
 def suit_products_to(d_model: int) -> None:
@@ -163,7 +153,7 @@ def suit_products_to(d_model: int) -> None:
     with MKL, of that with oneDNN (AMD EPYC Zen 4, one thread, 23 November 2026): d_model 64, 0.55
     at 500 tokens a batch, 0.7 at 4,000; d_model 128, 0.95 at 4,000; d_model 256, 1.2.
     """
-    if d_model < NARROW and MATMUL.fp32_precision == "bf16":
+    if d_model < 128 and MATMUL.fp32_precision == "bf16":
         MATMUL.fp32_precision = "ieee"
 
 
@@ -186,9 +176,9 @@ def can_compile(device: Device) -> bool:
 def check_compile(wanted: bool | Literal["auto"], device: Device) -> None:
     """Raise ConfigError if `train.compile` is true and the device cannot compile."""
     if wanted is True and (missing := missing_for_compile(device)):
+        remedy = "use auto, which compiles where it can"
         raise ConfigError(
-            f"train.compile: true needs {' and '.join(missing)}, which was not found; use auto, "
-            "which compiles where it can"
+            f"train.compile: true needs {' and '.join(missing)}, which was not found; {remedy}"
         )
 
 

@@ -24,14 +24,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from mt.errors import (
-    ConfigError,
-    DataError,
-    MtError,
-    OtherRankFailedError,
-    RankLostError,
-    first_line,
-)
+from mt import errors
+from mt.errors import ConfigError, DataError, MtError, OtherRankFailedError
 from mt.runtime.machine import usable_cores
 
 T = TypeVar("T")
@@ -61,14 +55,10 @@ class World:
         return self.rank == 0
 
     def on_main(self, call: Callable[[], T]) -> T:
-        """Call `call` in the main process only, and return its result in every rank.
-
-        If it raises an MtError there, the other ranks raise OtherRankFailedError.
-        """
+        """Call `call` in the main process only, and return its result in every rank."""
         if self.size == 1:
             return call()
-        result = self.all_or_raise(lambda: call() if self.is_main else None)
-        results = [result]
+        results = [self.all_or_raise(lambda: call() if self.is_main else None)]
         dist.broadcast_object_list(results, src=0, group=self.patient_group)
         return cast("T", results[0])
 
@@ -94,10 +84,7 @@ class World:
         return cast("T", result)
 
     def main_first(self, create: Callable[[], T], load: Callable[[], T]) -> T:
-        """Call `create` in the main process, then `load` in all others, which find its files.
-
-        If one rank fails, all do, as in `all_or_raise`.
-        """
+        """Call `create` in the main process, then `load` in all others, which find its files."""
         created = self.all_or_raise(lambda: create() if self.is_main else None)
 
         def created_or_loaded() -> T:
@@ -109,20 +96,15 @@ class World:
         return self.all_or_raise(created_or_loaded)
 
     def require_same(self, run_dir: Path, **values: object) -> None:
-        """Raise DataError in the main process if another rank has other values than it.
-
-        `values`: what each rank has read from `run_dir`, by name. Other ranks raise
-        OtherRankFailedError.
-        """
+        """Raise DataError if another rank has read other `values` from `run_dir` than rank 0."""
         ours = {name.replace("_", " "): repr(value) for name, value in values.items()}
         expected = self.all_gather(ours)[0]
 
         def compare() -> None:
             if differing := [name for name in ours if ours[name] != expected[name]]:
-                raise DataError(
-                    f"run directory {run_dir}: holds another {' and another '.join(differing)} "
-                    f"than rank 0 sees. {NOT_SHARED}"
-                )
+                others = " and another ".join(differing)
+                problem = f"holds another {others} than rank 0 sees. {NOT_SHARED}"
+                raise DataError(f"run directory {run_dir}: {problem}")
 
         self.all_or_raise(compare)
 
@@ -149,10 +131,7 @@ class World:
         return values
 
     def share_weights(self, weights: Iterable[Tensor]) -> None:
-        """Copy the weights of rank 0 to all ranks.
-
-        NCCL takes its memory with the first call, so this one comes before memory is measured.
-        """
+        """Copy the weights of rank 0 to all; NCCL takes its memory then, before it is measured."""
         if self.patient_group is not None:
             for weight in weights:
                 dist.broadcast(weight.detach(), src=0)
@@ -178,18 +157,13 @@ def flatten_gradients(weights: Iterable[Tensor]) -> Tensor:
 
 
 def world_from_environment() -> World:
-    """This process as torchrun's environment variables describe it.
-
-    Raises ConfigError if they contradict each other.
-    """
+    """This process as torchrun's environment variables describe it; ConfigError if they cannot."""
     if (world_size := _env_int("WORLD_SIZE", 1)) == 1:
         return World()
     required = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     if missing := [name for name in required if name not in os.environ]:
-        raise ConfigError(
-            f"WORLD_SIZE is {world_size}, so {', '.join(missing)} must be set too; torchrun sets "
-            "them all"
-        )
+        must = f"so {', '.join(missing)} must be set too; torchrun sets them all"
+        raise ConfigError(f"WORLD_SIZE is {world_size}, {must}")
     _env_int("MASTER_PORT", most=(1 << 16) - 1)
     rank, local_rank = _env_int("RANK", most=world_size - 1), _env_int("LOCAL_RANK")
     return World(rank, world_size, local_rank, max(1, _env_int("LOCAL_WORLD_SIZE", 1)))
@@ -198,9 +172,8 @@ def world_from_environment() -> World:
 def _env_int(name: str, default: int = 0, most: int = 1 << 30) -> int:
     text = os.environ.get(name, str(default))
     if not text.isascii() or not text.isdigit() or int(text) > most:
-        raise ConfigError(
-            f"{name}: must be a whole number up to {most}, found {text!r}; torchrun sets it"
-        )
+        must = f"must be a whole number up to {most}, found {text!r}"
+        raise ConfigError(f"{name}: {must}; torchrun sets it")
     return int(text)
 
 
@@ -229,7 +202,7 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
     except RuntimeError as error:
         if not _is_connection_error(error):
             raise
-        raise RankLostError(
+        raise errors.RankLostError(
             f"rank {world.rank}: lost the connection to another rank ({_reason(error)}). "
             "Everything saved earlier is intact: run the same command again, or let torchrun do it "
             "with --max-restarts"
@@ -257,13 +230,9 @@ def _ended_by_signals() -> Iterator[None]:
 @_ended_by_signals()
 def _connect(world: World, on_gpu: bool) -> World:
     try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-            store=_rendezvous_store(world),
-            rank=world.rank,
-            world_size=world.size,
-            timeout=TIMEOUT,
-        )
+        backend, store = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", _rendezvous_store(world)
+        who: dict[str, Any] = {"rank": world.rank, "world_size": world.size}
+        dist.init_process_group(backend, store=store, timeout=TIMEOUT, **who)
         patient_group = dist.new_group(backend="gloo", timeout=PATIENT_TIMEOUT)
     except RuntimeError as error:
         if not _is_connection_error(error):
@@ -280,7 +249,7 @@ def _connect(world: World, on_gpu: bool) -> World:
 
 def _reason(error: RuntimeError) -> str:
     """The first line of an error of gloo or NCCL, without places in their sources, or signs."""
-    return " ".join(re.sub(r"\[\S*/\S*:\d+\]|[^\x20-\x7e]", " ", first_line(error)).split())
+    return " ".join(re.sub(r"\[\S*/\S*:\d+\]|[^\x20-\x7e]", " ", errors.first_line(error)).split())
 
 
 def _is_connection_error(error: RuntimeError) -> bool:
@@ -290,8 +259,7 @@ def _is_connection_error(error: RuntimeError) -> bool:
 def report_once(error: MtError) -> NoReturn:
     """Raise an error found before the process group exists: in rank 0 itself, else as silent exit.
 
-    The ranks connect first, because torchrun kills all of them as soon as one exits, which might
-    be before rank 0 has printed the message.
+    The ranks connect first, because torchrun kills all of them as soon as one exits.
     """
 
     def fail() -> NoReturn:
@@ -319,15 +287,10 @@ def _rendezvous_store(world: World) -> Any:
         store.set(key, str(opened.port))
         return opened
     deadline = time.monotonic() + TIMEOUT.total_seconds()
-    while not _accepts_connections(host, port := int(store.get(key))):
-        if time.monotonic() > deadline:
+    while time.monotonic() < deadline:
+        port = int(store.get(key))
+        with suppress(OSError):
+            socket.create_connection((host, port), timeout=5).close()
             break
         time.sleep(0.2)  # the port of an earlier start, until rank 0 has left its own
     return tcp_store(host, port, is_master=False, **settings)
-
-
-def _accepts_connections(host: str, port: int) -> bool:
-    with suppress(OSError):
-        socket.create_connection((host, port), timeout=5).close()
-        return True
-    return False

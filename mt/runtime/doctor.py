@@ -55,9 +55,8 @@ def examine() -> dict[str, Any]:
             notes.append(f"{package.name} {installed} is installed, tested is {package}")
     torch = ask_torch()
     if error := torch.get("error"):
-        problems.append(
-            f"PyTorch does not work: {error}; if a GPU is the reason, --device cpu helps"
-        )
+        remedy = "if a GPU is the reason, --device cpu helps"
+        problems.append(f"PyTorch does not work: {error}; {remedy}")
     if torch.get("driver") and not torch["gpus"]:
         notes.append(
             f"there is an NVIDIA driver ({torch['driver']}) and PyTorch sees no GPU: this PyTorch "
@@ -66,20 +65,16 @@ def examine() -> dict[str, Any]:
         )
     if torch.get("gpus") and (missing := torch["missing_for_compile"]):
         notes.append(f"torch.compile needs {' and '.join(missing)}: training is slower without it")
-    return {
-        "packages": packages,
-        "system": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "processor": machine.processor_name(),
-            "usable_cores": machine.usable_cores(),
-            "free_mb": round(shutil.disk_usage(".").free / 1e6),
-        },
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "torch": torch,
-        "problems": problems,
-        "notes": notes,
+    system = {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "processor": machine.processor_name(),
+        "usable_cores": machine.usable_cores(),
+        "free_mb": round(shutil.disk_usage(".").free / 1e6),
     }
+    environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    report = {"packages": packages, "system": system, "environment": environment, "torch": torch}
+    return report | {"problems": problems, "notes": notes}
 
 
 def ask_torch() -> dict[str, Any]:

@@ -72,14 +72,11 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `mt` with these arguments in `count` processes that train together; return an exit code.
 
     The code is 0 if all processes end with 0, else that of the first one to fail. Without
-    OMP_NUM_THREADS, each gets cores / `count` threads. Raises ConfigError if this process is one of
-    several already.
+    OMP_NUM_THREADS, each gets cores / `count` threads.
     """
     if (started := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise ConfigError(
-            f"--processes: torchrun or the batch system has started {started} processes already; "
-            "leave it out"
-        )
+        problem = f"torchrun or the batch system has started {started} processes already"
+        raise ConfigError(f"--processes: {problem}; leave it out")
     environment = {
         "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
         **with_own_imports(),

@@ -52,8 +52,7 @@ def keep_freed_memory() -> None:
     """Keep freed memory in this process for reuse, if the C library can (glibc).
 
     Otherwise each large tensor gets new pages, and touching them first costs more than computing on
-    them: a decoding step does little with its 10 MB of logits. Translating 5,000 lines is 1 to 9 %
-    faster.
+    them: translating 5,000 lines is 1 to 9 % faster.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         trim_threshold, mmap_threshold = -1, -3
@@ -109,10 +108,7 @@ def available_memory_mb(device: torch.device) -> float:
 
 
 def _free_in_groups_mb() -> Iterator[float]:
-    """Yield MB that control groups leave to this process: limits of a container, or of a job.
-
-    Each group above its own counts as well. Groups of version 1 do not.
-    """
+    """Yield MB that control groups of version 2 leave to this process: its own, and those above."""
     path = ""
     with suppress(OSError):
         path = Path("/proc/self/cgroup").read_text(encoding="utf-8").rpartition("0::/")[2].strip()
@@ -123,9 +119,8 @@ def _free_in_groups_mb() -> Iterator[float]:
             counts = dict(row.split() for row in stat.splitlines())
             # Of files that were read, and given back when memory is wanted.
             cached = int(counts.get("inactive_file", 0))
-            limit, used = (
-                int((folder / f"memory.{key}").read_text()) for key in ("max", "current")
-            )
+            files = folder / "memory.max", folder / "memory.current"
+            limit, used = (int(path.read_text()) for path in files)
             yield (limit - used + cached) / 1e6
 
 
@@ -156,15 +151,12 @@ def failure_kind(error: BaseException) -> Failure:
         return "memory"
     if DEVICE_SIGNS.search(text):
         return "device"
-    return "compiler" if "Triton Error" in text or _is_of_compiler(error) else "other"
-
-
-def _is_of_compiler(error: BaseException) -> bool:
-    """Whether a compiler defines the error's type, or it or its generated code raised the error."""
+    # A compiler defines the error's type, or it or its generated code has raised the error.
     names = [kind.__module__ for kind in type(error).__mro__]
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names += [frame.f_globals.get("__name__") or "" for frame in frames[-1:]]
-    return any(name.startswith(COMPILERS) for name in names)
+    is_of_compiler = any(name.startswith(COMPILERS) for name in names)
+    return "compiler" if is_of_compiler or "Triton Error" in text else "other"
 
 
 def raise_unless_out_of_memory(error: BaseException) -> None:
@@ -189,8 +181,7 @@ def in_halves(
 ) -> list[Result]:
     """Work on a batch; on its halves, and theirs, where it does not fit into the memory.
 
-    Returns the results of the parts, in order. Raises what `too_large` makes of a single item that
-    does not fit.
+    Raises what `too_large` makes of a single item that does not fit.
     """
     try:
         return [work(items)]
