@@ -18,14 +18,13 @@ from mt.data.reading.languages import base_code
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.ctranslate2 import write_model
-from mt.interop.model_card import UNKNOWN, model_card
+from mt.interop.exporter import UNKNOWN, model_card
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
 from mt.terminal import say
 
 SUFFIX = ".argosmodel"
-# The version of Argos Translate whose rules the package follows.
-ARGOS_VERSION = "1.9"
+ARGOS_VERSION = "1.9"  # the version of Argos Translate whose rules the package follows
 SENTENCEPIECE = "sentencepiece.model"
 USAGE = """A package for Argos Translate and LibreTranslate, {from_name} to {to_name}, version \
 {package_version}. Install it with:

@@ -21,8 +21,7 @@ from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
-from mt.interop.exporter import import_package, new_folder
-from mt.interop.model_card import model_card
+from mt.interop.exporter import import_package, model_card, new_folder
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import open_model, run_dir_of
@@ -165,8 +164,7 @@ def store_of(folder: Path) -> Path:
 
 def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
     """Write the shortlist for the last stage's directions; return the number of source pieces."""
-    data = open_model(store.parents[1]).data
-    flows = [flow for flow in data.stages[-1].flows if flow.weight]
+    flows = [flow for flow in open_model(store.parents[1]).data.stages[-1].flows if flow.weight]
     pairs = DirectedPairs.of(open_built(store), flows, tokens_before(flows, tokenizer))
     n_languages = len({flow.direction.tgt for flow in flows})
     lines = [f"{line}\n" for line in shortlist(pairs, tokenizer, n_languages)]
@@ -175,10 +173,7 @@ def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
 
 
 def shortlist(pairs: DirectedPairs, tokenizer: Tokenizer, n_languages: int) -> Iterator[str]:
-    """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always.
-
-    There are as many candidates for each of the `n_languages` of the targets.
-    """
+    """Yield the lines: a source piece, a tab, its candidates in each language; no piece: always."""
     src_texts = tokenizer.src.all_pieces()
     tgt_texts = tokenizer.tgt.all_pieces()
     counts = np.zeros(len(tgt_texts), np.int64)
@@ -202,10 +197,7 @@ def shortlist(pairs: DirectedPairs, tokenizer: Tokenizer, n_languages: int) -> I
 
 
 def translation_table(pairs: DirectedPairs, tgt_size: int) -> tuple[Indices, Indices, Floats]:
-    """Train IBM Model 1: return source ids, target ids and p(target | source), side by side.
-
-    The source's eos stands for the empty word. Of a large corpus, every n-th pair is used.
-    """
+    """IBM Model 1: source ids (eos: empty word), target ids, p(target | source), side by side."""
     links = (pairs.src_lengths.astype(np.int64) + 1) * pairs.tgt_lengths
     step = 1 + int(links.sum()) // MOST_LINKS
     keys: list[Indices] = []

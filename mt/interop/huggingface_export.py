@@ -18,9 +18,8 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop import huggingface_layout as layout
-from mt.interop.exporter import import_package, new_folder, quiet
+from mt.interop.exporter import import_package, model_card, new_folder, quiet
 from mt.interop.huggingface_tokenizer import write_tokenizer
-from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runs.origin import HISTORY, history_of

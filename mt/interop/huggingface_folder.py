@@ -51,16 +51,14 @@ KINDS: dict[type, str] = {
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 # Keys of other models that transformers' Marian ignores; true would mean another computation.
 FOREIGN_KEYS = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
-# Positions of a file may differ from the formula by rounding.
-POSITION_TOLERANCE = 1e-4
+POSITION_TOLERANCE = 1e-4  # positions of a file may differ from the formula by rounding
 POSITIONS = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
 EMBEDDINGS = [
     "model.shared.weight",
     *(f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")),
     "lm_head.weight",
 ]
-# Faults of weights that are listed one by one.
-LISTED = 8
+LISTED = 8  # faults of weights that are listed one by one
 # What to do with a model that Marian itself wrote.
 MARIAN = (
     "a model of Marian itself (.npz) is first converted, with transformers 4: python "
@@ -100,8 +98,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     faults: list[str] = []
     content = read_json(folder / layout.CONFIG, faults)
     if faults:
-        by_marian = any(folder.glob("*.npz"))
-        remedy = MARIAN if by_marian else "give a folder that transformers saved"
+        remedy = MARIAN if any(folder.glob("*.npz")) else "give a folder that transformers saved"
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
     if (kind := content.get("model_type")) != "marian":
         raise ConfigError(

@@ -185,10 +185,9 @@ def convert(
 ) -> dict[str, Tensor]:
     """The weights of `model`, by name, of theirs."""
     order = layout.to_interleaved(settings["d_model"])
-    layers = layout.correspondences(False, model.n_encoder_layers, model.n_decoder_layers)
     weights = {
         each.ours: each.reorder(torch.cat([tensors[name] for name in each.theirs]), order)
-        for each in layers
+        for each in layout.correspondences(False, model.n_encoder_layers, model.n_decoder_layers)
     }
     src_rows, tgt_rows = (torch.tensor(side.rows) for side in (tokenizer.source, tokenizer.target))
     # Our embeddings are always multiplied by sqrt(D).

@@ -41,9 +41,8 @@ Row = tuple[str, tuple[str, ...], str]
 
 
 def _attention(ours: str, theirs: str) -> tuple[Row, ...]:
-    projections = tuple(f"{theirs}.{letter}_proj" for letter in "qkv")
     return (
-        (f"{ours}.query_key_value", projections, "AD"),
+        (f"{ours}.query_key_value", tuple(f"{theirs}.{letter}_proj" for letter in "qkv"), "AD"),
         (f"{ours}.output", (f"{theirs}.out_proj",), "DA"),
         (f"around_{ours}.norm", (f"{theirs}_layer_norm",), "D"),
     )

@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_703,
+    "all of mt": 30_576,
     "core": 19_864,
     "tests": 29_580,
     "pages": 129_969,
@@ -23,9 +23,9 @@ BUDGET = {
     "cleaning": 2_179,
     "search": 2_107,
     "inspect": 1_994,
-    "interop": 1_860,
+    "interop": 1_831,
     "config": 1_786,
-    "cli": 1_659,
+    "cli": 1_561,
     "documents": 1_351,
     "evaluation": 1_227,
     "runs": 1_034,

@@ -21,8 +21,8 @@ from messages import says
 from safetensors.torch import load_file, save_file
 
 from mt.files import read_json
+from mt.interop.exporter import model_card
 from mt.interop.huggingface_import import import_model
-from mt.interop.model_card import model_card
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import open_model, read_meta
 

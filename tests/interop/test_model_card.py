@@ -18,7 +18,7 @@ from untrained_models import untrained_model
 from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES
 from mt.files import sha256_of
 from mt.interop.ctranslate2 import export
-from mt.interop.model_card import model_card
+from mt.interop.exporter import model_card
 from mt.model.checkpoint import LoadedModel, load_model
 
 

@@ -16,8 +16,8 @@ from messages import says
 
 from mt.api import export
 from mt.data.reading.corpus_record import CorpusRecord, TrainedCorpus, described
+from mt.interop.exporter import model_card
 from mt.interop.huggingface_import import import_model
-from mt.interop.model_card import model_card
 from mt.model.checkpoint import average_models, average_run, load_model
 from mt.runs.origin import (
     Start,

@@ -12,7 +12,7 @@ from conftest import Mt, config_of, lines_of, metrics_of, write_lines
 from scores import score_corpus
 
 from mt.config.schema import Config
-from mt.interop.model_card import model_card
+from mt.interop.exporter import model_card
 from mt.model import checkpoint
 from mt.report.run_summary import read_run, read_test_sentences
 from mt.report.scores import score_run
