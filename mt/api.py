@@ -1,9 +1,8 @@
 """The Python API, which `mt` re-exports: train, translate, score and judge from a program.
 
-The commands are written on the same functions. Errors are exceptions (`Error`) whose messages are
-those of the commands. Messages go to the logger `mt` (level INFO) and to nowhere else, so nothing
-is printed unless the program sets up logging. Covered by the compatibility promise in
-CHANGELOG.md; other modules are not.
+The commands call the same functions. Errors are exceptions (`Error`); messages go to the logger
+`mt` (level INFO), so nothing is printed unless the program sets up logging. Covered by the
+compatibility promise in CHANGELOG.md; other modules are not.
 """
 
 from __future__ import annotations
@@ -173,10 +172,7 @@ def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
 
 
 def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
-    """Return texts one by one. Raises DataError for a single text, and for anything that is none.
-
-    A lone surrogate, which Python makes of bytes that are not UTF-8, is no character of a text.
-    """
+    """Texts one by one; DataError for one alone, what is none, and a lone surrogate (no UTF-8)."""
     if isinstance(values, str):
         raise DataError(f"{name}: must be a list of texts, found one text; write [{name}]")
 
@@ -274,7 +270,7 @@ def evaluate(
     Raises Error for an unknown metric and for counts that differ.
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
-    from mt.evaluation.comet import Comet, check_comet
+    from mt.evaluation.comet import Comet
     from mt.evaluation.metrics import METRICS, check_counts, check_metrics
     from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
     from mt.terminal import say
@@ -285,23 +281,15 @@ def evaluate(
     given: list[Any] = [] if isinstance(references, str) else list(references)
     if not given:
         raise DataError("references: must be a list of texts, or several such lists")
-    refs = [
-        [*_texts("references", texts)]
-        for texts in ([given] if isinstance(given[0], str | None) else given)
-    ]
+    lists = [given] if isinstance(given[0], str | None) else given
+    refs = [[*_texts("references", texts)] for texts in lists]
     hyps = [*_texts("outputs", outputs)]
     srcs = None if sources is None else [*_texts("sources", sources)]
     check_counts({"outputs": hyps} | ({} if srcs is None else {"sources": srcs}))
-    comet = None
-    if any(METRICS[name].needs_model for name in metrics):
-        check_comet(Path(comet_model) if comet_model else None, "comet_model")
-        comet = Comet(Path(comet_model or ""), "comet_model", gpu=False)
-    settings = Settings(
-        metrics,
-        choose_tokenizer(language or "", tokenize, say, "tokenize"),
-        comet=comet,
-        tgt_lang=language or "",
-    )
+    needs_model = any(METRICS[name].needs_model for name in metrics)
+    comet = Comet(comet_model or None, "comet_model") if needs_model else None
+    tokenizer = choose_tokenizer(language or "", tokenize, say, "tokenize")
+    settings = Settings(metrics, tokenizer, comet=comet, tgt_lang=language or "")
     test_set = EvaluationSet("", refs, srcs)
     [scores] = evaluate_systems(test_set, {"": hyps}, settings).systems.values()
     return {score.metric: score.score for score in scores}

@@ -28,10 +28,7 @@ def data_of(names: list[str], langs: str | None) -> DataConfig:
 
 
 def paired(names: list[str]) -> list[list[str]]:
-    """Return the names of each corpus: two for text files, source and target, else one.
-
-    Raises ConfigError for a text file without a second one, and for a file that is not there.
-    """
+    """The names of each corpus: two for text files, source and target, else one. ConfigError."""
     groups: list[list[str]] = []
     rest = iter(names)
     for name in rest:
@@ -62,10 +59,7 @@ def require_there(name: str) -> None:
 
 
 def is_side_of_text(path: Path) -> bool:
-    """Whether a file, or what a pattern stands for, is one side of a text by its name.
-
-    A `.txt` with a tab in its first line is a table.
-    """
+    """Whether a file or pattern is one side of a text; a .txt with a tab at first is a table."""
     if is_pattern(str(path)) and not path.exists():
         files = matching_files(str(path), Path())
         endings = {Path(unpacked_name(file.name)).suffix for file in files}
@@ -90,10 +84,7 @@ def mapping_of(words: list[str]) -> Any:
 
 
 def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
-    """Return the source and the target language: as given, else the endings of the first files.
-
-    Raises ConfigError where they are needed and cannot be told.
-    """
+    """Source and target language: as given, else the endings of the first files. ConfigError."""
     if langs is not None:
         # The hyphen in the middle: that of pt-BR-en stands after a country.
         source = r"[A-Za-z]{2,3}(?:_\w+|-[A-Z]{2}(?=-))?"

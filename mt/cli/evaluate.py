@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from mt.runs.model_folder import ModelFolder
 
 statistics_option = opt.options_in("Confidence and significance")
-# The lines of files, by what messages call them.
-NamedLines = dict[str, list[str]]
+NamedLines = dict[str, list[str]]  # the lines of files, by what messages call them
 
 
 @dataclass(frozen=True)
@@ -85,18 +84,16 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     """
     from mt.evaluation.metrics import check_metrics
-    from mt.evaluation.perturb import check_kinds, perturbations
+    from mt.evaluation.perturb import perturbations
     from mt.evaluation.systems import evaluate_systems
     from mt.evaluation.table import format_evaluation, to_json
     from mt.runs.model_folder import open_model
 
     kinds = listed(given.perturb)
     check_metrics(given.metric_list)
-    check_kinds(kinds)
     systems = systems_of(given.hyp or [], given.model or [])
     for fault in _faults(given, systems, search, engine):
         raise DataError(fault)
-    _check_comet(given)
     models = {system.name: open_model(Path(system.path)) for system in systems if system.is_model}
     if given.ref:
         sets = [_given_set(systems, given.src, given.ref, _direction_of(models, search))]
@@ -177,14 +174,14 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
     if given.perturb:
         if [system.is_model for system in systems] != [True]:
             yield "--perturb: takes one --model, and translates; leave out --hyp"
-        if not listed(given.perturb):
-            yield f"--perturb: must name one of {', '.join(KINDS)}, found {given.perturb!r}"
+        kinds = listed(given.perturb) or [given.perturb]
+        if unknown := [kind for kind in kinds if kind not in KINDS]:
+            yield f"--perturb: must name one of {', '.join(KINDS)}, found {', '.join(unknown)}"
         if given.differences:
             yield "--perturb: not with --differences; leave out one"
     if given.differences and len(systems) == 1:
         yield "--differences: compares systems; give another --hyp or --model"
-    names = [system.name for system in systems]
-    if given.differences and given.as_json and "differences" in names:
+    if given.differences and given.as_json and "differences" in [system.name for system in systems]:
         yield (
             "--differences: is the key `differences` in --json, which is also the name of a "
             "system; rename the system: NAME=differences"
@@ -200,27 +197,19 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
 # --- settings ---------------------------------------------------------------------------------
 
 
-def _check_comet(given: EvaluationGroup) -> None:
-    """Raise MtError, before anything is translated, if COMET cannot be computed, or need not."""
-    from mt.evaluation.comet import check_comet
-    from mt.evaluation.metrics import METRICS
-
-    if any(METRICS[name].needs_model for name in given.metric_list):
-        check_comet(given.comet_model, "--comet-model")
-    elif given.comet_model is not None:
-        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
-
-
 def _load_comet(given: EvaluationGroup, test_set: EvaluationSet, device: str) -> Comet | None:
-    """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
-    from mt.evaluation.comet import Comet
+    """Load the model, if a metric needs it; MtError, before anything is translated, without it."""
+    from mt.evaluation.comet import Comet, check_comet
     from mt.evaluation.metrics import METRICS
 
     metrics = [METRICS[name] for name in given.metric_list]
+    if not any(metric.needs_model for metric in metrics):
+        if given.comet_model is not None:
+            raise DataError("--comet-model: only with the metric comet; add it to --metrics")
+        return None
+    check_comet(given.comet_model, "--comet-model")
     if any(metric.needs_sources for metric in metrics) and test_set.sources is None:
         raise DataError("metric comet: reads the source too; give --src FILE")
-    if not any(metric.needs_model for metric in metrics):
-        return None
     from mt.runtime.devices import choose_device  # loads torch
 
     return Comet(given.comet_model, "--comet-model", gpu=choose_device(device).is_cuda)

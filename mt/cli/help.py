@@ -90,10 +90,7 @@ class CommandGroup(typer.Typer):
 def command_group(
     name: str, help_text: str, places: Mapping[str, str] | None = None, base: type[Group] = Group
 ) -> CommandGroup:
-    """Commands below one name, such as those of `mt export`.
-
-    Those at `places` (`module:name`, by the command's name) are imported when they are asked for.
-    """
+    """Commands below one name; those at `places` (`module:name`) are imported when asked for."""
     return CommandGroup(
         name=name,
         cls=type("Group", (base,), {"places": places or {}}),
@@ -151,8 +148,7 @@ class PanelCommand(TyperCommand):
                     name = name.split(" <")[0]  # FILE, not FILE <list[str]>
                 panel = getattr(parameter, "rich_help_panel", None) or OTHER
                 panels.setdefault(panel, []).append((name, help_text))
-        # --help and the like come last.
-        panels[OTHER] = panels.pop(OTHER, [])
+        panels[OTHER] = panels.pop(OTHER, [])  # --help and the like come last
         for panel, records in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(records)

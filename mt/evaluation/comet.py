@@ -21,7 +21,7 @@ SCALE = 100.0
 
 
 def check_comet(folder: str | Path | None, option: str) -> Path:
-    """The checkpoint in the folder that `option` names. ConfigError if it, or the package, is not.
+    """The checkpoint in the folder that `option` names. ConfigError without it or the package.
 
     For a check before anything is translated or trained.
     """

@@ -47,10 +47,7 @@ def largest_differences(
 
 
 def differing_words(first: str, second: str) -> tuple[Spans, Spans]:
-    """(start, end) of the words and punctuation marks that only one of two texts has, in order.
-
-    Neighbouring ones are one span. White space is not compared.
-    """
+    """(start, end) of the words and marks that only one of two texts has, neighbours joined."""
     places = [_places(text) for text in (first, second)]
     matcher = difflib.SequenceMatcher(
         None,

@@ -28,8 +28,7 @@ LINES_OF_MARKS = 100
 SHARE_OF_MARKS = 0.2
 # Characters between spaces, on average, from which on a text must be one that has no spaces.
 UNSPACED = 15
-# Lines of a reference in which its script is looked for.
-SCRIPT_LINES = 1_000
+SCRIPT_LINES = 1_000  # lines of a reference in which its script is looked for
 # Marks that French sets off by a space and others do not: their names, and each with that space.
 GUILLEMETS = ("« »", re.compile(r"\s?»(?!\w)|(?<!\w)«\s?"))
 ALL_MARKS = ("? ! : ; « »", re.compile(rf"\s?[?!:;]+(?![\w/])|{GUILLEMETS[1].pattern}"))
@@ -124,11 +123,7 @@ class SacreBleuMetric(Metric):
         return "", ""
 
     def note_on_spaces(self, is_split: Callable[[str], bool], otherwise: str) -> str:
-        """Why splitting at spaces may mislead; empty if there is no reason.
-
-        The remedy is the code of a language that the metric splits otherwise (`is_split`), else
-        `otherwise`.
-        """
+        """Why splitting at spaces may mislead, or ""; `is_split`: languages it splits otherwise."""
         lines = [line for ref in self.refs for line in ref[:SCRIPT_LINES]]
         name, code = looks_like(lines)
         if is_split(code) and not is_split(self.tgt_lang):
@@ -164,8 +159,7 @@ class SacreBleuMetric(Metric):
         )
 
     def statistics(self, hyps: Sequence[str]) -> Statistics:
-        counts = self._metric._extract_corpus_statistics(hyps, None)
-        return np.array(counts, dtype=np.float64)
+        return np.array(self._metric._extract_corpus_statistics(hyps, None), dtype=np.float64)
 
     def value(self, sums: Sequence[float]) -> float:
         return self._metric._compute_score_from_stats(sums).score
@@ -307,8 +301,6 @@ class CometMetric(Metric):
 METRICS: dict[str, type[Metric]] = {
     metric.name: metric for metric in (Bleu, Chrf, ChrfPlusPlus, Ter, CometMetric)
 }
-# Those computed unless others are named.
-DEFAULT_METRICS = ("bleu", "chrf", "ter")
 
 
 # --- what they are given ----------------------------------------------------------------------

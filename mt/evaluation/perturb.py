@@ -8,7 +8,6 @@ from functools import partial
 from random import Random
 
 from mt.data.tokens import noise
-from mt.errors import DataError
 from mt.evaluation.significance import SEED
 from mt.evaluation.systems import EvaluationSet
 
@@ -49,12 +48,6 @@ CHANGES: dict[str, Change] = {
     "emoji": _emoji,
 }
 KINDS = list(dict.fromkeys(name.split()[0] for name in CHANGES))[1:]
-
-
-def check_kinds(kinds: Sequence[str]) -> None:
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        known = ", ".join(KINDS)
-        raise DataError(f"--perturb: choose among {known}, found {', '.join(unknown)}")
 
 
 def perturb(

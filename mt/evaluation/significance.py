@@ -19,13 +19,11 @@ from mt.evaluation.metrics import Metric, Statistics
 # sacreBLEU's defaults.
 SEED = 12345
 RESAMPLES = 1_000
-# A difference with a smaller p-value is called significant.
-LEVEL = 0.05
+LEVEL = 0.05  # a difference with a smaller p-value is called significant
 # Of fewer lines that differ no swapping shows anything: five all for one system have p = 2 / 2^5.
 # sacreBLEU's p-value, which counts no ties, would be the smallest there is.
 FEWEST_LINES = 6
-# Resamples drawn at a time.
-BLOCK = 32
+BLOCK = 32  # resamples drawn at a time
 
 Values = NDArray[np.floating]
 
@@ -55,8 +53,7 @@ class Comparison:
     @property
     def significant(self) -> bool:
         """Whether chance is unlikely. sacreBLEU gives equal systems the smallest p-value."""
-        has_lines = self.difference != 0 and self.n_lines >= FEWEST_LINES
-        return has_lines and self.p_value < LEVEL
+        return self.difference != 0 and self.n_lines >= FEWEST_LINES and self.p_value < LEVEL
 
     @property
     def verdict(self) -> str:
@@ -101,10 +98,7 @@ def resample(
 
 
 def interval_of(resamples: Values, signature: str, in_test: bool = False) -> Interval:
-    """The 95 % interval: the mean, and half the distance between the outer 2.5 %.
-
-    `in_test`: round the mean as the paired test of sacreBLEU does, and not as its --confidence.
-    """
+    """The 95 % interval of resamples; `in_test` rounds the mean as sacreBLEU's paired test does."""
     ordered = np.sort(resamples)
     cut = len(ordered) // 40
     half = 0.5 * (ordered[-cut - 1] - ordered[cut])

@@ -7,26 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
+from mt.evaluation import significance
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.differences import DifferingLine, largest_differences
-from mt.evaluation.metrics import (
-    DEFAULT_METRICS,
-    METRICS,
-    Metric,
-    Score,
-    check_lines,
-    check_metrics,
-)
-from mt.evaluation.significance import (
-    RESAMPLES,
-    SEED,
-    Comparison,
-    Interval,
-    Sample,
-    compare,
-    interval_of,
-    resample,
-)
+from mt.evaluation.metrics import METRICS, Metric, Score, check_lines, check_metrics
 
 if TYPE_CHECKING:
     from mt.config.plan import Direction
@@ -69,11 +53,11 @@ class EvaluationSet:
 class Settings:
     """Metrics to compute, and what to draw; two systems or more are always compared by a test."""
 
-    metrics: Sequence[str] = DEFAULT_METRICS
+    metrics: Sequence[str]
     tokenize: str = DEFAULT  # for BLEU
     intervals: bool = False
-    n_resamples: int = RESAMPLES  # for intervals and tests
-    seed: int = SEED
+    n_resamples: int = significance.RESAMPLES  # for intervals and tests
+    seed: int = significance.SEED
     n_differences: int = 0
     comet: Comet | None = None  # for a metric that needs it
     tgt_lang: str = ""  # for TER, and notes
@@ -85,8 +69,8 @@ class SystemScore:
 
     metric: str  # such as bleu
     score: Score
-    interval: Interval | None = None
-    comparison: Comparison | None = None  # with the baseline
+    interval: significance.Interval | None = None
+    comparison: significance.Comparison | None = None  # with the baseline
 
 
 @dataclass(frozen=True)
@@ -116,11 +100,9 @@ def evaluate_systems(
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
     sets = own_sets or {"": data}
     for name in dict.fromkeys(settings.metrics):
+        needs = settings.tokenize, settings.comet, settings.tgt_lang
         metrics = {
-            system: METRICS[name](
-                own.refs, own.sources, settings.tokenize, settings.comet, settings.tgt_lang
-            )
-            for system, own in sets.items()
+            system: METRICS[name](own.refs, own.sources, *needs) for system, own in sets.items()
         }
         try:
             for system, score in _by_system(metrics, outputs, settings).items():
@@ -143,7 +125,7 @@ def _by_system(
     metrics: Mapping[str, Metric], outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> dict[str, SystemScore]:
     results: dict[str, SystemScore] = {}
-    baseline: Sample | None = None  # of the first system
+    baseline: significance.Sample | None = None  # of the first system
     for system, hyps in outputs.items():
         metric = metrics.get(system) or metrics[""]  # which all share
         statistics = metric.statistics(hyps)
@@ -151,12 +133,13 @@ def _by_system(
         interval = comparison = None
         if settings.intervals or len(outputs) > 1:
             drawn = settings.n_resamples, settings.seed
-            sample = resample(system, metric, statistics, score.signature, *drawn)
+            about = system, metric, statistics, score.signature
+            sample = significance.resample(*about, *drawn)
             if settings.intervals:
-                interval = interval_of(sample.resamples, sample.signature)
+                interval = significance.interval_of(sample.resamples, sample.signature)
             if baseline is None:
                 baseline = sample
             else:
-                comparison = compare(sample, baseline, metric.lower_is_better)
+                comparison = significance.compare(sample, baseline, metric.lower_is_better)
         results[system] = SystemScore(metric.name, score, interval, comparison)
     return results

@@ -27,10 +27,7 @@ def _interval(interval: Interval | None) -> str:
 def format_evaluation(
     evaluation: Evaluation, in_colour: bool = False, with_margins: bool = False
 ) -> str:
-    """All of an evaluation as text, in which names and texts are `printable`.
-
-    `with_margins`: shows those of differences.
-    """
+    """All of an evaluation as text, in which names and texts are `printable`."""
     systems = evaluation.systems
     name = evaluation.data.name
     if len(systems) == 1 and not name:

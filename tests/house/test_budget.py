@@ -12,11 +12,11 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_576,
-    "core": 19_864,
+    "all of mt": 30_577,
+    "core": 19_820,
     "tests": 29_580,
     "pages": 129_969,
-    "api and single files": 1_126,
+    "api and single files": 1_114,
     "data": 5_142,
     "training": 3_243,
     "translate": 2_633,
@@ -25,9 +25,9 @@ BUDGET = {
     "inspect": 1_994,
     "interop": 1_831,
     "config": 1_786,
-    "cli": 1_561,
+    "cli": 1_618,
     "documents": 1_351,
-    "evaluation": 1_227,
+    "evaluation": 1_183,
     "runs": 1_034,
     "model": 987,
     "runtime": 979,

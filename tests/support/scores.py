@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mt.evaluation.bleu_tokenizer import DEFAULT
-from mt.evaluation.metrics import DEFAULT_METRICS, Score
+from mt.evaluation.metrics import Score
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 
 
 def score_corpus(
     hyps: Sequence[str],
     refs: list[list[str]],
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     tokenize: str = DEFAULT,
 ) -> list[Score]:
     """One score per metric, in their order; `refs`: one or more whole reference translations."""
