@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.reading.languages import (
-    CLEARLY,
-    FIRST_LOOK,
-    as_line,
-    base_code,
-    load_model,
-    relatives_of,
-)
+from mt.data.reading import languages
 
 # Scripts that a language may be told by: name, Unicode blocks (first and last code point), and the
 # languages of fastText's lid.176 that are written in it.
@@ -72,8 +65,7 @@ N_CLASSES = 5 + len(SCRIPTS)
 WORDS_PER_CHARACTER = np.zeros(N_CLASSES)
 WORDS_PER_CHARACTER[[SCRIPTS[name] for name in ("Thai", "Laoo", "Mymr", "Khmr", "Tibt")]] = 0.25
 WORDS_PER_CHARACTER[[SCRIPTS["Hani"], SCRIPTS["Kana"]]] = 0.5
-# How much a character of each class says, in Latin letters.
-WEIGHTS = np.ones(N_CLASSES, np.int64)
+WEIGHTS = np.ones(N_CLASSES, np.int64)  # how much a character of each class says, in Latin letters
 WEIGHTS[[SCRIPTS["Hang"], SCRIPTS["Kana"]]] = 2
 WEIGHTS[SCRIPTS["Hani"]] = 3
 # What stands in ordinary text beside letters, digits and Unicode's own punctuation.
@@ -156,16 +148,13 @@ def _class_table() -> npt.NDArray[np.uint8]:
 
 
 def scripts_of(code: str) -> list[int]:
-    """The character classes of a language's letters; those of no script for an unknown code.
-
-    A script in the code (zh-Hans, srp_Latn) is the only one. Otherwise any that is usual will do.
-    """
+    """The classes of a language's letters: of the script in its code, else of all usual ones."""
     named = {part.title() for part in re.split("[-_]", code)[1:]}
     names = [name for name in SCRIPTS if name in named]
     names += ["Hani"] * bool(named & {"Hans", "Hant"}) + ["Hani", "Kana"] * ("Jpan" in named)
     names += ["Hang"] * bool(named & {"Kore"})
     if not names:
-        language = base_code(code)
+        language = languages.base_code(code)
         names = [name for name, codes in WRITTEN_IN.items() if language in codes]
     return [SCRIPTS[name] for name in names]
 
@@ -175,13 +164,13 @@ class Language:
 
     def __init__(self, code: str, identify: bool) -> None:
         """Load the model if lines are to be identified. Raises DataError without its package."""
-        self.code = base_code(code)
+        self.code = languages.base_code(code)
         self.scripts = scripts_of(code)
         self.is_latin = SCRIPTS["Latn"] in self.scripts
-        self.relatives = relatives_of(self.code)
+        self.relatives = languages.relatives_of(self.code)
         self._labels = {f"__label__{name}" for name in self.relatives}
         is_known = any(self.code in codes for codes in WRITTEN_IN.values())
-        self._model: Any = load_model() if identify and is_known else None
+        self._model: Any = languages.load_model() if identify and is_known else None
         # Igbo is known but not to the model, for which all of it would be in another language.
         every = self._model.predict("\n", 1000, -1.0, "replace") if self._model is not None else ()
         self.is_identified = not self._labels.isdisjoint(label for _, label in every)
@@ -192,13 +181,13 @@ class Language:
         0 where the language or a relative is the most probable one; else by how much the
         probability of another language is above that of this one and its relatives.
         """
-        lines = [as_line(text, FIRST_LOOK) for text in texts]
-        looks = self._model.multilinePredict(lines, 1, CLEARLY, "replace")
+        lines = [languages.as_line(text, languages.FIRST_LOOK) for text in texts]
+        looks = self._model.multilinePredict(lines, 1, languages.CLEARLY, "replace")
         scores = [0.0] * len(texts)
         for i, labels in enumerate(looks):
             if labels and labels[0] in self._labels:
                 continue
-            if likely := self._model.predict(as_line(texts[i]), 5, 0.01, "replace"):
+            if likely := self._model.predict(languages.as_line(texts[i]), 5, 0.01, "replace"):
                 expected = sum(p for p, label in likely if label in self._labels)
                 scores[i] = max(0.0, min(likely[0][0], 1.0) - expected)
         return scores

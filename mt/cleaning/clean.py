@@ -146,10 +146,7 @@ def _concatenate(
 
 
 def clean_training_text(data: DataPlan, log: RunLog, world: World) -> DataPlan:
-    """Clean the corpora of a run, unless it has its cleaned text already; the plan with that text.
-
-    Raises DataError where a corpus cannot be read, or nothing of it is left.
-    """
+    """Clean the corpora of a run, unless that is done; the plan with cleaned text. DataError."""
     world.main_first(lambda: _clean(data, log), lambda: None)
     return cleaned_data(data, log.run_dir)
 

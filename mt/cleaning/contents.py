@@ -54,10 +54,8 @@ _CODE = 5
 # Characters of a text up to which links, tags and numbers are looked at: it takes time that grows
 # with the square of them, and a line may have ten million.
 COMPARED = 4_000
-# Names and codes are often the same in both languages, but not longer texts.
-LONGEST_NAME = 40
-# Longest repeated n-gram, in words or unspaced characters.
-_LONGEST_PERIOD = 8
+LONGEST_NAME = 40  # names and codes are often the same in both languages, but not longer texts
+_LONGEST_PERIOD = 8  # longest repeated n-gram, in words or unspaced characters
 
 
 def without_links(text: str) -> str:

@@ -82,8 +82,7 @@ def process_pool(workers: int, value: Any) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that `with_shared` gives a value; an error ends them at once."""
     before = set(multiprocessing.active_children())
     # Not by fork: the process may have threads, of torch for example.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _start, (value,))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (value,))
     try:
         yield pool
     except BaseException:

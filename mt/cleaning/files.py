@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from mt.config.schema import DataConfig
     from mt.data.reading.text_files import FileRecords
 
-# Ranks of a stage on a cluster without --workers.
-RANKS = 64
+RANKS = 64  # ranks of a stage on a cluster without --workers
 
 
 def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> DataPlan:
@@ -77,10 +76,7 @@ def chosen_executor(
 def cleaning_files(
     prefix: str, rejected: Path | None, data: DataPlan, overwrite: bool, where: str
 ) -> tuple[CleanedFiles, bool]:
-    """Return the files that -o names; is it a table? ConfigError also where a file would be lost.
-
-    `where`: what named the texts of `data.train`, for messages.
-    """
+    """The files that -o names; is it a table? ConfigError also where a file would be lost."""
     for option, name in (("--output", prefix), ("--rejected", str(rejected))):
         if name == "-":
             raise ConfigError(f"{option} -: must be a file, stdout is not written to; name one")

@@ -10,18 +10,14 @@ import numpy.typing as npt
 
 from mt.data.tokens.duplicates import Hashes, hashes, is_among, normalised
 
-# Bits of the flags of a pair.
-SOURCE, TARGET, PAIR = 1, 2, 4
+SOURCE, TARGET, PAIR = 1, 2, 4  # bits of the flags of a pair
 Pairs = Sequence[tuple[str, str]]
 NONE: Hashes = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hashes of normalised sentences: of an evaluation set, or of what training text has of them.
-
-    Those of an evaluation set are aligned; 0 is an empty line, which cannot leak.
-    """
+    """Hashes of normalised sentences; 0 is an empty line of an evaluation set, and cannot leak."""
 
     src: Hashes = field(default_factory=lambda: NONE)
     tgt: Hashes = field(default_factory=lambda: NONE)

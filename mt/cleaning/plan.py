@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 # A shard ends where either is reached, so that one fits into the memory of a process.
 PAIRS_PER_SHARD = 250_000
 BYTES_PER_SHARD = 64 << 20
-# Pairs whose keys are compared at a time: 100 MB.
-PAIRS_PER_BUCKET = 1_000_000
+PAIRS_PER_BUCKET = 1_000_000  # pairs whose keys are compared at a time: 100 MB
 
 AGAINST = "data.clean.against"  # in messages
 

@@ -21,11 +21,9 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 # Reasons that need more than the pair itself, numbered after the rules.
 LEAK, DUPLICATE = range(len(RULES), len(RULES) + 2)
 REASONS = (*(rule.name for rule in RULES), "leak", "duplicate")
-# Examples that a report shows of each reason.
-EXAMPLES = 10
+EXAMPLES = 10  # examples that a report shows of each reason
 SEED = 1
-# Characters of a text that an example shows.
-SHOWN = 300
+SHOWN = 300  # characters of a text that an example shows
 HEADER = "rule\tscore\tcorpus\tplace\tsource\ttarget\n"
 
 

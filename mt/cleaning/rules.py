@@ -90,16 +90,14 @@ def _mojibake_fixer() -> Callable[[str], str]:
 Scores = npt.NDArray[np.float32]
 # Raised where a rule or a repair gives other results: scores of another version are not used.
 SCORES_VERSION = 5
-# Pairs measured together: their characters stay in the processor's cache.
-BLOCK = 1024
+BLOCK = 1024  # pairs measured together: their characters stay in the processor's cache
 Values = npt.NDArray[np.float64]
 # Added to both lengths before their ratio is taken, and to letters and characters before their
 # share is taken: short segments may differ more.
 WORDS_ADDED = 3
 CHARACTERS_ADDED = 15
 LETTERS_ADDED = 4
-# Letters of names, which stay Latin in every script.
-NAMES_ADDED = 10
+NAMES_ADDED = 10  # letters of names, which stay Latin in every script
 
 
 @dataclass
@@ -152,8 +150,7 @@ def word_ratio(block: PairBlock) -> Values:
 
 def character_ratio(block: PairBlock) -> Values:
     """Ratio of the lengths in characters, a Chinese, Japanese or Korean one counted three times."""
-    lengths = [side.classes @ WEIGHTS for side in block.counts]
-    return _ratio(lengths, CHARACTERS_ADDED)
+    return _ratio([side.classes @ WEIGHTS for side in block.counts], CHARACTERS_ADDED)
 
 
 def _ratio(lengths: Sequence[npt.NDArray[Any]], added: int) -> Values:
@@ -161,10 +158,7 @@ def _ratio(lengths: Sequence[npt.NDArray[Any]], added: int) -> Values:
 
 
 def letters(block: PairBlock) -> Values:
-    """Share of letters in visible characters, of the side that has fewer; 0 where it has none.
-
-    A digit counts as half a letter. Links and tags are left out.
-    """
+    """Share of letters in visible text, of the side with fewer; a digit is half a letter."""
     shares = []
     for side in block.plain_counts:
         letters = side.letters + side.classes[:, DIGIT] / 2

@@ -27,8 +27,7 @@ from mt.files import save_array
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-# Pairs that are scored at a time.
-PAIRS_AT_A_TIME = 10_000
+PAIRS_AT_A_TIME = 10_000  # pairs that are scored at a time
 
 
 class Task(NamedTuple):
@@ -58,10 +57,7 @@ class CleaningStage(NamedTuple):
 
 
 def shards_to_score(plan: CleaningPlan) -> Iterator[Task]:
-    """Read the parts that are not scored, shard by shard; write the index of each at its end.
-
-    Raises DataError for a text that is damaged.
-    """
+    """Read the parts that are not scored, by shards; write the index of each at its end."""
     total = 0
     for number, part in enumerate(plan.parts):
         folder = plan.scored / f"{number:05}"
@@ -188,8 +184,7 @@ def _duplicates(
         rows = np.array(order[slices[number]])
         is_kept = stays[number][rows]
         own_keys.append(keys[number][slices[number]][is_kept])
-        own_places = np.column_stack([np.full(len(rows), number, np.uint32), rows])
-        places.append(own_places[is_kept])
+        places.append(np.column_stack([np.full(len(rows), number, np.uint32), rows])[is_kept])
     return np.concatenate(places)[repeated(np.concatenate(own_keys))]
 
 

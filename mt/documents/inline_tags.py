@@ -20,10 +20,8 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES = re.compile(r"[ \t\r\n\f]+")
 ENTITY = re.compile(r"&#?\w+;")
-# A word without the punctuation around it.
-CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
-# Pairs inside each other; deeper ones are placed as single tags.
-DEEPEST = 50
+CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
+DEEPEST = 50  # pairs inside each other; deeper ones are placed as single tags
 
 
 @dataclass
@@ -339,10 +337,7 @@ def _partners(tokens: Sequence[MarkupToken]) -> dict[int, int]:
 
 
 def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
-    """Cut the words of the translation into units, by their links to words of the source.
-
-    Equal words are cut into characters, others into the word and the punctuation around it.
-    """
+    """Cut a translation, by its links, into characters that are equal, else words and marks."""
     src_words, tgt_words = (
         {str(number): match.span() for number, match in enumerate(re.finditer(r"\S+", line))}
         for line in (text, translated)

@@ -31,10 +31,7 @@ _MARKUP = re.compile(
 
 
 def _masked(content: str, name: str) -> str:
-    """HTML as all versions of the parser cut it alike, every character in its place.
-
-    DataError for a tag with a quotation mark that never closes: all after it would be in the tag.
-    """
+    """HTML as all versions of the parser cut it alike, every character in its place. DataError."""
 
     def masked(match: re.Match[str]) -> str:
         if match["comment"] is not None:

@@ -38,10 +38,8 @@ AUTO = [re.compile(pattern) for pattern in (
 _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
 )
-# Seconds in which a pattern of the user's must have been through a text.
-TIME_LIMIT = 5.0
-# Names of what was left out that are counted, so that memory is bounded.
-MOST_LOST = 10_000
+TIME_LIMIT = 5.0  # seconds in which a pattern of the user's must have been through a text
+MOST_LOST = 10_000  # names of what was left out that are counted, so that memory is bounded
 
 
 class Protection(Step):
@@ -220,16 +218,14 @@ def _unescaped(raw: str) -> tuple[str, list[int]]:
     text, places = "", list[int]()
     for match in re.finditer(r"&#?\w+;?|[^&]+|&", raw):
         part = html.unescape(match[0])
-        is_same = part == match[0]
-        places += range(*match.span()) if is_same else [match.start()] * len(part)
+        places += range(*match.span()) if part == match[0] else [match.start()] * len(part)
         text += part
     return text, [*places, len(raw)]
 
 
 def _words(text: str) -> list[str]:
     """The tokens of a text; what is elided before an apostrophe, as in `l'eau`, is one of them."""
-    words = tokens(text.replace("’", "'"))
-    return [part for word in words for part in _ELIDED.split(word) if part]
+    return [part for word in tokens(text.replace("’", "'")) for part in _ELIDED.split(word) if part]
 
 
 def _is_in_word(text: str, place: int) -> bool:

@@ -156,8 +156,7 @@ def _attributes(
     for number, token in enumerate(tokens, first):
         if token.attributes.keys() & {"alt", "title"}:
             for match in ATTRIBUTE.finditer(token.raw):
-                is_quoted = match[2][0] in "\"'"
-                text = MarkupToken("text", match[2][1:-1] if is_quoted else match[2])
+                text = MarkupToken("text", match[2][1:-1] if match[2][0] in "\"'" else match[2])
                 if match[1].lower() in ("alt", "title") and has_words([text]):
                     tagged = TaggedText(protect([text]))
                     yield DocumentText(tagged, number, number + 1, line, attribute=match[0])

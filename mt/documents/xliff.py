@@ -146,8 +146,7 @@ class XliffReader:
         if not is_open and any(html.unescape(text).strip() for text in there):
             self.document.n_done += 1
             return
-        opening = self.tokens[unit.source[0] - 1].raw
-        prefix = re.match(r"<([\w.-]+:)?", opening)
+        prefix = re.match(r"<([\w.-]+:)?", self.tokens[unit.source[0] - 1].raw)
         name = f"{prefix[1] or '' if prefix else ''}target"
         before = self.tokens[unit.source[0] - 2].raw
         start = f"{before if not before.strip() else ''}<{name}>"

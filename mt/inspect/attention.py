@@ -96,8 +96,7 @@ class AttentionOfSentence:
             axes = figure.subplots()
             mesh = draw_cells(axes, weights, self.rows, self.columns)
             axes.set_xlabel(f"{self.kind} attention, {title}\n{SIDES[self.kind]}")
-            bar = figure.colorbar(mesh, ax=axes, fraction=0.04, pad=0.03)
-            bar.outline.set_visible(False)
+            figure.colorbar(mesh, ax=axes, fraction=0.04, pad=0.03).outline.set_visible(False)
             return figure
 
         return save_figure(output, draw)
@@ -222,8 +221,7 @@ def _words(pieces: list[str], text: str) -> tuple[tuple[str, ...], list[int]]:
 
 # --- masks ------------------------------------------------------------------------------------
 
-# More pairs make a picture that nobody can read, and take minutes.
-MOST_DRAWN = 8
+MOST_DRAWN = 8  # more pairs make a picture that nobody can read, and take minutes
 
 
 class Mask(NamedTuple):
@@ -236,10 +234,7 @@ class Mask(NamedTuple):
 
 
 def masks_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[Mask]]:
-    """Return the three masks of each pair of one batch, as training pads and masks them.
-
-    No token attends to padding; on the target side the causal mask alone sees to that.
-    """
+    """The three masks of each pair of one batch, as training pads and masks them."""
     src_rows = tokenizer.src.encode([src for src, _ in pairs])
     tgt_rows = tokenizer.tgt.encode([tgt for _, tgt in pairs])
     ids = zip(src_rows, tgt_rows, strict=True)

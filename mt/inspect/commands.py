@@ -72,8 +72,7 @@ def model(given: ModelGroup, as_json: opt.AsJson = False) -> None:
         values, told = replace_auto(given.read_config(), TYPICAL_PAIRS)
         if told:
             say(f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours")
-        is_given = values.tokenizer.model is not None
-        tokenizer = own_tokenizer(values.tokenizer) if is_given else None
+        tokenizer = own_tokenizer(values.tokenizer) if values.tokenizer.model is not None else None
     else:
         folder = open_model(given.trained)
         values, tokenizer = folder.config, folder.tokenizer

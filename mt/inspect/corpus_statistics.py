@@ -31,24 +31,20 @@ from mt.runtime.machine import usable_cores
 if TYPE_CHECKING:
     from mt.cleaning.plan import CleaningPlan
 
-# What was counted, by the names that the JSON has.
-Counts: TypeAlias = dict[str, Any]
+Counts: TypeAlias = dict[str, Any]  # what was counted, by the names that the JSON has
 # A chunk: number of its corpus, its own number, pairs; and its counts and keys of duplicates.
 Task: TypeAlias = tuple[int, int, Sequence[tuple[str, str]]]
 Measured: TypeAlias = tuple[int, Counts, Hashes, Hashes]
 
 FORMAT = 2
 PAIRS_PER_CHUNK = 10_000
-# Fewer chunks are measured in this process: others take a second to start.
-FEW_CHUNKS = 4
-# Lines of each chunk and side whose language is identified.
-LINES_IDENTIFIED = 1_000
+FEW_CHUNKS = 4  # fewer chunks are measured in this process: others take a second to start
+LINES_IDENTIFIED = 1_000  # lines of each chunk and side whose language is identified
 SEED = 1
 # Pairs are counted whose sides' lengths have a higher ratio, as data.clean has it.
 RATIOS = (2, 3, 5)
 QUANTILES = (0.05, 0.5, 0.95)
-# Longer lines count as so long.
-LONGEST = 1_000_000
+LONGEST = 1_000_000  # longer lines count as so long
 # Rows of the table: what is counted.
 ROWS = {
     "a side blank": "blank",

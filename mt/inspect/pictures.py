@@ -27,8 +27,7 @@ GENERATOR = "mt inspect"  # stands in every picture and page, which another may 
 DPI = 150
 # Of curves in turn, so that one below another shows through its gaps.
 LINE_STYLES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)))
-# Pixels of a side from which on matplotlib refuses to draw.
-MOST_PIXELS = 2**16
+MOST_PIXELS = 2**16  # pixels of a side from which on matplotlib refuses to draw
 # Text stays text in an SVG, and a $ is no formula.
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -102,10 +101,7 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
-    """Write the figure that `draw` makes; return a warning about the font, or "".
-
-    Raises MtError where the file cannot be written, or would be too large for a .png.
-    """
+    """Write the figure that `draw` makes; return a warning about the font, or "". MtError."""
     import matplotlib as mpl
 
     kind = output.suffix.lower().removeprefix(".")
@@ -136,10 +132,7 @@ def save_file(output: Path, content: bytes | str, option: str = "-o") -> None:
 
 
 def inline_svg(name: str, description: str, draw: Callable[[], Figure]) -> str:
-    """Return the figure that `draw` makes as an `<svg>` element that scales with its page.
-
-    `name` begins its ids, which a page has once. A screen reader says `description`.
-    """
+    """The figure as an `<svg>` that scales with its page; `name` begins its ids, once in a page."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE, PAGE_STYLE):

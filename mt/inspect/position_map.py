@@ -20,18 +20,14 @@ if TYPE_CHECKING:
     Table = npt.NDArray[np.floating[Any]]
 
 SINUSOIDAL = "sinusoidal"  # begins the title of a table of sinusoids
-# Distances that the text form lists.
-DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)
+DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)  # distances that the text form lists
 TICKS = CURVES = 8  # of the dimensions
 
 
 def position_table(
     config: ModelConfig, count: int, model: Transformer | None = None, side: str = "src"
 ) -> tuple[Table, str]:
-    """Return the first `count` position embeddings (P, D) and what they are.
-
-    Without a model, the sinusoids of `config`; ConfigError where its positions are learned.
-    """
+    """Positions (P, D) of a model or, if they are sinusoidal, of a config; and what they are."""
     if model is not None:
         embedding = model.src_embedding if side == "src" else model.tgt_embedding
         table = embedding.positions.detach().double().numpy()

@@ -72,8 +72,7 @@ def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
             last = config.train.max_steps
             steps = sorted({*range(1, last + 1, max(1, last // POINTS)), *steps_of(config), last})
             rates = [rate_of(config, step) for step in steps]
-            style = LINE_STYLES[number % len(LINE_STYLES)]
-            axes.plot(steps, rates, label=name, linestyle=style)
+            axes.plot(steps, rates, label=name, linestyle=LINE_STYLES[number % len(LINE_STYLES)])
         axes.set(xlabel="update", ylabel="learning rate")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)

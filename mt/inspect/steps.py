@@ -42,10 +42,8 @@ from mt.terminal import say
 from mt.training.loss import logits_gradient
 
 PACKAGE = Path(__file__).parents[1]
-# The most probable tokens that each step of the search shows.
-N_BEST_TOKENS = 5
-# Tokens of the two sides where a config alone is given, eos and bos included.
-LENGTHS = (10, 12)
+N_BEST_TOKENS = 5  # the most probable tokens that each step of the search shows
+LENGTHS = (10, 12)  # tokens of the two sides where a config alone is given, eos and bos included
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,7 @@ class Walk:
         fragment: str,
         rows: Sequence[str] | None = None,
     ) -> None:
-        """Note a matrix of the part at hand; of one for each head, the head that is shown.
-
-        `function` computes it, in its first line with `fragment`. `rows`: its own tokens.
-        """
+        """Note a matrix, or that of the head that is shown, and where `function` has `fragment`."""
         matrix = value[0] if value.ndim > 2 else value
         shown = matrix[self.head - 1] if matrix.ndim > 2 else matrix
         # A copy: the next operation may overwrite the tensor.
@@ -296,10 +291,9 @@ class RecordingStepper:
         logits = self.stepper.step(tokens, parents)
         count = min(N_BEST_TOKENS, logits.shape[-1])
         values, best = logits[0].float().softmax(-1).topk(count)  # (N, 5), (N, 5)
-        rows_of_best = zip(self.ids, best.tolist(), values.tolist(), strict=True)
         prefixes = [
             Prefix(tuple(self.pieces(ids[1:])), tuple(zip(self.pieces(top), shares, strict=True)))
-            for ids, top, shares in rows_of_best
+            for ids, top, shares in zip(self.ids, best.tolist(), values.tolist(), strict=True)
             if EOS not in ids
         ]
         if prefixes:
@@ -362,8 +356,7 @@ def steps_of_sentence(
         tgt = checked(tokenizer.tgt.encode([sentences[1]])[0], "--target", longest)
     labels = [*tokenizer.src.pieces_of(src), "</s>"], ["<s>", *tokenizer.tgt.pieces_of(tgt)]
     src_ids, tgt_in = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
-    matrices = walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head)
-    return matrices, recording.steps, text
+    return walk(loaded.model.eval(), src_ids, tgt_in, labels, layer, head), recording.steps, text
 
 
 def steps_of_config(config: Config, layer: int, head: int) -> list[MatrixStep]:

@@ -23,10 +23,8 @@ from mt.terminal import printable
 CORNER = (3, 5)
 TABLE = (12, 10)
 PIXELS = (64, 192)
-# A heat map of fewer pixels is drawn with larger cells.
-NARROW = 120
-# Columns of the text form: name and formula, shape, and file and line.
-WIDTHS = (52, 16)
+NARROW = 120  # a heat map of fewer pixels is drawn with larger cells
+WIDTHS = (52, 16)  # columns of the text form: name and formula, shape, and file and line
 BLUE, RED, GREY = (31, 78, 140), (179, 58, 30), (128, 128, 128)
 
 
@@ -87,10 +85,9 @@ def heat_map(values: npt.NDArray[Any]) -> str:
     colours = np.where(np.isfinite(shown)[..., None], colours, GREY).astype(np.uint8)
     rows = b"".join(b"\0" + row.tobytes() for row in colours)  # each without a filter
     size = struct.pack(">IIBBBBB", shown.shape[1], shown.shape[0], 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     png = b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
+        for kind, data in ((b"IHDR", size), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     )
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 

@@ -26,10 +26,7 @@ DATA_KEYS = ("data.root", "data.train", "data.valid", "data.test")
 
 
 def make_page(folders: Sequence[Path], *, n_sentences: int = 3) -> str:
-    """Return the HTML page about one or several runs. Raises CheckpointError for a folder of none.
-
-    `n_sentences`: best, worst and flagged sentences to show, of each.
-    """
+    """The HTML page about runs; `n_sentences` of the best, worst and flagged. CheckpointError."""
     runs = [*map(read_run, folders, labels_of(folders))]
     chapters = [_chapter(run, n_sentences) for run in runs]
     pictures, thinned = draw_curves(runs)

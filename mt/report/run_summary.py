@@ -16,18 +16,9 @@ from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, Corpus, DataPlan, with_held_out_files
 from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
+from mt.runs import records
 from mt.runs.model_folder import META, rank
-from mt.runs.records import (
-    METRICS,
-    OTHER_VALID,
-    Sentence,
-    metrics_lines,
-    number,
-    read_test_sentences,
-    read_valid_sentences,
-    scored_step,
-    valid_output_steps,
-)
+from mt.runs.records import METRICS, Sentence, number
 from mt.runs.run_dir import CONFIG, LOG, MANIFEST, read_manifest
 from mt.training.outcome import Criterion
 from mt.training.validation import names_of
@@ -37,10 +28,8 @@ FIGURES = (
     "step", "seconds", "nll", "grad_norm", "lr", "tokens_per_second", "waiting", "skipped",
     "memory_mb",
 )  # fmt: skip
-# Sentences read of a file of outputs.
-MAX_SENTENCES = 50_000
-# The name of the validation set among the sets that are scored.
-VALIDATION = "validation"
+MAX_SENTENCES = 50_000  # sentences read of a file of outputs
+VALIDATION = "validation"  # the name of the validation set among the sets that are scored
 NOT_KEPT = (
     "The outputs behind the scores were not kept: there are no confidence intervals or sentences. "
     "mt evaluate --model has the intervals."
@@ -165,8 +154,7 @@ def _read_config(folder: Path, remarks: list[str]) -> Config | None:
     try:
         return with_held_out_files(load_config(str(path)).config, folder / HELD_OUT)
     except (MtError, OSError, ValueError) as error:
-        reason = first_line(error)
-        remarks.append(f"{CONFIG} cannot be read, so settings are not shown: {reason}")
+        remarks.append(f"{CONFIG} cannot be read, so settings are not shown: {first_line(error)}")
         return None
 
 
@@ -188,8 +176,8 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
         return metrics
     unreadable, last_is_bad = 0, False
     others = {"valid": metrics.valid, "test": metrics.tests}
-    others |= {"stage": metrics.stages, OTHER_VALID: metrics.other_valid}
-    for line in metrics_lines(folder):
+    others |= {"stage": metrics.stages, records.OTHER_VALID: metrics.other_valid}
+    for line in records.metrics_lines(folder):
         last_is_bad = line is None
         unreadable += last_is_bad
         if line is not None and line["kind"] == "train":
@@ -207,7 +195,8 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
 def _recorded(name: str, line: Mapping[str, Any], sentences: list[Sentence]) -> RecordedScore:
     """The score of a line, with its sentences if they are all there."""
     signature = str(line.get("signature", ""))
-    scored = RecordedScore(name, scored_step(line), number(line, "bleu"), signature, sentences)
+    step = records.scored_step(line)
+    scored = RecordedScore(name, step, number(line, "bleu"), signature, sentences)
     n_lines = line.get("lines", len(sentences))
     if sentences and n_lines != len(sentences):
         scored.sentences = []
@@ -224,7 +213,7 @@ def _read_tests(folder: Path, metrics: Metrics) -> list[RecordedScore]:
     for line in metrics.tests:
         name = str(line.get("name", "test"))
         by_name.pop(name, None)
-        sentences = read_test_sentences(folder, line.get("outputs"), MAX_SENTENCES)
+        sentences = records.read_test_sentences(folder, line.get("outputs"), MAX_SENTENCES)
         by_name[name] = _recorded(name, line, sentences)
     return list(by_name.values())
 
@@ -235,6 +224,7 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     if not lines:
         return None
     criterion = Criterion(config.train.metric if config else "bleu")
-    kept = [step for step in valid_output_steps(folder) if step in lines]
+    kept = [step for step in records.valid_output_steps(folder) if step in lines]
     step = kept[-1] if kept else max(lines, key=lambda n: rank(criterion.scored(lines[n])))
-    return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))
+    sentences = records.read_valid_sentences(folder, step, MAX_SENTENCES)
+    return _recorded(VALIDATION, lines[step], sentences)

@@ -88,10 +88,7 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
 def compare(
     runs: Sequence[RunSummary], scores: Sequence[Sequence[ScoredSet]]
 ) -> list[dict[str, Any]]:
-    """Compare the runs on every set that two of them have been scored on.
-
-    Sets of the same name but another text are different ones.
-    """
+    """Compare the runs on each set, by name and text, that two of them have been scored on."""
     groups: list[list[tuple[int, ScoredSet]]] = []
     for index, of_run in enumerate(scores):
         for score in of_run:
@@ -102,8 +99,7 @@ def compare(
                     break
             else:
                 groups.append([(index, score)])
-    labels = [run.label for run in runs]
-    return [_compare(labels, group) for group in groups if len(group) > 1]
+    return [_compare([run.label for run in runs], group) for group in groups if len(group) > 1]
 
 
 def _differ(a: RunSummary, of_a: ScoredSet, b: RunSummary, of_b: ScoredSet) -> bool:

@@ -13,10 +13,8 @@ from mt.report.run_summary import RunSummary
 from mt.runs.records import Sentence
 from mt.translate.quality_flags import FLAGS, is_blank
 
-# Sentences that are scored one by one to find the best and the worst.
-MAX_SCORED = 20_000
-# The best ones have at least so many source words: short ones are easy.
-LEAST_WORDS = 5
+MAX_SCORED = 20_000  # sentences that are scored one by one to find the best and the worst
+LEAST_WORDS = 5  # the best ones have at least so many source words: short ones are easy
 # Words of a text that are shown, and characters of them.
 MAX_WORDS = 80
 MAX_CHARACTERS = 800
@@ -32,10 +30,7 @@ class Text:
 
 
 def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
-    """The `count` best, worst and flagged sentences of the first test set, or the validation set.
-
-    Best and worst are by chrF2 of the sentence. `groups`: sentences by title.
-    """
+    """The `count` best and worst sentences by chrF2, and flagged ones, of the first set."""
     sets = [test for test in run.scored if test.sentences]
     if not sets or not count:
         return {"groups": {}}
@@ -85,10 +80,7 @@ def excerpt(text: str) -> Text:
 
 
 def marked(text: str, reference: str) -> Text:
-    """A text, cut if it is very long, with the words that are not in the reference marked.
-
-    Of a script without spaces, characters.
-    """
+    """A text, cut if very long, with its words (or characters) that the reference lacks marked."""
     shown, cut = _cut(text)
     other, space = _cut(reference)[0], " "
     words, others = shown.split(), other.split()

@@ -29,11 +29,7 @@ from mt.translate.translate_file import number_of_lines
 def distill(
     files: TextFiles, src: Path | None, shape: str, search: SearchOptions, engine: EngineOptions
 ) -> Path:
-    """Let the teachers translate a text, `src` or their training data, and configure a student.
-
-    `shape`: encoder and decoder layers of the student, such as 6-2. Returns the path of its config,
-    which is beside the corpus.
-    """
+    """Let teachers translate `src` or their training data; the path of an N-M student's config."""
     layers = student_layers(shape)
     if search.n_best > 1 and src is not None:
         raise ConfigError(

@@ -39,10 +39,7 @@ TSV_COLUMNS = {"src": 1, "tgt": 2}
 
 
 class PairFilter:
-    """Drops blank and repeated lines, and pairs unfit for training; counts them by reason.
-
-    A pair is too long or too unequal in length, or its output has one of `FATAL_FLAGS`.
-    """
+    """Drops blank and repeated lines, and pairs by their lengths or `FATAL_FLAGS`; counts them."""
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         """`limits`: the limits of lengths, in tokens of `tokenizer`."""
@@ -148,10 +145,7 @@ def backtranslate(
 def check_output(
     files: TextFiles, inputs: Iterable[tuple[str, str | Path]], models: Sequence[Path]
 ) -> None:
-    """Raise ConfigError if the output is not a TSV file, or would replace what must be kept.
-
-    `inputs`: option or key, and file.
-    """
+    """Raise ConfigError if the output is no TSV file, or would replace what must be kept."""
     output = files.output
     if not output.endswith(".tsv"):
         raise ConfigError(
@@ -184,9 +178,8 @@ def make_corpus(
         normalized = (
             "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in spec.lines
         )
-        lines = pair_filter.keep_lines(normalized)
         with translator, progress:
-            left = output.remaining(lines, translator.settings)
+            left = output.remaining(pair_filter.keep_lines(normalized), translator.settings)
             stream = translator.translate_stream(
                 left, lambda line, _: line.partition("\t")[0], n_before=output.lines
             )
@@ -230,16 +223,14 @@ def _pairs(
 ) -> list[tuple[str, str]]:
     """Return the pairs of a window that are kept, as (source, target)."""
     texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
-    lists = [translation.texts for translation in translations]
-    outputs = [*map(most_similar, lists, references)]
+    outputs = [*map(most_similar, [translation.texts for translation in translations], references)]
     # Whether the search stopped at the length limit is known of the best output only.
     truncated = [
         "truncated" in translation.flags and output == translation.texts[0]
         for output, translation in zip(outputs, translations, strict=True)
     ]
     kept = pair_filter.keep_pairs(texts, outputs, truncated)
-    rows = zip(texts, outputs, strict=True)
-    return [spec.row(*row) for row in itertools.compress(rows, kept)]
+    return [spec.row(*row) for row in itertools.compress(zip(texts, outputs, strict=True), kept)]
 
 
 def most_similar(outputs: Sequence[str], reference: str) -> str:

@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_577,
+    "all of mt": 30_454,
     "core": 19_820,
     "tests": 29_580,
     "pages": 129_969,
@@ -20,19 +20,19 @@ BUDGET = {
     "data": 5_142,
     "training": 3_243,
     "translate": 2_633,
-    "cleaning": 2_179,
+    "cleaning": 2_140,
     "search": 2_107,
-    "inspect": 1_994,
+    "inspect": 1_962,
     "interop": 1_831,
     "config": 1_786,
     "cli": 1_618,
-    "documents": 1_351,
+    "documents": 1_337,
     "evaluation": 1_183,
     "runs": 1_034,
     "model": 987,
     "runtime": 979,
-    "report": 892,
-    "synthetic": 504,
+    "report": 867,
+    "synthetic": 491,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 
