@@ -14,10 +14,10 @@ from scores import score_corpus
 from mt.config.schema import Config
 from mt.interop.exporter import model_card
 from mt.model import checkpoint
-from mt.report.run_summary import read_run, read_test_sentences
+from mt.report.run_summary import read_run
 from mt.report.scores import score_run
 from mt.runs import model_folder
-from mt.runs.records import Sentence, write_test_outputs
+from mt.runs.records import Sentence, read_test_sentences, write_test_outputs
 from mt.training.launch import train
 from mt.training.update import learning_rate
 from mt.translate.quality_flags import FLAGS
