@@ -45,10 +45,7 @@ _SUSPICIOUS = re.compile(
 
 
 def repairer(mojibake: bool) -> Callable[[str], str]:
-    """Return the function that repairs a line; with `mojibake`, wrong decoding too, by ftfy.
-
-    Raises DataError where ftfy is needed and missing. Clean text costs a microsecond or two.
-    """
+    """The function that repairs a line; `mojibake`: wrong decoding too, by ftfy, else DataError."""
     fix_mojibake = _mojibake_fixer() if mojibake else None
 
     def repair(text: str) -> str:

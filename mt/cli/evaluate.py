@@ -218,11 +218,7 @@ def _load_comet(given: EvaluationGroup, test_set: EvaluationSet, device: str) ->
 def _settings(
     given: EvaluationGroup, models: Mapping[str, ModelFolder], comet: Comet | None, into: str
 ) -> Settings:
-    """The settings for the test sets of one target language.
-
-    Language and BLEU tokenizer are as given, else those of the models' configs. `into`: the target
-    language of the test sets, instead of the configs'.
-    """
+    """The settings for test sets into one language: as given, else those of the models' configs."""
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.significance import RESAMPLES, SEED
     from mt.evaluation.systems import Settings

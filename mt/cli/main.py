@@ -1,7 +1,4 @@
-"""The program `mt`: its commands and its entry point.
-
-Commands import torch and other heavy packages in their bodies, so that `mt --help` is quick.
-"""
+"""The program `mt`. Commands import heavy packages in their bodies, so that `--help` is quick."""
 
 from __future__ import annotations
 

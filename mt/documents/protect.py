@@ -1,7 +1,4 @@
-"""Texts that must come out as they are, and terms with a given translation: tokens that are `kept`.
-
-The model sees each as it is; the word alignment tells what part of the translation it replaces.
-"""
+"""Texts that must come out as they are, and terms with a given translation: `kept` tokens."""
 
 from __future__ import annotations
 

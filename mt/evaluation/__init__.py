@@ -1,5 +1,1 @@
-"""Evaluation of translations.
-
-Takes: target lines of one or more systems and their references. Gives: scores with their
-signatures, confidence intervals, and which differences between systems are significant.
-"""
+"""Outputs of systems and their references become scores, intervals, and tests of differences."""

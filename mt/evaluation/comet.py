@@ -1,7 +1,4 @@
-"""COMET: a neural metric that reads source, translation and reference (Rei et al., 2020).
-
-The package `unbabel-comet` computes it, with a model on this machine; values are times 100.
-"""
+"""COMET, which reads source, translation and reference (Rei et al., 2020), times 100."""
 
 from __future__ import annotations
 

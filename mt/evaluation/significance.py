@@ -1,9 +1,7 @@
 """Confidence intervals, and the test of which differences between systems are real.
 
-The bootstrap (Koehn, 2004) with the draws and formulas of sacreBLEU, so that with the same seed the
-figures are those of the `sacrebleu` command; its `PairedTest` knows no COMET and no margin.
-Statistics of lines are summed by matrix products, block by block: memory stays small for any number
-of lines and samples.
+The bootstrap (Koehn, 2004) with the draws and formulas of sacreBLEU, so that the same seed gives
+the figures of the `sacrebleu` command; its `PairedTest` knows no COMET and no margin.
 """
 
 from __future__ import annotations

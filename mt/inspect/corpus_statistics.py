@@ -1,7 +1,4 @@
-"""Statistics of corpora: lengths, ratios, duplicates, scripts, languages; as values and as a table.
-
-Chunks of pairs are measured in processes, and their counts added, so memory hardly grows.
-"""
+"""Statistics of corpora as values and as a table, measured by chunks of pairs in processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What exporters share: packages, the new folder, and its `README.md`, the model card.
-
-A card comes from the run: config, `manifest.json` and `metrics.jsonl`. What is not known is left
-out.
-"""
+"""What exporters share: packages, the new folder, and its model card, of what the run knows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A Marian folder of transformers: its settings and weights, and what of them mt cannot represent.
-
-Nothing of the folder is executed: of a PyTorch file, only tensors and plain values are read.
-"""
+"""A Marian folder of transformers, of which nothing is executed, and what mt cannot represent."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The normalisation of `mt` inside a SentencePiece model, for programs that do not normalise text.
 
-SentencePiece replaces text by a map of strings in the model file (`precompiled_charsmap`), longest
-match first. NFC is not a finite map, as any number of combining marks may follow a letter, but all
-spellings of all characters are, and so are two marks of one script in the wrong order, and a letter
-with two marks that are part of characters, such as those of Yoruba.
+SentencePiece replaces strings by a map, longest match first. NFC is not a finite map, as any number
+of marks may follow a letter; all spellings of all characters are, and so are two marks of one
+script in the wrong order, and a letter with two marks, such as those of Yoruba.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Read a run directory, which may be in progress, interrupted or damaged.
-
-What is missing or cannot be read becomes a remark on the page, never an error.
-"""
+"""Read a run directory; what is missing or damaged becomes a remark on the page, no error."""
 
 from __future__ import annotations
 

@@ -114,11 +114,7 @@ class CorpusSpec:
 def backtranslate(
     files: TextFiles, tag: str | None, search: SearchOptions, engine: EngineOptions
 ) -> str:
-    """Translate `files.source` with a model of the reverse direction into a TSV corpus.
-
-    A row has the synthetic source, after the tag if there is one, and the line as its target.
-    Returns the lines of a config that train on it.
-    """
+    """Translate `files.source` into sources of a TSV corpus; the entry of a config for it."""
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
     check_output(files, [("the input", files.source)], engine.folders)
