@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,36 +13,33 @@ if TYPE_CHECKING:
     from mt.data.reading.text_files import FileRecords
 
 
-@dataclass(frozen=True)
-class CleanGroup:
-    """The limits, the files to write, and the processes."""
-
-    # fmt: off
+# fmt: off
+def clean(
+    corpora: opt.CorpusGroup,
     prefix: Annotated[str, opt.output_option("--output", "-o", metavar="OUT", help=
-        "OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst")]
+        "OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst")],
     against: Annotated[list[Path] | None, opt.input_option("--against", metavar="FILE", help=
         "text that must not be in the corpora, such as a test set: a pair with one of its lines, "
-        "or cells, goes; repeatable")] = None
+        "or cells, goes; repeatable")] = None,
     limits: Annotated[list[str] | None, opt.input_option("--limit", metavar="KEY=VALUE", help=
-        "key of data.clean, such as max_words=100; null is off; repeatable")] = None
+        "key of data.clean, such as max_words=100; null is off; repeatable")] = None,
     rejected: Annotated[Path | None, opt.output_option("--rejected", metavar="FILE", help=
-        "rejected pairs with rule, score and place: TSV, plain, .gz or .zst")] = None
-    as_json: Annotated[bool, opt.output_option("--json", help="print the report as JSON")] = False
+        "rejected pairs with rule, score and place: TSV, plain, .gz or .zst")] = None,
+    as_json: Annotated[bool, opt.output_option("--json", help="print the report as JSON")] = False,
     overwrite: Annotated[bool, opt.output_option("--overwrite", help=
-        "replace files that are there already")] = False
+        "replace files that are there already")] = False,
     workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
-        "processes (default: one per core); with --executor slurm, ranks of a stage")] = None
+        "processes (default: one per core); with --executor slurm, ranks of a stage")] = None,
     executor: Annotated[Literal["local", "slurm"], opt.execution_option(
         "--executor", metavar="NAME", help=
-        "local, or slurm: job arrays, started by datatrove (extra cluster) from here")] = "local"
+        "local, or slurm: job arrays, started by datatrove (extra cluster) from here")] = "local",
     sbatch: Annotated[list[str] | None, opt.execution_option("--sbatch", metavar="KEY=VALUE", help=
-        "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")] = None
+        "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")] = None,
     work: Annotated[Path | None, opt.execution_option("--work", metavar="FOLDER", help=
         "folder for scores, which stay there: another --limit scores nothing again (default: "
-        "OUT.work, removed at the end)")] = None
-
-
-def clean(corpora: opt.CorpusGroup, given: CleanGroup) -> None:
+        "OUT.work, removed at the end)")] = None,
+) -> None:
+    # fmt: on
     """Clean corpora: drop bad pairs, duplicates, leaks.
 
     The report says for each rule how many pairs it rejects, with examples. Rules and limits are
@@ -62,11 +58,10 @@ def clean(corpora: opt.CorpusGroup, given: CleanGroup) -> None:
     from mt.cleaning.plan import plan_of
     from mt.cleaning.report import report_text
 
-    run = files.chosen_executor(given.executor, given.workers, given.sbatch or [])
-    data = files.data_to_clean(corpora.value(), given.against or [], given.limits or [])
-    prefix, rejected, work = given.prefix, given.rejected, given.work
+    run = files.chosen_executor(executor, workers, sbatch or [])
+    data = files.data_to_clean(corpora.value(), against or [], limits or [])
     where = "data.train" if corpora.config else "IN"
-    output, is_table = files.cleaning_files(prefix, rejected, data, given.overwrite, where)
+    output, is_table = files.cleaning_files(prefix, rejected, data, overwrite, where)
     plan = plan_of(data, work or Path(f"{prefix}.work"), is_table, where)
     read: FileRecords = {}
     with files.stage_progress() as progress:
@@ -77,4 +72,4 @@ def clean(corpora: opt.CorpusGroup, given: CleanGroup) -> None:
 
         report = clean_corpora(plan, run_stages, [output], rejected, keep_work=work is not None)
     files.write_record(prefix, output, plan, read)
-    print_result(report.to_json() if given.as_json else report_text(report))
+    print_result(report.to_json() if as_json else report_text(report))

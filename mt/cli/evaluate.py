@@ -318,18 +318,12 @@ def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
     rows = zip(*refs.values(), strict=True)
     numbers = [number for number, row in enumerate(rows, start=1) if "".join(row).strip()]
     n_lines = len(next(iter(refs.values())))
-    if not n_lines:
-        raise DataError(
-            f"{' and '.join(refs)}: has no lines, at least one is required; give the "
-            "file with the references"
-        )
+    if not numbers:
+        fault = f"all {n_lines:,} lines are blank, so nothing can be scored"
+        fault = fault if n_lines else "has no lines, at least one is required"
+        raise DataError(f"{' and '.join(refs)}: {fault}; give the file with the references")
     if len(numbers) == n_lines:
         return ()
-    if not numbers:
-        raise DataError(
-            f"{' and '.join(refs)}: all {n_lines:,} lines are blank, so nothing can be scored; "
-            "give the file with the references"
-        )
     first = min(set(range(1, n_lines + 1)) - set(numbers))
     say(
         f"{name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "

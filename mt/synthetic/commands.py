@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,30 +11,24 @@ from mt.cli.console import print_result, say
 from mt.search.options import EngineOptions, Sample, Sampling, SearchOptions
 
 
-@dataclass(frozen=True)
-class BacktranslateGroup:
-    """The text, the corpus that is made of it, and the search."""
-
-    # fmt: off
-    source: Annotated[str, opt.argument(
-        "text in the language to translate into, also compressed; - is stdin", "IN", "Input")]
-    output: opt.CorpusFile
-    errors: opt.OnErrors = "strict"
-    tag: Annotated[str | None, opt.output_option("--tag", metavar="WORD", help=
-        "word before each synthetic source, such as <BT>")] = None
-    resume: opt.Resume = False
-    overwrite: opt.Overwrite = False
-
-
+# fmt: off
 def backtranslate(
     models: opt.Models,
-    given: BacktranslateGroup,
+    source: Annotated[str, opt.argument(
+        "text in the language to translate into, also compressed; - is stdin", "IN", "Input")],
+    output: opt.CorpusFile,
+    errors: opt.OnErrors = "strict",
+    tag: Annotated[str | None, opt.output_option("--tag", metavar="WORD", help=
+        "word before each synthetic source, such as <BT>")] = None,
+    resume: opt.Resume = False,
+    overwrite: opt.Overwrite = False,
+    *,
     search: SearchOptions,
     sample: Sample = False,
-    *,
     sampling: Sampling,
     engine: EngineOptions,
 ) -> None:
+    # fmt: on
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
 
     To train German-English on more English text, give an English-German model and that text. Each
@@ -50,35 +44,31 @@ def backtranslate(
     from mt.translate.streaming import TextFiles
 
     files = TextFiles(
-        source=given.source, output=given.output, errors=given.errors,
-        resume=given.resume, overwrite=given.overwrite,
-    )  # fmt: skip
+        source=source, output=output, errors=errors, resume=resume, overwrite=overwrite
+    )
     search = replace(search, with_scores=False, sample=opt.sampling_of(sample, sampling))
-    engine = replace(engine, models=models)
-    entry = backtranslate(files, given.tag, search, engine)
+    entry = backtranslate(files, tag, search, replace(engine, models=models))
     say("add to data.train, beside the parallel text:")
     print_result(entry)
 
 
-@dataclass(frozen=True)
-class DistillGroup:
-    """The corpus, the text it is made of, the student, and the search."""
-
-    # fmt: off
-    output: opt.CorpusFile
-    src: Annotated[Path | None, opt.input_option("--src", metavar="FILE", help=
-        "text for the teacher to translate (default: its training data)")] = None
-    student: Annotated[str, opt.output_option("--student", metavar="N-M", help=
-        "layers of the student's encoder and decoder")] = "6-2"
-    resume: opt.Resume = False
-    overwrite: opt.Overwrite = False
-    n_best: Annotated[int, opt.search_option("--n-best", metavar="N", min=1, help=
-        "of N outputs of the training data, keep that with the best BLEU; 1: by its score")] = 1
-
-
+# fmt: off
 def distill(
-    models: opt.Models, given: DistillGroup, search: SearchOptions, *, engine: EngineOptions
+    models: opt.Models,
+    output: opt.CorpusFile,
+    src: Annotated[Path | None, opt.input_option("--src", metavar="FILE", help=
+        "text for the teacher to translate (default: its training data)")] = None,
+    student: Annotated[str, opt.output_option("--student", metavar="N-M", help=
+        "layers of the student's encoder and decoder")] = "6-2",
+    resume: opt.Resume = False,
+    overwrite: opt.Overwrite = False,
+    n_best: Annotated[int, opt.search_option("--n-best", metavar="N", min=1, help=
+        "of N outputs of the training data, keep that with the best BLEU; 1: by its score")] = 1,
+    *,
+    search: SearchOptions,
+    engine: EngineOptions,
 ) -> None:
+    # fmt: on
     """Distil a model: its output trains a faster one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
@@ -95,8 +85,7 @@ def distill(
     from mt.synthetic.distill import distill
     from mt.translate.streaming import TextFiles
 
-    files = TextFiles(output=given.output, resume=given.resume, overwrite=given.overwrite)
-    search = replace(search, n_best=given.n_best, with_scores=False)
-    engine = replace(engine, models=models)
-    config = distill(files, given.src, given.student, search, engine)
+    files = TextFiles(output=output, resume=resume, overwrite=overwrite)
+    search = replace(search, n_best=n_best, with_scores=False)
+    config = distill(files, src, student, search, replace(engine, models=models))
     say(f"student's config: {config}; run: mt train --config {config}")

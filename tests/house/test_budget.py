@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_395,
+    "all of mt": 30_373,
     "core": 19_802,
     "tests": 29_580,
     "pages": 129_969,
@@ -20,19 +20,19 @@ BUDGET = {
     "data": 5_142,
     "training": 3_243,
     "translate": 2_633,
-    "cleaning": 2_137,
+    "cleaning": 2_132,
     "search": 2_107,
     "inspect": 1_959,
     "interop": 1_820,
     "config": 1_786,
-    "cli": 1_611,
+    "cli": 1_605,
     "documents": 1_330,
     "evaluation": 1_165,
     "runs": 1_034,
     "model": 987,
     "runtime": 979,
     "report": 864,
-    "synthetic": 484,
+    "synthetic": 473,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 
