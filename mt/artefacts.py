@@ -1,7 +1,4 @@
-"""Artefacts: folders that appear whole or not at all, made once and found again by their key.
-
-A token store, cleaned text, a model converted for another engine, an export, a checkpoint.
-"""
+"""Artefacts: folders that appear whole or not at all, made once and found again by their key."""
 
 from __future__ import annotations
 
@@ -32,9 +29,8 @@ def beside(folder: Path, kind: str) -> Path:
 def whole_folder(folder: Path, there: Literal["goes", "error"] = "goes") -> Iterator[Path]:
     """A folder beside `folder` that takes its place, whole, if the block succeeds.
 
-    `there`: what becomes of a folder that is there by then. One that goes is set aside first: if
-    the process is killed after that, `restore` brings it back. Raises OSError, FileExistsError
-    where a folder is an error.
+    `there`: what becomes of a folder that is there by then. One that goes is set aside first, so
+    that `restore` brings it back if the process is killed. Raises OSError, FileExistsError.
     """
     partial = beside(folder, f"{socket.gethostname()}-{os.getpid()}.partial")
     before = beside(folder, "before")
@@ -43,9 +39,9 @@ def whole_folder(folder: Path, there: Literal["goes", "error"] = "goes") -> Iter
         partial.mkdir(parents=True)
         yield partial
         sync_files(partial)
-        if folder.exists() and there == "error":
-            raise FileExistsError(f"{folder} already exists")
-        if folder.exists() and there == "goes":
+        if folder.exists():
+            if there == "error":
+                raise FileExistsError(f"{folder} already exists")
             shutil.rmtree(before, ignore_errors=True)
             folder.rename(before)
         partial.rename(folder)
@@ -56,10 +52,7 @@ def whole_folder(folder: Path, there: Literal["goes", "error"] = "goes") -> Iter
 
 
 def restore(parent: Path) -> None:
-    """Bring back or remove what killed processes have left in a folder of artefacts.
-
-    Nobody may be writing there.
-    """
+    """Bring back or remove what killed processes have left where nobody is writing artefacts."""
     for path in parent.glob(".*.before"):
         folder = path.with_name(path.name[1:].removesuffix(".before"))
         if not folder.exists():
@@ -81,10 +74,9 @@ def make(
 ) -> None:
     """Make an artefact, unless it is in `folder` already: whole or not at all, by one process.
 
-    `key` stands for all that it is made of, and `build` fills an empty folder. Of several processes
-    one builds, and the others wait, each after a call of `wait`. What was made with another key,
-    or has a file with another `digest` (None: another size), is made again. Raises OSError, and
-    what `build` raises.
+    `key` stands for all that it is made of, and `build` fills an empty folder; other processes call
+    `wait`, and then wait. What was made with another key, or has a file with another `digest`
+    (None: another size), is made again. Raises OSError, and what `build` raises.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(beside(folder, "lock"), wait):
@@ -139,11 +131,10 @@ def key_of(folder: Path) -> str:
 def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
     """Let one process at a time into the block, by a lock on the file `path`, which stays.
 
-    `wait` is called before waiting for another process. The system releases the lock of a process
-    that ends or is killed, on NFS as well (there flock is a lock of the server); a machine that is
-    lost keeps it for the lease of the server, about 90 seconds. Without locks (some network file
-    systems) nobody waits, so the block must also be right if two are in it. Raises OSError where
-    the file cannot be written.
+    `wait` is called before waiting for another process, which loses the lock when it ends, on NFS
+    too; a machine that is lost keeps it for the lease of the server, about 90 seconds. On file
+    systems without locks nobody waits, so the block must also be right if two are in it. Raises
+    OSError where the file cannot be written.
     """
     import fcntl
 

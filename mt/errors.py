@@ -72,10 +72,7 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def leaf_for(wanted: str) -> Iterator[None]:
-    """Import a leaf in the block: a part of `mt` that an installation can do without.
-
-    Raises ConfigError, which says that what is `wanted` needs it, where it is missing.
-    """
+    """Import a leaf in the block; ConfigError, which says what is `wanted`, where it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -24,9 +24,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path` only if the block succeeds. Raises OSError.
+    """A binary file that replaces `path`, behind a link its target, only if the block succeeds.
 
-    Behind a symbolic link the target is replaced. A pipe or device is written to directly.
+    A pipe or device is written to directly. Raises OSError.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -79,16 +79,17 @@ def read_json(path: Path) -> Any:
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON; an integer of 30 digits or more, which counts nothing, becomes infinite."""
+
+    def number(digits: str) -> float:
+        return int(digits) if len(digits) < 30 else math.inf
+
     try:
-        return json.loads(
-            text, parse_int=lambda digits: int(digits) if len(digits) < 30 else math.inf
-        )
+        return json.loads(text, parse_int=number)
     except RecursionError as error:  # thousands of brackets
         raise ValueError("it is nested too deep") from error
 
 
 def require_new(output: Path) -> None:
-    """Raise CheckpointError if something is at `output`, which must be new."""
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
 
@@ -109,9 +110,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex SHA-256 digest of a file's content."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -1,9 +1,4 @@
-"""A setting of a part of mt, declared once: a field of a frozen dataclass, with its limits.
-
-The search, an engine, sampling have their settings as such dataclasses. The options of the command
-line, the keywords of the API, messages about values, and the reasons for an engine are all made of
-these declarations.
-"""
+"""A setting, declared once by the part of mt that uses it: a field of a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Setting:
-    """How a field is named and described on the command line, and which values it takes."""
+    """A field's option, keyword of the API, help and limits."""
 
     help: str
     panel: str | None = None  # of --help
@@ -35,7 +30,6 @@ class Setting:
     is_option: bool = True  # of commands that take the whole dataclass
 
     def option(self, field: str) -> str:
-        """The option of a field, such as `--beam-size`."""
         return f"--{field.strip('_').replace('_', '-')}"
 
 
@@ -43,13 +37,12 @@ class Setting:
 def declared(kind: type) -> dict[str, tuple[Setting, Any]]:
     """The declared fields of a dataclass: each with its setting and its type."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {}
-    for field in fields(kind):
-        hint = hints[field.name]
-        for setting in getattr(hint, "__metadata__", ()):
-            if isinstance(setting, Setting):
-                found[field.name] = setting, hint.__origin__
-    return found
+    return {
+        field.name: (setting, hints[field.name].__origin__)
+        for field in fields(kind)
+        for setting in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(setting, Setting)
+    }
 
 
 def with_keywords(*kinds: type) -> Callable[[F], F]:
@@ -86,8 +79,7 @@ def check(settings: Any) -> None:
         kinds = get_args(kind) if NoneType in get_args(kind) else (kind,)
         if value is None and NoneType in kinds:
             continue
-        required = _required(setting, kinds[0], value)
-        if required:
+        if required := _required(setting, kinds[0], value):
             off = f"; {setting.off}" if setting.off else ""
             raise ConfigError(f"{setting.option(name)}: must be {required}, found {value!r}{off}")
 
@@ -101,16 +93,11 @@ def _required(setting: Setting, kind: Any, value: Any) -> str:
         return "a whole number" + (f" from {setting.min:g} on" if setting.min is not None else "")
     if kind is float and not is_number:
         return "a number"
-    if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind):
-        return f"mt.{kind.__name__}(...)"
-    if kind is bool and not isinstance(value, bool):
-        return "true or false"
-    if kind is str and not isinstance(value, str):
-        return "text"
-    if kind is Path and not isinstance(value, Path):
-        return "a path"
     if kind not in (int, float):
-        return ""
+        words = {bool: "true or false", str: "text", Path: "a path"}
+        if isinstance(kind, type) and is_dataclass(kind):
+            words[kind] = f"mt.{kind.__name__}(...)"
+        return words[kind] if kind in words and not isinstance(value, kind) else ""
     low, above, high = setting.min, setting.above, setting.max
     is_in = (low is None or value >= low) and (above is None or value > above)
     if is_in and (high is None or value <= high) and value == value and abs(value) != float("inf"):

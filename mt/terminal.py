@@ -1,8 +1,4 @@
-"""Messages and progress for a person, on stderr, without what would command a terminal.
-
-Messages go to the logger `mt`, at level INFO. The command line prints them; a program that imports
-`mt` prints nothing, unless it sets up logging.
-"""
+"""Messages, for the logger `mt`, and progress on stderr, without what would command a terminal."""
 
 from __future__ import annotations
 
@@ -27,11 +23,7 @@ _SIGNS |= dict.fromkeys([*range(0x80, 0xA0), 0xFFFE, 0xFFFF], 0xFFFD)
 
 
 def printable(text: str) -> str:
-    """Return a text that can be shown; tabs and line ends stay.
-
-    Texts, names of files and keys come from anywhere: an escape sequence in one could rewrite what
-    stands on the terminal.
-    """
+    """A text that can be shown, without escape sequences, which could rewrite the terminal."""
     return text.translate(_SIGNS)
 
 
@@ -43,15 +35,11 @@ def say(text: str) -> None:
 
 
 class _Printer(logging.Handler):
-    """Prints messages to stderr, with `mt: ` before each line, so that grep finds all of it.
-
-    A stderr that cannot be written (a full disk, a closed pipe) neither ends the work nor changes
-    the exit code.
-    """
+    """Prints messages to stderr, with `mt: ` before each line, so that grep finds all of it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         lines = "\n".join(f"mt: {line}" for line in record.getMessage().split("\n"))
-        with suppress(OSError):
+        with suppress(OSError):  # a full disk or a closed pipe does not end the work
             print(lines, file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,4 @@
-"""The section `data` of the config: texts, how they are mixed, cleaned and changed.
-
-Before it the types of values that all sections have.
-"""
+"""The section `data` of the config, and before it the types of values that all sections have."""
 
 from __future__ import annotations
 
@@ -13,10 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 
 def integral(value: object) -> object:
-    """Read 4000.0, 1e5 and 4_000, which YAML 1.2 takes for text, as integers.
-
-    Other values are left to validation.
-    """
+    """Read 4000.0, 1e5 and 4_000, which YAML 1.2 takes for text, as integers."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,3}(_\d{3})+", value):
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value

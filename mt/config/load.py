@@ -182,10 +182,7 @@ def _without(is_gone: Callable[[str, Any], bool], value: Any, path: str = "") ->
 def _validate(
     tree: Mapping[str, Any], where: str, set_paths: Sequence[str], messages: Sequence[str]
 ) -> Config:
-    """Validate a tree. Raises ConfigError with `messages`, from earlier, and all faults found.
-
-    A message starts with `where`, or with `--set` if a setting is involved.
-    """
+    """Validate a tree. Raises ConfigError with `messages`, from earlier, and all faults found."""
     faults = [
         Fault([key], unknown_key(key, Config)) for key in tree if key not in Config.model_fields
     ]

@@ -14,15 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mt.config.data_schema import (
-    Augment,
-    Clean,
-    DataConfig,
-    Source,
-    TextEntry,
-    TrainingStage,
-    Until,
-)
+from mt.config import data_schema
+from mt.config.data_schema import Augment, Clean, DataConfig, Source, TextEntry, Until
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -234,10 +227,7 @@ def _source(entry: TextEntry, direction: Direction) -> Source:
 
 
 def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
-    """The corpora of `data.train`, and a flow for each entry and direction.
-
-    A text with an entry for each direction is one corpus with two flows.
-    """
+    """The corpora of `data.train`, and a flow for each entry; a text both ways is one corpus."""
     corpora: list[Corpus] = []
     flows: list[Flow] = []
     for number, entry in enumerate(data.train):
@@ -265,7 +255,7 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
 
 def _stages(data: DataConfig, flows: Sequence[Flow]) -> Iterator[Stage]:
     """The stages, or one without a change; with reverses where a stage has both directions."""
-    stages = data.stages or [TrainingStage()]
+    stages = data.stages or [data_schema.TrainingStage()]
     corpora = [flow.corpus for flow in flows]
     alone = [place for place, corpus in enumerate(corpora) if corpora.count(corpus) == 1]
     has_reverses = any(stage.both_directions for stage in stages)

@@ -176,7 +176,6 @@ class ModelConfig(Section):
 
     @property
     def learned_positions(self) -> bool:
-        """Whether position embeddings are weights, not a table of sinusoids."""
         return self.positions == "learned"
 
 
@@ -295,10 +294,7 @@ class Config(Section):
         return config
 
     def as_asked(self) -> dict[str, Any]:
-        """All values as JSON has them, but for those that are left to another model.
-
-        Loaded from it, a config is equal to this one, and leaves the same keys.
-        """
+        """All values as JSON has them, but for those that are left to another model."""
         tree = self.model_dump(mode="json")
         for path in self.left_to_base(has_learned_positions=True):
             section, _, name = path.partition(".")

@@ -55,10 +55,7 @@ def replace_auto(config: Config, n_pairs: int) -> tuple[Config, str]:
 
 
 def with_shape_of(config: Config, there: Config) -> Config:
-    """The config with the values of the base's config where it leaves them to that.
-
-    Raises ConfigError if the two cannot be combined.
-    """
+    """The config with the base's values where it leaves them to that. Raises ConfigError."""
     keys = config.left_to_base(there.model.learned_positions)
     if not keys:
         return config

@@ -1,8 +1,7 @@
 """Model folders, read without torch: where one is, its config, tokenizer and checksums.
 
-A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
-checkpoint of a training run also holds `state.pt`, from which training resumes. Nothing changes a
-folder once it is written.
+A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums), a
+checkpoint also `state.pt`, from which training resumes. Nothing changes it once it is written.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ class ModelFolder:
 
 
 def step_name(step: int) -> str:
-    """Name the folder of the checkpoint after update `step`: `step-00002000`."""
     return f"step-{step:08d}"
 
 
@@ -92,25 +90,18 @@ def step_of(name: str) -> int:
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
-    """List the checkpoints of a run, oldest first; other files beside them are ignored."""
-    return sorted(
-        path
-        for path in (run_dir / CHECKPOINTS).glob("step-*")
-        if re.fullmatch(r"step-\d{8,}", path.name)
-    )
+    """The checkpoints of a run, oldest first; other files beside them are ignored."""
+    paths = (run_dir / CHECKPOINTS).glob("step-*")
+    return sorted(path for path in paths if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def run_dir_of(folder: Path) -> Path | None:
-    """Return the run directory that a checkpoint belongs to; None for any other model folder."""
+    """The run directory that a checkpoint belongs to; None for any other model folder."""
     return folder.parent.parent if folder.parent.name == CHECKPOINTS else None
 
 
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read `meta.json` of a model folder and verify the checksums of the files `names`.
-
-    Raises DamagedError if a file is missing or differs, CheckpointError if mt 0.2 or a newer mt
-    wrote it.
-    """
+    """Read `meta.json` and verify the SHA-256 of the files `names`. Raises CheckpointError."""
     try:
         meta = read_json(folder / META)
         _require(meta, format=int, sha256=dict)
@@ -127,17 +118,13 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         _require(meta, config=dict, tokenizer=str)
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
-                raise DamagedError(
-                    f"{folder / name}: damaged, its checksum differs from the one in {META}; "
-                    f"{REMEDY}"
-                )
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}"
+                reason = f"damaged, its checksum differs from the one in {META}"
+                raise DamagedError(f"{folder / name}: {reason}; {REMEDY}")
+    except (OSError, ValueError, TypeError) as error:  # json raises ValueError
+        reason = f"{META}: {error}"
+        if isinstance(error, OSError):
+            reason = f"{error.filename}: {error.strerror}"
         raise DamagedError(f"{folder}: not a complete model folder ({reason}); {REMEDY}") from error
-    except (ValueError, TypeError) as error:  # json raises ValueError
-        raise DamagedError(
-            f"{folder}: not a complete model folder ({META}: {error}); {REMEDY}"
-        ) from error
     return cast("dict[str, Any]", meta)
 
 
@@ -150,10 +137,9 @@ def _require(meta: Any, **kinds: type) -> None:
 
 
 def rank(scored: Scored) -> tuple[bool, float, float]:
-    """A key to sort validations by, of which the greatest is the best.
+    """A key to sort validations by, the greatest of which is the best.
 
-    The higher score is better, of equal scores the lower nll. As long as the score does not decide,
-    the lower nll is better, and any validation whose score decides is better than those.
+    By score, then the lower nll; before the score decides by nll alone, and below all others.
     """
     score, nll, decides = scored
     return (True, score, -nll) if decides else (False, -nll, score)
@@ -183,10 +169,7 @@ def _scored(meta: Mapping[str, Any]) -> Scored | None:
 
 
 def find_model(path: Path, option: str = "--model") -> Path:
-    """Resolve what `--model` (or the key `option`) names to a model folder.
-
-    A run directory stands for its best checkpoint, or its last one if none is the best yet.
-    """
+    """The model folder that `option` names; of a run its best checkpoint, else its last one."""
     if (name := str(path)).startswith(HUB):
         raise CheckpointError(
             f"{option} {name}: must be a folder; to use a model of the hub, first run: mt import "
@@ -227,10 +210,7 @@ def folders_of(model: Path) -> list[Path]:
 
 
 def open_model(model: Path | ModelFolder, option: str = "--model") -> ModelFolder:
-    """Read the model folder that `option` names; what is open is returned as it is.
-
-    Raises CheckpointError for what is none, and for a damaged one; its weights are not read.
-    """
+    """Read the model folder that `option` names, but for its weights, unless it is open."""
     if isinstance(model, ModelFolder):
         return model
     folder = find_model(model, option)
@@ -256,10 +236,7 @@ def _tokenizer_folder(folder: Path) -> Path:
 
 
 def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
-    """The tokenizer of a `.model` file, run directory or model folder.
-
-    `option` names it in messages.
-    """
+    """The tokenizer of a `.model` file, run directory or model folder."""
     if path.is_file():
         return Tokenizer(read_model(path, option))
     if Tokenizer.exists_in(path):

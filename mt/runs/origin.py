@@ -1,8 +1,7 @@
 """The origin of a model or a text: its history, and the corpora behind it.
 
-A model's history is the starts of its training, those of the model that it began from first. It
-stands in `meta.json` of each model folder and in `manifest.json`. A text's corpora stand in the
-record beside it, those of the model that wrote it included.
+A model's history, in `meta.json` and `manifest.json`, is the starts of its training, those of the
+model that it began from first. A text's corpora stand in the record beside it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from mt.data.reading.corpus_record import (
-    RECORD,
-    CleanedRecord,
-    CorpusRecord,
-    TrainedCorpus,
-    read_cleaned_record,
-    read_record,
-)
+from mt.data.reading import corpus_record
+from mt.data.reading.corpus_record import RECORD, CleanedRecord, CorpusRecord, TrainedCorpus
 from mt.errors import ConfigError
 from mt.runs.model_folder import read_meta, run_dir_of
 
@@ -45,17 +38,12 @@ class Start(BaseModel, extra="ignore"):
         return f"{self.from_update + 1:,}–{self.to_update:,}" if self.to_update else "none"
 
     def without_folders(self) -> Start:
-        """Return a copy with file names alone: the folders of a machine stay private.
-
-        Of files with one name, the folder just above each is kept, and they are numbered at need.
-        """
+        """A copy with file names alone, and the folder just above each of files with one name."""
         files: dict[str, dict[str, Any]] = {}
         counts = Counter(Path(path).name for path in self.files)
         for path, file in self.files.items():
-            place = Path(path)
-            name = (
-                str(Path(place.parent.name, place.name)) if counts[place.name] > 1 else place.name
-            )
+            name, folder = Path(path).name, Path(path).parent.name
+            name = str(Path(folder, name)) if counts[name] > 1 else name
             numbered = (f"{name} ({number})" for number in count(2))
             files[next(key for key in chain([name], numbered) if key not in files)] = file
         return self.model_copy(update={"files": files})
@@ -70,28 +58,19 @@ def model_name(folder: Path) -> str:
 
 
 def history_of(folder: Path, meta: Mapping[str, Any]) -> list[Start]:
-    """The starts that a model folder with this `meta.json` is the result of.
-
-    Where there are none, as in early models of 0.3.0, or they are damaged, that is one of them.
-    """
+    """The starts that a model folder with this `meta.json` is the result of."""
+    with suppress(ValidationError, TypeError):
+        if starts := [Start.model_validate(entry) for entry in meta.get(HISTORY) or ()]:
+            return starts
+    # They are damaged, or of an early 0.3.0.
     name, step = model_name(folder), meta.get("step")
-    try:
-        starts = [Start.model_validate(entry) for entry in meta.get(HISTORY) or ()]
-    except (ValidationError, TypeError):
-        starts = []
-    return starts or [_unrecorded(name, step if isinstance(step, int) else 0)]
-
-
-def _unrecorded(name: str, step: int = 0) -> Start:
     unknown = TrainedCorpus.of_unknown_origin(f"training data of {name}", "not recorded")
-    return Start(model=name, began_from="not recorded", to_update=step, corpora=[unknown])
+    to_update = step if isinstance(step, int) else 0
+    return [Start(model=name, began_from="not recorded", to_update=to_update, corpora=[unknown])]
 
 
 def continued(earlier: Iterable[Start], start: Start, step: int) -> list[dict[str, Any]]:
-    """A history with a start that has come to an update; without it where that did none.
-
-    A start that goes on with the data of the one before is one with it.
-    """
+    """A history with a start that has come to an update; without it where that did none."""
     starts = [*earlier]
     if step > start.from_update:
         before = starts.pop() if starts and starts[-1].is_continued_by(start) else start
@@ -101,10 +80,8 @@ def continued(earlier: Iterable[Start], start: Start, step: int) -> list[dict[st
 
 def files_of(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """SHA-256 and lines of files, by path, of all that their records hold."""
-    return {
-        name: {"sha256": record["sha256"], "lines": record["lines"]}
-        for name, record in records.items()
-    }
+    keys = ("sha256", "lines")
+    return {path: {key: record[key] for key in keys} for path, record in records.items()}
 
 
 def corpora_of(history: Iterable[Start]) -> list[TrainedCorpus]:
@@ -124,10 +101,9 @@ def corpora_of_text(
     corpora: list[TrainedCorpus] = []
     unknown: list[str] = []
     for folder, used in digests.items():
-        recorded: set[str] = set()
-        for names, corpus in _corpora_in(folder, used):
-            recorded |= names
-            corpora.append(corpus)
+        found = list(_corpora_in(folder, used))
+        corpora += [corpus for _, corpus in found]
+        recorded = set[str]().union(*(names for names, _ in found))
         unknown += [name for name in used if name not in recorded]
     if unknown := [*dict.fromkeys([*unknown, *others])]:
         reason = f"no {RECORD} beside it"
@@ -142,12 +118,12 @@ def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[tuple[set[str
         return sorted(name for name in names if used[name] != record.files[name].sha256)
 
     with suppress(ConfigError):  # a corpus.yaml of another program
-        record = read_record(folder)
+        record = corpus_record.read_record(folder)
         if record and (names := record.files.keys() & used):
             yield names, TrainedCorpus(**record.model_dump(), changed=changed(names, record))
     for path in sorted(folder.glob(f"*.{RECORD}")):
         with suppress(ConfigError):
-            made = read_cleaned_record(path)
+            made = corpus_record.read_cleaned_record(path)
             if made and (names := made.files.keys() & used):
                 cleaned = {} if made.made_by else {"cleaned": sorted(names)}
                 for corpus in made.corpora:

@@ -1,11 +1,9 @@
 """Records of a training in its run directory: `metrics.jsonl`, `outputs/` and `samples/`.
 
 `metrics.jsonl` has one JSON object a line, each with its kind and its update. `outputs/` holds what
-scores were computed from: `step-00000650-valid.jsonl` of the best validation up to each kept
-checkpoint, and one file for each test set, `step-00000650-test-1.jsonl`. A line has one sentence:
-`source`, `reference`, `output`, `score` (log-probability / length^penalty, eos counted; null if
-non-finite) and `flags` (`mt.translate.quality_flags`). `samples/step-00000650.txt` holds a few
-sentences of each validation, to be read by people.
+scores were computed from, a `Sentence` a line: `step-00000650-valid.jsonl` of the best validation
+up to each kept checkpoint, and `step-00000650-test-1.jsonl` of each test set.
+`samples/step-00000650.txt` holds a few sentences of each validation, to be read by people.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -28,17 +27,11 @@ OTHER_VALID = "other valid"
 
 
 def metrics_lines(run_dir: Path) -> Iterator[dict[str, Any] | None]:
-    """Yield each line, None for one that no run writes; nothing if there is no file.
-
-    A line that is yielded has a `kind` and a whole number `step`; its figures are not checked.
-    """
-    try:
-        with (run_dir / METRICS).open("rb") as file:
-            for raw in file:
-                if raw.strip():
-                    yield _line(raw)
-    except FileNotFoundError:
-        return
+    """Yield each line, which has a `kind` and a `step`, or None for one that no run writes."""
+    with suppress(FileNotFoundError), (run_dir / METRICS).open("rb") as file:
+        for raw in file:
+            if raw.strip():
+                yield _line(raw)
 
 
 def _line(raw: bytes) -> dict[str, Any] | None:
@@ -63,10 +56,7 @@ def drop_after(run_dir: Path, step: int) -> None:
 
 
 def scored_step(line: Mapping[str, Any]) -> int:
-    """The update after which the model of a validation or test had its weights.
-
-    Tests are scored after the last update, with the best checkpoint.
-    """
+    """The update after which the model of a validation or test had its weights."""
     step = line.get("model_step")
     return step if isinstance(step, int) else line["step"]
 
@@ -90,11 +80,8 @@ class Sentence:
     source: str
     reference: str
     output: str
-    score: float | None = None  # log-probability / length^penalty
-    flags: tuple[str, ...] = ()
-
-
-# --- outputs ----------------------------------------------------------------------------------
+    score: float | None = None  # log-probability / length^penalty, eos counted; None: non-finite
+    flags: tuple[str, ...] = ()  # of `mt.translate.quality_flags`
 
 
 def write_valid_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
@@ -111,10 +98,7 @@ def write_test_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) 
 
 
 def drop_other_outputs(run_dir: Path) -> None:
-    """Delete the outputs of validations that were not the best one of any checkpoint in the run.
-
-    A run that resumes from a checkpoint still has those of the best one until then.
-    """
+    """Delete the outputs of validations that were not the best one up to any checkpoint."""
     steps = valid_output_steps(run_dir)
     saved = [step_of(folder.name) for folder in checkpoints(run_dir)]
     needed = {max((step for step in steps if step <= last), default=None) for last in saved}
@@ -125,9 +109,8 @@ def drop_other_outputs(run_dir: Path) -> None:
 def valid_output_steps(run_dir: Path) -> list[int]:
     """The updates of the validations whose outputs are kept, in order."""
     names = (path.name for path in (run_dir / OUTPUTS).glob("step-*-valid.jsonl"))
-    return sorted(
-        int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)-valid.jsonl", name))
-    )
+    matches = (re.fullmatch(r"step-(\d+)-valid.jsonl", name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def valid_path(run_dir: Path, step: int) -> Path:
@@ -146,22 +129,19 @@ def _write(path: Path, sentences: Sequence[Sentence]) -> None:
 
 
 def read_valid_sentences(run_dir: Path, step: int, at_most: int | None = None) -> list[Sentence]:
-    """The first sentences of the validation after update `step`; damaged lines are left out."""
     return _read(valid_path(run_dir, step), at_most)
 
 
 def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
-    """The first sentences of a test set, whose file `write_test_outputs` has called `name`.
-
-    No other file is opened: the name may be from the metrics of a stranger.
-    """
-    pattern = rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl"
-    if not isinstance(name, str) or not re.fullmatch(pattern, name):
+    """The first sentences of a test set, whose file `write_test_outputs` has called `name`."""
+    # No other file is opened: the name may be from the metrics of a stranger.
+    if not re.fullmatch(rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl", str(name)):
         return []
-    return _read(run_dir / name, at_most)
+    return _read(run_dir / str(name), at_most)
 
 
 def _read(path: Path, at_most: int | None) -> list[Sentence]:
+    """The first sentences of a file; damaged lines are left out."""
     try:
         with path.open("rb") as file:
             sentences = (sentence for raw in file if (sentence := _sentence(raw)) is not None)
@@ -183,12 +163,7 @@ def _sentence(raw: bytes) -> Sentence | None:
     return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
 
 
-# --- samples ----------------------------------------------------------------------------------
-
-
 def write_samples(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
-    """Write some sentences of the validation after update `step`."""
     path = run_dir / SAMPLES / f"{step_name(step)}.txt"
     path.parent.mkdir(exist_ok=True)
-    blocks = [SAMPLE.format(*astuple(sentence)[:3]) for sentence in sentences]
-    write_whole(path, "\n".join(blocks))
+    write_whole(path, "\n".join(SAMPLE.format(*astuple(each)[:3]) for each in sentences))

@@ -1,7 +1,4 @@
-"""The run directory: claimed, checked, set aside; its stand-in for a dry run; its manifest.
-
-`manifest.json` has what was run, on which data, software and hardware.
-"""
+"""The run directory: claimed, checked, set aside; its stand-in for a dry run; its manifest."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -48,10 +46,9 @@ CLEANED = f"{STORE}/cleaned"  # text
 
 
 def claim(run_dir: Path) -> ExitStack:
-    """Create the run directory, check that it is writable, and lock it for this process.
+    """Create, check and lock the run directory, until what is returned is closed.
 
-    The lock is held until what is returned is closed or the process ends. Raises DataError if the
-    directory is not writable or another process trains in it.
+    Raises DataError if the directory is not writable or another process trains in it.
     """
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -84,10 +81,7 @@ def _lock(run_dir: Path) -> ExitStack:
 
 @contextmanager
 def explain_write_errors(run_dir: Path) -> Iterator[None]:
-    """Turn an OSError inside the block (metrics, samples, links) into a DataError with a remedy.
-
-    Checkpoints report their own write errors.
-    """
+    """Turn an OSError inside the block into a DataError; checkpoints report their own."""
     try:
         yield
     except OSError as error:
@@ -112,18 +106,16 @@ def check_can_be_renamed(run_dir: Path) -> None:
 
 
 def set_aside(run_dir: Path) -> Path | None:
-    """Rename a used run directory to `NAME.old-N` (`--fresh`) and return its new path.
+    """Rename a used run directory to `NAME.old-N` (`--fresh`); its new path, None without a run.
 
-    Returns None if the folder holds no run; other files are left alone. Raises DataError if another
-    process trains in it, if it cannot be renamed, or if this process is in it.
+    Raises DataError if a process trains or this process is in it, or it cannot be renamed.
     """
     check_can_be_renamed(run_dir)
     if not _holds_run(run_dir):
         return None
     run_dir = run_dir.absolute()
-    number = 1
-    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
-        number += 1
+    names = (run_dir.with_name(f"{run_dir.name}.old-{number}") for number in count(1))
+    aside = next(path for path in names if not path.exists())
     try:
         with _lock(run_dir):
             run_dir.rename(aside)
@@ -137,14 +129,12 @@ def set_aside(run_dir: Path) -> Path | None:
 
 def check_is_run(run_dir: Path) -> None:
     """Raise DataError if the folder holds a `config.yaml` that no run of mt has written."""
-    if not (run_dir / CONFIG).exists():
-        return
-    if (run_dir / LOCK).exists() or (run_dir / MANIFEST).exists() or checkpoints(run_dir):
-        return
-    raise DataError(
-        f"run directory {run_dir}: holds a {CONFIG} that no run of mt has written, and training "
-        "would overwrite it; rename that file, or give another --run-dir"
-    )
+    is_run = any((run_dir / name).exists() for name in (LOCK, MANIFEST)) or checkpoints(run_dir)
+    if (run_dir / CONFIG).exists() and not is_run:
+        raise DataError(
+            f"run directory {run_dir}: holds a {CONFIG} that no run of mt has written, and "
+            "training would overwrite it; rename that file, or give another --run-dir"
+        )
 
 
 def check_can_start(run_dir: Path, fresh: bool) -> None:
@@ -179,7 +169,7 @@ def load_run_config(run_dir: Path) -> Config:
 
 
 def check_same_run(run_dir: Path, config: Config) -> list[str]:
-    """Compare `config` with the one that the run was started with; return the keys that differ.
+    """The keys that differ from the config that the run was started with, each as a line.
 
     Raises CheckpointError for keys that may not change any more; see `Affects` of the schema.
     """
@@ -198,18 +188,14 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
         section, _, name = key.partition(".")
         if section in ("tokenizer", "train"):
             return has_tokenizer
-        if key == MAX_POSITIONS and not config.model.learned_positions:
-            return False
         if section == "data":  # its languages
             old, new = before.value(key), config.value(key)
             is_same = base_code(old) == base_code(new)
             return has_weights and not is_same and old != DataConfig.model_fields[name].default
-        return has_weights
+        return has_weights and (key != MAX_POSITIONS or config.model.learned_positions)
 
-    fixed = [
-        differing[key] for key in keys_affecting("model") if key in differing and is_fixed(key)
-    ]
-    if fixed:
+    keys = [key for key in keys_affecting("model") if key in differing]
+    if fixed := [differing[key] for key in keys if is_fixed(key)]:
         raise CheckpointError(
             f"run directory {run_dir}: holds a run with another model, tokenizer, start or "
             f"language, which cannot change ({'; '.join(fixed)}); set them back, or give another "
@@ -224,16 +210,15 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
     short = [config.model_dump(mode="json", exclude_defaults=True) for config in (before, now)]
     lines = {}
     for section, values in old.items():
+        was, is_now = (tree.get(section, {}) for tree in short)
         for key, value in values.items():
             if (other := new[section][key]) != value:
-                was, is_now = (tree.get(section, {}) for tree in short)
                 shown = f"was {was.get(key, value)}, now {is_now.get(key, other)}"
                 lines[f"{section}.{key}"] = f"{section}.{key}: {shown}"
     return lines
 
 
 def write_config(run_dir: Path, config: Config) -> None:
-    """Write `config.yaml` before anything else, so that it describes all that the folder holds."""
     write_whole(run_dir / CONFIG, config.to_yaml())
 
 
@@ -243,10 +228,7 @@ def write_settled(run_dir: Path, settled: Settled) -> None:
 
 
 def read_settled(run_dir: Path) -> Settled | None:
-    """Read what a run has settled; None where it has no tokenizer, as in a new run.
-
-    What was measured counts from the first checkpoint on.
-    """
+    """Read what a run has settled; None where it has no tokenizer, as in a new run."""
     if not (run_dir / CONFIG).exists() or not Tokenizer.exists_in(run_dir):
         return None
     settled: Settled | None
@@ -254,7 +236,7 @@ def read_settled(run_dir: Path) -> Settled | None:
         settled = Settled(**read_json(run_dir / SETTLED))
     except (OSError, ValueError, TypeError):
         settled = _settled_by_checkpoints(run_dir)
-    if settled is None or checkpoints(run_dir):
+    if settled is None or checkpoints(run_dir):  # from the first one on what was measured counts
         return settled
     return replace(settled, tokens_per_batch=None, epochs=None, updates=None)
 
@@ -282,21 +264,17 @@ def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
 def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
     """A temporary run directory that starts like `run_dir`, or empty with `fresh`; then removed.
 
-    So a dry run goes the same way as a training and fails where that would fail, and nothing is
-    changed in `run_dir`: small files are copied, large ones are links that nothing writes to.
-
-    The folder is made in the run directory, or in the nearest folder above it that exists, so that
-    all ranks see it. Raises DataError if it cannot be made.
+    So a dry run goes the way of a training, and nothing is changed in `run_dir`: small files are
+    copied, large ones are links that nothing writes to. It is in the run directory, or the nearest
+    folder above it that exists, so that all ranks see it. Raises DataError if it cannot be made.
     """
-    with ExitStack() as until_the_end:
+    with ExitStack() as stack:
 
         def make() -> Path:
             try:
                 parent = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
-                folder = TemporaryDirectory(
-                    prefix=".dry-run-", dir=parent, ignore_cleanup_errors=True
-                )
-                path = Path(until_the_end.enter_context(folder))
+                tmp = TemporaryDirectory(prefix=".dry-run-", dir=parent, ignore_cleanup_errors=True)
+                path = Path(stack.enter_context(tmp))
                 if not fresh:
                     _fill(path, run_dir.absolute())
             except OSError as error:
@@ -373,19 +351,16 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
 
 def is_of_this_job(run_dir: Path) -> bool:
     """Whether an earlier start of this job, by torchrun or out of a queue, made the run."""
-    try:
-        manifest = read_manifest(run_dir)
-    except (OSError, ValueError):
-        return False
-    return not set(manifest.get("jobs", [])).isdisjoint(_jobs(before=True))
+    with suppress(OSError, ValueError):
+        return not set(read_manifest(run_dir).get("jobs", [])).isdisjoint(_jobs(before=True))
+    return False
 
 
 def _jobs(before: bool = False) -> list[str]:
     """Names of the torchrun and Slurm jobs that this process belongs to.
 
-    `before`: only those that may have started this training before. torchrun's agent is the parent
-    of its processes, and starts them again only on a restart. All commands of a Slurm allocation
-    share its id, so a Slurm job counts only once requeued.
+    `before`: only those that may have started this training before: torchrun's agent, which is the
+    parent of its processes, and a Slurm job once requeued, as its id is that of all its commands.
     """
     jobs = []
     if "TORCHELASTIC_RUN_ID" in os.environ:

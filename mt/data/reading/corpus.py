@@ -7,24 +7,13 @@ from pathlib import Path
 
 from mt.config.data_schema import Source, SourceFormat
 from mt.config.plan import DataPlan
+from mt.data.reading import text_files
 from mt.data.reading.compression import unchanged
 from mt.data.reading.datasets_source import DataSetText
 from mt.data.reading.misaligned import LEAST_PAIRS, AlignmentCheck
 from mt.data.reading.table_files import TableText
 from mt.data.reading.text import OpenedText, Pairs, by_wildcards, files_ending, format_of
-from mt.data.reading.text_files import (
-    MAX_LINE,
-    Damage,
-    FileRecords,
-    count_lines,
-    existing_path,
-    file_record,
-    is_damaged,
-    matching_files,
-    read_lines,
-    require_text,
-    under,
-)
+from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, count_lines, read_lines, under
 from mt.data.reading.xml_files import UnitText
 from mt.errors import DataError
 
@@ -38,7 +27,7 @@ class AlignedText(OpenedText):
         """The files of the source, then those of the target."""
         source, names = self.source, (self.source.src, self.source.tgt)
         if source.path is None:
-            return [path for name in names for path in matching_files(name, self.root)]
+            return [path for name in names for path in text_files.matching_files(name, self.root)]
         return [file for name in names for file in files_ending(source, name, self.root).values()]
 
     def aligned(self) -> list[tuple[Path, Path]]:
@@ -59,11 +48,11 @@ class AlignedText(OpenedText):
         source, root, where = self.source, self.root, f"{self.where}.{side}"
         name: str = getattr(source, side)
         if source.path is None:
-            return by_wildcards(name, existing_path(name, root, where), root)
+            return by_wildcards(name, text_files.existing_path(name, root, where), root)
         if files := files_ending(source, name, root):
             return files
         if not self.path.is_dir():
-            existing_path(f"{source.path}.{name}", root, where)  # raises
+            text_files.existing_path(f"{source.path}.{name}", root, where)  # raises
         raise DataError(
             f"{where}: no file of the folder {self.path} ends in .{name}. Set {side} to the "
             "ending of its files."
@@ -80,7 +69,7 @@ class AlignedText(OpenedText):
         places = [*zip(paths, (f"{self.where}.src", f"{self.where}.tgt"), strict=True)]
         errors = self.source.errors
         for place in places:
-            require_text(*place)
+            text_files.require_text(*place)
         sides = (read_lines(*place, errors, records, damage, MAX_LINE) for place in places)
         src_lines, tgt_lines = sides
         n_pairs = 0
@@ -92,7 +81,7 @@ class AlignedText(OpenedText):
                     src_surplus = 1 + sum(1 for _ in src_lines)
                     break
                 n_pairs += 1
-                if errors == "skip" and (is_damaged(src) or is_damaged(tgt)):
+                if errors == "skip" and (text_files.is_damaged(src) or text_files.is_damaged(tgt)):
                     kind = "pairs left out that are not UTF-8 or have endless lines"
                     damage.add(kind, f"{paths[0]}, line {n_pairs:,}")
                     continue
@@ -102,10 +91,7 @@ class AlignedText(OpenedText):
             raise DataError("\n".join(faults))
 
     def faults(self, records: FileRecords) -> list[str]:
-        """The faults of all files: existence, UTF-8, line ends, line counts.
-
-        Those that have changed since their `records` were taken are read, and recorded.
-        """
+        """The faults of all files: existence, UTF-8, line ends, line counts; adds to `records`."""
         faults: list[str] = []
         lines: dict[Path, int] = {}
         errors = self.source.errors
@@ -113,8 +99,8 @@ class AlignedText(OpenedText):
             field = f"{self.where}.{side}"
             try:
                 for path in self._side(side).values():
-                    require_text(path, field)
-                    record = file_record(path, field, records, text=True, errors=errors)
+                    text_files.require_text(path, field)
+                    record = text_files.file_record(path, field, records, text=True, errors=errors)
                     records[str(path)] = record
                     lines[path] = record["lines"] or count_lines(path, field, errors=errors)
             except DataError as error:
@@ -130,7 +116,6 @@ class AlignedText(OpenedText):
         return faults
 
     def _line_count_faults(self, src: Path, tgt: Path, n_src: int, n_tgt: int) -> list[str]:
-        """Messages about the numbers of lines of the source and the target file."""
         faults = [
             f"{self.where}.{side}: {path} is empty, at least one line is required. Name the file "
             "that contains the text."

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mt.data.reading import text_files
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.text import SUFFIXES, Row, RowText, is_saved_to_disk
-from mt.data.reading.text_files import (
-    Damage,
-    FileRecords,
-    existing_path,
-    is_pattern,
-    matching_files,
-)
+from mt.data.reading.text_files import Damage, FileRecords, existing_path, matching_files
 from mt.errors import DataError
 
 # Of Parquet. By default a batch has the rows of a file's first group, and an empty file has none.
@@ -75,7 +70,7 @@ class DataSetText(RowText):
                 "and tgt to the files."
             )
         is_path = name.startswith((".", "/", "~")) or name.count("/") > 1  # not owner/name or name
-        if is_path or is_pattern(name) or suffix_of(Path(name)) in SUFFIXES:
+        if is_path or text_files.is_pattern(name) or suffix_of(Path(name)) in SUFFIXES:
             existing_path(name, self.root, f"{self.where}.path")  # raises
         # A part of a split ("train[:1000]") cannot be streamed.
         streaming = stream and not set("[+") & set(source.split)

@@ -38,9 +38,8 @@ def base_code(code: str) -> str:
 LEAST_IDENTIFIED = 25
 # Fewer lines say nothing of a text.
 LEAST_LINES = 20
-# Of lines twice as long or longer, about so many characters are shown to the model; all of those
-# with few words, which may be of a script without spaces. The first look shows it less, and ends
-# the matter where the language is this probable.
+# Of lines twice as long, but for those with few words, about so many characters are shown to the
+# model. The first look shows it less, and ends the matter where the language is this probable.
 FIRST_LOOK, ENOUGH_CHARACTERS, CHARACTERS_PER_WORD = 32, 64, 4
 CLEARLY = 0.8
 # Languages that identification takes for each other, also in whole sentences.

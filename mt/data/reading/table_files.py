@@ -53,15 +53,12 @@ class TableText(RowFiles):
                     raise ValueError(f"found {type(row).__name__}")
                 yield place, row
             except (ValueError, RecursionError) as error:
-                if self.source.errors == "skip":
-                    damage.add(LEFT_OUT, place)
-                    continue
                 hint = "; a file that is one list must be named .json" if line[0] == "[" else ""
-                raise DataError(
-                    f"{self.where}.path: {place}: one JSON object is required, such as "
-                    f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line '
-                    f"or remove it{hint}."
-                ) from None
+                fault = (
+                    'one JSON object is required, such as {"de": "ja", "en": "yes"}; this cannot '
+                    f"be read ({error}). Correct the line or remove it{hint}."
+                )
+                self.leave_out(place, damage, fault)
 
     def _json_rows(self, lines: Iterator[str], path: Path, damage: Damage) -> Iterator[Row]:
         """The rows of a list in a `.json` file."""
@@ -83,14 +80,10 @@ class TableText(RowFiles):
             place = f"{path}, row {number:,} (the first is 1)"
             if isinstance(row, dict):
                 yield place, row
-            elif self.source.errors == "skip":
-                damage.add(LEFT_OUT, place)
             else:
-                raise DataError(
-                    f"{self.where}.path: {place}: an object is required, such as "
-                    f'{{"de": "ja", "en": "yes"}}, found {type(row).__name__}. Correct it, or '
-                    "remove it."
-                )
+                required = 'an object is required, such as {"de": "ja", "en": "yes"}'
+                found = f"{required}, found {type(row).__name__}. Correct it, or remove it."
+                self.leave_out(place, damage, found)
 
     def _delimited_rows(
         self, lines: Iterator[str], path: Path, usual: str, damage: Damage
@@ -123,15 +116,13 @@ class TableText(RowFiles):
             place = f"{path}, line {line:,}"
             if len(cells) == len(names):
                 yield place, dict(zip(names, cells, strict=True))
-            elif self.source.errors == "skip":
-                damage.add(LEFT_OUT, place)
             else:
-                raise DataError(
-                    f"{self.where}.path: {place}: as many cells as in the first line are "
-                    f"required ({len(names):,}), found {len(cells):,}. Correct the line; where "
-                    "cells contain the delimiter or line breaks in quotation marks set quoting to "
-                    f"csv, else to none (here {quoting})."
+                fault = (
+                    f"as many cells as in the first line are required ({len(names):,}), found "
+                    f"{len(cells):,}. Correct the line; where cells contain the delimiter or line "
+                    f"breaks in quotation marks set quoting to csv, else to none (here {quoting})."
                 )
+                self.leave_out(place, damage, fault)
 
     def _quoted_cells(
         self, lines: Iterator[str], delimiter: str, path: Path, damage: Damage

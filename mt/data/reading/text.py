@@ -11,15 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from mt.config.data_schema import Source, SourceFormat
+from mt.data.reading import text_files
 from mt.data.reading.compression import PACKED, suffix_of, unchanged, unpacked_name
-from mt.data.reading.text_files import (
-    Damage,
-    FileRecords,
-    existing_path,
-    is_pattern,
-    matching_files,
-    under,
-)
+from mt.data.reading.text_files import Damage, FileRecords, matching_files, under
 from mt.errors import DataError
 
 Pairs: TypeAlias = Iterator[tuple[str, str]]
@@ -57,7 +51,7 @@ def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
     path = under(root, name)
     if is_saved_to_disk(path):
         return {"dataset": path}
-    files = matching_files(name, root) if is_pattern(name) else []
+    files = matching_files(name, root) if text_files.is_pattern(name) else []
     files = texts_in(path) if os.path.isdir(path) else [*filter(os.path.isfile, files)]
     first = {format_in_folder(source, file): file for file in reversed(files)}
     return {kind: first[kind] for kind in get_args(SourceFormat) if kind in first}
@@ -97,7 +91,7 @@ def files_ending(source: Source, ending: str, root: Path) -> dict[tuple[str, ...
 
 def by_wildcards(name: str, path: Path, root: Path) -> dict[tuple[str, ...], Path]:
     """Files by the text that the wildcards of `name` stand for; `()` where it has none."""
-    if path.exists() or not is_pattern(name):
+    if path.exists() or not text_files.is_pattern(name):
         return {(): path}
     pattern = re.escape(str(path)).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])")
     matches = ((re.fullmatch(pattern, str(file)), file) for file in matching_files(name, root))
@@ -268,6 +262,12 @@ class RowText(OpenedText):
         fitting = [file for file in files if format_in_folder(self.source, file) == self.format]
         return fitting if fitting or is_folder else files
 
+    def leave_out(self, place: str, damage: Damage, fault: str) -> None:
+        """Count a row as left out where the source says so, else raise DataError."""
+        if self.source.errors != "skip":
+            raise DataError(f"{self.where}.path: {place}: {fault}") from None
+        damage.add(LEFT_OUT, place)
+
     def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
         """The pairs of all rows."""
         for key in ("delimiter", "quoting"):
@@ -289,7 +289,7 @@ class RowFiles(RowText):
 
     def rows(self, records: FileRecords | None, damage: Damage, stream: bool) -> Iterator[Row]:
         """The rows of all files."""
-        existing = existing_path(self.source.path or "", self.root, f"{self.where}.path")
+        existing = text_files.existing_path(self.source.path or "", self.root, f"{self.where}.path")
         self.require_split(existing, ["train"])
         for file in self.files:
             with unchanged(file, f"{self.where}.path"):

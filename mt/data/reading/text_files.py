@@ -108,10 +108,7 @@ def _blocks_of_lines(file: BinaryIO, name: str, errors: str, limit: int) -> Iter
 def file_record(
     path: Path, where: str, known: FileRecords, text: bool = False, errors: str = "strict"
 ) -> dict[str, Any]:
-    """The record of a file: the known one while its size and time are the same, else a new one.
-
-    `text` says that it must be lines, and `errors` whether all of UTF-8.
-    """
+    """The record of a file, the known one if size and time are the same; `text`: must be lines."""
     with os_errors_as_data_errors(path, where):
         stat = path.stat()
     old = known.get(str(path))

@@ -52,10 +52,7 @@ class UnitText(RowFiles):
     """TMX and XLIFF files: their units that have both languages, in bounded memory."""
 
     def rows_of(self, file: Path, _: FileRecords | None, damage: Damage) -> Iterator[Row]:
-        """The units of a file as rows with the keys `source.src` and `source.tgt`.
-
-        Raises `DataError` where a language is nowhere in the file, or it declares entities.
-        """
+        """The units of a file as rows with the keys `source.src` and `source.tgt`."""
         source, where = self.source, self.where
         counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
         choose = cache(lambda names: [_choose(names, code) for code in (source.src, source.tgt)])
@@ -172,7 +169,6 @@ def _closing(name: str) -> re.Pattern[str]:
 
 
 def _encoding(start: bytes) -> str:
-    """The encoding that the first bytes of an XML file say."""
     marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
     said = re.match(rb"""\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", start)
     return next(marked, said[1].decode() if said else "utf-8")
@@ -224,7 +220,6 @@ def _faults(parser: Any) -> list[str]:
 
 
 def _texts(unit: Any, of_file: dict[str, str]) -> dict[str, str]:
-    """The texts of a unit by language; the first of each."""
     texts: dict[str, str] = {}
     for child in unit:
         match _name(child.tag):
@@ -236,7 +231,7 @@ def _texts(unit: Any, of_file: dict[str, str]) -> dict[str, str]:
             case _:
                 continue
         if segment is not None:
-            texts.setdefault(language, _text(segment))
+            texts.setdefault(language, _text(segment))  # the first of each language
     return texts
 
 

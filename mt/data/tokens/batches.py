@@ -87,7 +87,6 @@ class Batch:
         return self if device.type == "cpu" else self._map(copied)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """This batch with all its tensors changed."""
         changed: dict[str, Any]
         changed = {name: change(v) for name, v in vars(self).items() if isinstance(v, Tensor)}
         if self.packed is not None:

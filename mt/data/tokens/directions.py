@@ -112,10 +112,7 @@ class DirectedPairs:
 
 
 def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]]:
-    """The tokens before each source of a flow: of its target language, and of its tag.
-
-    DataError where the vocabulary lacks them, or has not both sides of a turned pair.
-    """
+    """The tokens before each source of a flow: of its target language and tag. Raises DataError."""
     turned = next((flow.name for flow in flows if flow.is_turned), None)
     if turned is not None and not tokenizer.joint:
         raise DataError(

@@ -210,19 +210,13 @@ def micro_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
 
 
 def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
-    """Deal sentences like cards, the largest first; the places in `sizes` of each part's sentences.
-
-    The parts are of about equal size, and differ by at most one sentence in number.
-    """
+    """Deal sentences like cards, the largest first: the places in `sizes` of each part's."""
     order = np.argsort(sizes, kind="stable")[::-1]
     return [order[part::n_parts] for part in range(n_parts)]
 
 
 def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
-    """Deal the sentences of an update into few batches of at most `budget` tokens, without padding.
-
-    `sizes`: tokens of the longer sides. A budget below the longest sentence counts as that.
-    """
+    """Deal sentences of `sizes` tokens on the longer side into few batches of `budget` tokens."""
     budget = max(budget, int(sizes.max()))
     n_parts = max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS))
     parts = deal(sizes, n_parts)

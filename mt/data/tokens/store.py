@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -219,20 +219,11 @@ def meta_of(folder: Path) -> dict[str, Any]:
 def open_or_build(
     folder: Path, texts: StoreTexts, log: Callable[[str], None], watch: Watch | None = None
 ) -> Store:
-    """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
-
-    Of several processes one builds it, and the others wait. Raises DataError where a text cannot be
-    read or no pair is left.
-    """
-
-    def wait() -> None:
-        log(f"{texts.where}: waiting for another process, which builds the token store")
-
-    def build(partial: Path) -> None:
-        _build(partial, texts, watch or (lambda pairs, *_: pairs))
-
+    """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated."""
+    build = partial(_build, texts=texts, watch=watch or (lambda pairs, *_: pairs))
+    waiting = f"{texts.where}: waiting for another process, which builds the token store"
     try:
-        make(folder, fingerprint_of(texts), build, wait)
+        make(folder, fingerprint_of(texts), build, lambda: log(waiting))
         if texts.records != known_records(folder):  # the same texts in another place
             meta = meta_of(folder) | {"records": texts.records}
             write_whole(folder / META, json.dumps(meta, indent=1))

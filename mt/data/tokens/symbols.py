@@ -90,10 +90,7 @@ def without_symbols(text: str) -> Symbols:
 
 
 def with_symbols(text: str, symbols: Symbols, links: str = "") -> tuple[str, list[Span]]:
-    """Put symbols into a translation; also return where each of them stands.
-
-    `links`, between the lines without symbols, tell the place of one within a sentence better.
-    """
+    """Put symbols into a translation, by its `links` if there are any; and where each stands."""
     src, tgt = _units(symbols.plain), _units(text)
     starts, lasts = [start for start, _ in src], [end - 1 for _, end in src]
     src_ends, tgt_ends = _sentence_ends(symbols.plain, src), _sentence_ends(text, tgt)

@@ -13,15 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.text_files import normalize_line
-from mt.data.tokens.sentencepiece_model import (
-    SPECIAL_IDS,
-    SPECIAL_PIECES,
-    PieceVocabulary,
-    read_model,
-    read_vocabularies,
-    special_ids,
-    user_defined_symbols,
-)
+from mt.data.tokens import sentencepiece_model
+from mt.data.tokens.sentencepiece_model import SPECIAL_IDS, SPECIAL_PIECES, PieceVocabulary
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
@@ -35,30 +28,22 @@ if TYPE_CHECKING:
 
 PAD, UNK, BOS, EOS = SPECIAL_IDS
 
-# Longer lines (in characters) are not used for training: SentencePiece's BPE keeps positions inside
-# a word in 16 bits and would abort the whole process.
+# Characters of a line for training. SentencePiece's BPE keeps positions inside a word in 16 bits,
+# and would abort the whole process.
 MAX_LINE_LENGTH = 10_000
-
 # SentencePiece's default, nmt_nfkc, would teach the model to write "..." for an ellipsis sign, 1/2
 # for ½ and half-width commas in Chinese, and would split Persian words at the zero-width
 # non-joiner. `normalize_line` does what normalisation there is.
 NORMALIZATION = "identity"
-
-# Share of the text that the characters in the vocabulary cover. With byte fallback, characters that
-# make up less than one in 100,000 are spelled in bytes: too rare to learn an embedding for. Where
-# that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese.
+# Share of the text that the characters in the vocabulary cover; rarer ones are spelled in bytes, as
+# too rare to learn an embedding for. The second, usual for Chinese, where the first does not fit.
 COVERAGE_WITH_BYTES: tuple[float, ...] = (0.99999, 0.9995)
-
-# SentencePiece starts threads for a list of lines, also for one: 75 us instead of 5. One by one, so
-# many lines take no longer (Zen 4).
+# So many lines take no longer one by one: for a list SentencePiece starts threads (75 us, Zen 4).
 FEW_LINES = 50
-
 # A piece that is a byte of a character.
 BYTE = re.compile("<0x([0-9A-F]{2})>")
-
 # A piece before a source that names its target language: ours, and that of imported models.
 LANGUAGE = re.compile(r"<2(\S+)>|>>(\S+)<<")
-
 # Fixed, because unigram training sums floats by thread: the result depends on their number.
 TRAINING_THREADS = 4
 
@@ -111,7 +96,7 @@ class Side:
     def symbol_ids(self) -> set[int]:
         """The ids of user-defined symbols and target languages, which no text is split into."""
         own = self.processor if isinstance(self.processor, PieceVocabulary) else None
-        ids = own.symbol_ids() if own else user_defined_symbols(self._model)
+        ids = own.symbol_ids() if own else sentencepiece_model.user_defined_symbols(self._model)
         return ids | {i for i, piece in enumerate(self.all_pieces()) if LANGUAGE.fullmatch(piece)}
 
 
@@ -120,7 +105,7 @@ class Tokenizer:
 
     Ids are those of the side's own vocabulary; 0 to 3 are pad, unk, bos and eos. Text that looks
     like a special token ("</s>") stays text. An imported model has two SentencePiece models and a
-    vocabulary beside them, joint or not; see `piece_vocabulary`.
+    vocabulary beside them, joint or not; see `PieceVocabulary`.
     """
 
     def __init__(
@@ -139,12 +124,12 @@ class Tokenizer:
             self.joint = tgt_model is None
             processors = [SentencePieceProcessor(model_proto=model) for model in self._files]
         else:
-            src_pieces, tgt_pieces = read_vocabularies(vocabulary)
+            src_pieces, tgt_pieces = sentencepiece_model.read_vocabularies(vocabulary)
             self.joint = tgt_pieces is None
             target = PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces)
             processors = [PieceVocabulary(src_model, src_pieces), target]
         for processor in processors:
-            if (ids := special_ids(processor)) != SPECIAL_IDS:
+            if (ids := sentencepiece_model.special_ids(processor)) != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {ids}")
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
@@ -161,7 +146,6 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the bytes of all files, source before target, in hex."""
         return hashlib.sha256(b"".join(self._files)).hexdigest()
 
     def split_language(self, line: str) -> tuple[str, str]:
@@ -253,7 +237,7 @@ class Tokenizer:
 def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
     files = {"tokenizer.model": cfg.model, "tokenizer.tgt_model": cfg.tgt_model}
     named = [(Path(name).expanduser(), key) for key, name in files.items() if name is not None]
-    return Tokenizer(*starmap(read_model, named))
+    return Tokenizer(*starmap(sentencepiece_model.read_model, named))
 
 
 # Not run.seed: models of several seeds have one vocabulary, and so make an ensemble.

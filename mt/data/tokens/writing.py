@@ -63,10 +63,7 @@ class Case(Enum):
 
 
 def case_of(text: str) -> Case | None:
-    """The case of a line; None for usual text, and where letters have no case.
-
-    Words such as `iPhone` do not count if others are more.
-    """
+    """The case of a line; None for usual text, and where letters have no case."""
     capitals = title = lower = True
     n_words = n_mixed = n_long = n_capitals = n_titled = 0
     for match in _KEPT_OR_WORD.finditer(text):
@@ -294,7 +291,6 @@ class Styles(NamedTuple):
         return {case for case in Case if any(case.name not in cases for cases in known)}
 
     def between(self, source: str, target: str) -> Writing | None:
-        """How both languages are written; None where one is not among the styles."""
         src = [style for style in self.styles if style.language == source]
         tgt = [style for style in self.styles if style.language == target]
         return Writing(src[0], tgt[-1]) if src and tgt else None
