@@ -56,9 +56,9 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     try:
         np.save(path, array)
     except OSError as error:
-        if error.errno is not None:
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        if error.errno is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
 
 
 def keep_mode(file: BinaryIO, path: Path) -> None:
@@ -79,12 +79,8 @@ def read_json(path: Path) -> Any:
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON; an integer of 30 digits or more, which counts nothing, becomes infinite."""
-
-    def number(digits: str) -> float:
-        return int(digits) if len(digits) < 30 else math.inf
-
     try:
-        return json.loads(text, parse_int=number)
+        return json.loads(text, parse_int=lambda n: int(n) if len(n) < 30 else math.inf)
     except RecursionError as error:  # thousands of brackets
         raise ValueError("it is nested too deep") from error
 

@@ -15,7 +15,7 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
 from mt.data.reading.corpus import local_files
-from mt.data.reading.corpus_record import CleanedRecord, described, read_cleaned_record, record_path
+from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
 from mt.data.reading.text_files import matching_files
 from mt.errors import ConfigError, DataError
 from mt.runs.origin import corpora_of_text
@@ -99,7 +99,7 @@ def cleaning_files(
             "name that ends in .tsv"
         )
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
-    read_cleaned_record(record_path(prefix))  # that of another program is not replaced
+    read_record(record_path(prefix), CleanedRecord)  # that of another program is not replaced
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite, where)
     return CleanedFiles(range(len(data.corpora)), paths), is_table
 

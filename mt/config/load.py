@@ -261,9 +261,6 @@ def _put(tree: Any, steps: Sequence[Any], value: object, here: str) -> None:
     _put(tree[step], rest, value, path_of([here, step]).removeprefix("."))
 
 
-# --- the recipe ---------------------------------------------------------------------------------
-
-
 def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
     """Put the keys that `tree` lacks into it from the recipe `name`; return its file's name."""
     shipped = shipped_configs()
@@ -282,9 +279,6 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
             own = TEXTS if section == "data" else ()
             tree[section] = {key: values[key] for key in values.keys() - {*own}} | given
     return file
-
-
-# --- the file -----------------------------------------------------------------------------------
 
 
 def shipped_configs() -> list[str]:

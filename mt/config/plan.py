@@ -151,8 +151,7 @@ class DataPlan:
 
     @property
     def target_languages(self) -> list[str]:
-        languages = [flow.direction.tgt for flow in self.flows] or [self.usual.tgt]
-        return list(dict.fromkeys(languages))
+        return list(dict.fromkeys([flow.direction.tgt for flow in self.flows] or [self.usual.tgt]))
 
     @property
     def token_languages(self) -> list[str]:
@@ -211,19 +210,17 @@ def texts_of(data: DataConfig, entry: TextEntry, name: str) -> list[Corpus]:
     usual = Direction(entry.src_lang or data.src_lang, entry.tgt_lang or data.tgt_lang)
     if not entry.directions:
         return [Corpus(name, _source(entry, usual), usual, entry.weight)]
-    directions = [Direction(*code.split("-")) for code in dict.fromkeys(entry.directions)]
     return [
         Corpus(f"{name} ({direction})", _source(entry, direction), direction, entry.weight)
-        for direction in directions
+        for direction in [Direction(*code.split("-")) for code in dict.fromkeys(entry.directions)]
     ]
 
 
 def _source(entry: TextEntry, direction: Direction) -> Source:
     """The text of an entry: sides without names are called by their languages."""
-    named = entry.model_dump(include=PLACE)
     names = direction if entry.path else ("", "")  # a check of the config refuses the second
     sides = {"src": entry.src or names[0], "tgt": entry.tgt or names[1]}
-    return Source.model_construct(**named | sides)
+    return Source.model_construct(**entry.model_dump(include=PLACE) | sides)
 
 
 def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:

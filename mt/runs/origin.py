@@ -118,12 +118,12 @@ def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[tuple[set[str
         return sorted(name for name in names if used[name] != record.files[name].sha256)
 
     with suppress(ConfigError):  # a corpus.yaml of another program
-        record = corpus_record.read_record(folder)
+        record = corpus_record.read_record(folder / RECORD, CorpusRecord)
         if record and (names := record.files.keys() & used):
             yield names, TrainedCorpus(**record.model_dump(), changed=changed(names, record))
     for path in sorted(folder.glob(f"*.{RECORD}")):
         with suppress(ConfigError):
-            made = corpus_record.read_cleaned_record(path)
+            made = corpus_record.read_record(path, CleanedRecord)
             if made and (names := made.files.keys() & used):
                 cleaned = {} if made.made_by else {"cleaned": sorted(names)}
                 for corpus in made.corpora:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mt.config.plan import Limits
 from mt.config.yaml_text import dump
-from mt.data.reading.corpus_record import CleanedRecord, described, read_cleaned_record, record_path
+from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
 from mt.data.tokens.store import LENGTH_FAULTS, Counts, length_fault
@@ -148,7 +148,7 @@ def check_output(
             f"--output {output}: must be a file whose name ends in .tsv, as training takes it for "
             "two columns then; name it so"
         )
-    read_cleaned_record(record_path(output))  # that of another program is not replaced
+    read_record(record_path(output), CleanedRecord)  # that of another program is not replaced
     refuse_overwrite(output, inputs, models)  # a data set of the hub has no files here
     if Path(output).is_file() and not files.overwrite:
         raise ConfigError(

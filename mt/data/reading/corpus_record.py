@@ -84,26 +84,19 @@ def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
     }
 
 
-def read_record(folder: Path) -> CorpusRecord | None:
-    return _read(folder / RECORD, CorpusRecord, "a corpus")
-
-
-def read_cleaned_record(path: Path) -> CleanedRecord | None:
-    return _read(path, CleanedRecord, "mt data clean")
-
-
 def record_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.{RECORD}")
 
 
-def _read(path: Path, kind: type[Record], kind_of_text: str) -> Record | None:
+def read_record(path: Path, kind: type[Record]) -> Record | None:
     """The record in a file, None where there is none. Raises ConfigError for any other file."""
     if not path.is_file():
         return None
     try:
         return kind.model_validate(yaml_text.read(path))
     except ValidationError as error:
+        of = "a corpus" if kind is CorpusRecord else "mt data clean"
         raise ConfigError(
-            f"{path}: is not a record of {kind_of_text} ({len(error.errors())} keys differ); "
-            "rename it, or restore it"
+            f"{path}: is not a record of {of} ({len(error.errors())} keys differ); rename it, or "
+            "restore it"
         ) from None

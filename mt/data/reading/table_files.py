@@ -30,8 +30,7 @@ class TableText(RowFiles):
         require_text(file, f"{self.where}.path")
         kind = self.source.format or SUFFIXES.get(suffix_of(file))
         limit = sys.maxsize if kind == "json" else MAX_LINE
-        errors = self.source.errors
-        lines = read_lines(file, f"{self.where}.path", errors, records, damage, limit)
+        lines = read_lines(file, f"{self.where}.path", self.source.errors, records, damage, limit)
         match kind:
             case "jsonl":
                 return self._json_lines(lines, file, damage)

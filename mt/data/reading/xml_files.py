@@ -98,11 +98,10 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
     """The units of a file, block by block; bytes that are not UTF-8 are halves of surrogates."""
     with open_text(path, f"{where}.path") as packed:
         encoding = _encoding(packed.read(1000))
-    is_utf8 = re.match("utf_?-?8", encoding, re.IGNORECASE)
     languages: dict[str, str] = {}
     of_root: dict[str, str] = {}
     line, text = 1, ""
-    errors = "surrogateescape" if is_utf8 else None
+    errors = "surrogateescape" if re.match("utf_?-?8", encoding, re.IGNORECASE) else None
     try:
         with (
             open_text(path, f"{where}.path") as packed,

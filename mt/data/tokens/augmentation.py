@@ -8,21 +8,16 @@ from functools import cached_property
 from itertools import chain
 from random import Random
 from threading import Event
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mt.config.data_schema import Augment
+from mt.config.plan import DataPlan, Stage
 from mt.data.tokens import noise
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.duplicates import Flags
-from mt.data.tokens.store import Store
-from mt.data.tokens.tokenizer import EOS
-
-if TYPE_CHECKING:
-    from mt.config.data_schema import Augment
-    from mt.config.plan import DataPlan, Stage
-    from mt.data.tokens.store import Ids
-    from mt.data.tokens.tokenizer import PairSample, Tokenizer
+from mt.data.tokens.store import Ids, Store
+from mt.data.tokens.tokenizer import EOS, PairSample, Tokenizer
 
 PAIRS_PER_CHUNK = 4_000
 # Ranges from which each pair draws the share of its words that get a typo or a stray character.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.plan import Indices, Plan, Updates, shard_batches
+from mt.data.tokens.store import Ids
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
-
-if TYPE_CHECKING:
-    from mt.data.tokens.directions import DirectedPairs
-    from mt.data.tokens.store import Ids
 
 
 class Packed(NamedTuple):
@@ -161,10 +159,9 @@ def gather_batch(pairs: DirectedPairs, indices: Indices, pin: bool = False) -> B
     # Each target is the token that follows its input, and eos at the end of a row.
     out_view[:-1] = tgt_view.ravel()[positions_view[:-1] + 1]
     out_view[(tgt_lengths + 1).cumsum() - 1] = EOS
-    src_mask = torch.ne(src, PAD, out=torch.empty(src.shape, dtype=torch.bool, pin_memory=pin))
     return Batch(
         src=src,
-        src_mask=src_mask,
+        src_mask=torch.ne(src, PAD, out=torch.empty(src.shape, dtype=torch.bool, pin_memory=pin)),
         tgt_in=tgt_in,
         tgt_out=tgt_out,
         tgt_positions=positions,

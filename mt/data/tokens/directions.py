@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mt.config.plan import Flow
+from mt.data.tokens.store import Ids, Starts, Store
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
-
-if TYPE_CHECKING:
-    from mt.config.plan import Flow
-    from mt.data.tokens.store import Ids, Starts, Store
-    from mt.data.tokens.tokenizer import Tokenizer
 
 SPACE = "\u2581"  # SentencePiece's piece for a space
 
@@ -101,10 +99,9 @@ class DirectedPairs:
         texts = self.texts(indices)
         if not self.before.size:
             return texts
-        before = self.before[self.locate(indices).flows]
         return [
             (np.append(row[row > 0], src), tgt)
-            for row, (src, tgt) in zip(before, texts, strict=True)
+            for row, (src, tgt) in zip(self.before[self.locate(indices).flows], texts, strict=True)
         ]
 
     def pair(self, index: int) -> tuple[Ids, Ids]:

@@ -54,8 +54,7 @@ def is_among(values: Hashes, ordered: Hashes) -> Flags:
     """(n,) Whether each value is in a sorted array."""
     if not len(ordered):
         return np.zeros(len(values), np.bool_)
-    places = np.searchsorted(ordered, values)
-    return ordered[np.minimum(places, len(ordered) - 1)] == values
+    return ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
 
 
 def pair_keys(pairs: Sequence[tuple[str, str]]) -> Hashes:
@@ -123,8 +122,7 @@ def split_pairs(
     groups[has_text] = groups_of(src[has_text], tgt[has_text])
     first = groups[: ends[0]]
     numbers, counts = np.unique(first[first >= 0], return_counts=True)
-    in_all = np.bincount(groups[has_text], minlength=1)[numbers]
-    is_small = in_all <= MOST_IN_GROUP
+    is_small = np.bincount(groups[has_text], minlength=1)[numbers] <= MOST_IN_GROUP
     numbers, counts = numbers[is_small], counts[is_small]
     if sum(sizes) > min(len(first) // 2, counts.sum()):
         raise DataError(

@@ -31,11 +31,9 @@ _GREEK_ACCENTS = re.compile("(?<=[\u0370-\u03ff\u0308])[\u0300\u0301\u0313\u0314
 def upper_case(text: str, lang: str) -> str:
     """The text in capitals, by the rules of its language: İ in Turkish, no accents in Greek."""
     language = _language(lang)
-    if language in _TWO_I:
-        text = text.translate(_UPPER_I)
-    elif language == "el":
+    if language == "el":
         return "Ή".join(map(_greek_capitals, _GREEK_OR.split(text)))
-    return text.upper()
+    return (text.translate(_UPPER_I) if language in _TWO_I else text).upper()
 
 
 def title_case(text: str, lang: str) -> str:
@@ -46,9 +44,7 @@ def title_case(text: str, lang: str) -> str:
 
 def lower_case(text: str, lang: str) -> str:
     """The text without capitals, by the rules of its language: ı for I in Turkish, final ς."""
-    if _language(lang) in _TWO_I:
-        text = text.translate(_LOWER_I)
-    return text.lower()
+    return (text.translate(_LOWER_I) if _language(lang) in _TWO_I else text).lower()
 
 
 @lru_cache(maxsize=1 << 16)  # six times as fast
@@ -115,8 +111,7 @@ def _mistyped(word: str, lang: str, random: Random) -> str:
     swapped = before + after[0] + letter + after[1:]
     if not _ALPHABETS.match(letter):
         return swapped
-    near = _keyboard(_language(lang)).get(letter, letter)
-    others = ("", letter + letter, random.choice(near))
+    others = ("", letter + letter, random.choice(_keyboard(_language(lang)).get(letter, letter)))
     return random.choice([swapped, *(before + other + after for other in others)])
 
 

@@ -11,17 +11,15 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mt.config.plan import DataPlan, Stage, StageEnd
+from mt.config.schema import BatchConfig
+from mt.data.tokens.directions import DirectedPairs
 from mt.errors import DataError
-
-if TYPE_CHECKING:
-    from mt.config.plan import DataPlan, Stage, StageEnd
-    from mt.config.schema import BatchConfig
-    from mt.data.tokens.directions import DirectedPairs
 
 # Of an epoch, whose order takes 4 bytes for each; an epoch of more is meant by nobody.
 MOST_SENTENCES = 2**32
@@ -218,8 +216,7 @@ def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
 def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
     """Deal sentences of `sizes` tokens on the longer side into few batches of `budget` tokens."""
     budget = max(budget, int(sizes.max()))
-    n_parts = max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS))
-    parts = deal(sizes, n_parts)
+    parts = deal(sizes, max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS)))
     while max(int(sizes[part].sum()) for part in parts) > budget:
         parts = deal(sizes, len(parts) + 1)
     return parts
@@ -324,8 +321,7 @@ class Plan:
         if self.resample is None:
             return self
         if self._sampled is None or self._sampled[0] != epoch:
-            pairs = self.resample(epoch, stop)
-            self._sampled = epoch, replace(self, pairs=pairs, resample=None)
+            self._sampled = epoch, replace(self, pairs=self.resample(epoch, stop), resample=None)
         return self._sampled[1]
 
     def forget_epoch(self) -> None:
@@ -355,8 +351,7 @@ class Plan:
     def n_tokens(self, batch: Indices) -> tuple[int, int]:
         """Source and target tokens that are computed for a batch, padding included."""
         sides = (each[batch] + 1 for each in (self.pairs.src_lengths, self.pairs.tgt_lengths))
-        rows = len(batch)
-        src, tgt = (int(s.sum()) if self.packed else int(s.max()) * rows for s in sides)
+        src, tgt = (int(s.sum()) if self.packed else int(s.max()) * len(batch) for s in sides)
         return src, tgt
 
     def _sentences(self, random: np.random.Generator) -> Indices:

@@ -10,26 +10,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mt.artefacts import content_key, is_made, key_of, make
+from mt.config.plan import Corpus, Limits
 from mt.data.reading.corpus import local_files, open_text, read_pairs
 from mt.data.reading.text import Pairs
 from mt.data.reading.text_files import FileRecords, file_record, normalize_line
 from mt.data.tokens.duplicates import Flags, Hashes, duplicates_of, heaviest_first, pair_keys
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 from mt.files import read_json, save_array, write_whole
 from mt.runtime.machine import usable_cores
-
-if TYPE_CHECKING:
-    from mt.config.plan import Corpus, Limits
-    from mt.data.tokens.tokenizer import Tokenizer
 
 FORMAT = 2
 META = "meta.json"
@@ -220,10 +218,11 @@ def open_or_build(
     folder: Path, texts: StoreTexts, log: Callable[[str], None], watch: Watch | None = None
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated."""
-    build = partial(_build, texts=texts, watch=watch or (lambda pairs, *_: pairs))
+    watched = watch or (lambda pairs, *_: pairs)
     waiting = f"{texts.where}: waiting for another process, which builds the token store"
     try:
-        make(folder, fingerprint_of(texts), build, lambda: log(waiting))
+        key = fingerprint_of(texts)
+        make(folder, key, lambda new: _build(new, texts, watched), lambda: log(waiting))
         if texts.records != known_records(folder):  # the same texts in another place
             meta = meta_of(folder) | {"records": texts.records}
             write_whole(folder / META, json.dumps(meta, indent=1))

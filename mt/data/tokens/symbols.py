@@ -125,8 +125,7 @@ def with_symbols(text: str, symbols: Symbols, links: str = "") -> tuple[str, lis
 
 
 def _units(text: str) -> list[Span]:
-    pattern = r"\S" if is_unspaced(text) else r"\S+"
-    return [match.span() for match in re.finditer(pattern, text)]
+    return [match.span() for match in re.finditer(r"\S" if is_unspaced(text) else r"\S+", text)]
 
 
 def _sentence_ends(text: str, units: Sequence[Span]) -> list[int]:
@@ -187,8 +186,7 @@ class _Names:
             return "" if None in places else f"{places[0]}:{places[1] + 1}"  # type: ignore[operator]
         if int(start) >= len(self.plain_words):
             return ""
-        place = self.places.get(self.plain_words[int(start)], 0)
-        return str(bisect_right(self.words, place) - 1)
+        return str(bisect_right(self.words, self.places.get(self.plain_words[int(start)], 0)) - 1)
 
     def of_symbol(self, span: Span) -> str:
         """The name of a symbol; "" if it is only part of a word."""

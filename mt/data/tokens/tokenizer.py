@@ -115,8 +115,7 @@ class Tokenizer:
 
         Raises ValueError where special ids are others than `SPECIAL_IDS`.
         """
-        files = [src_model, tgt_model, vocabulary]
-        self._files = [file for file in files if file is not None]
+        self._files = [file for file in [src_model, tgt_model, vocabulary] if file is not None]
         processors: list[Processor]
         if vocabulary is None:
             from sentencepiece import SentencePieceProcessor
@@ -297,8 +296,7 @@ def train_on_sample(
         log(f"tokenizer: trained on {len(src):,} of {sample.seen:,} {unit}, drawn at random")
     if cfg.joint:
         return Tokenizer(_train(cfg, src + tgt, "", tokens, log))
-    source = _train(cfg, src, "source ", tokens, log)
-    return Tokenizer(source, _train(cfg, tgt, "target ", [], log))
+    return Tokenizer(_train(cfg, src, "source ", tokens, log), _train(cfg, tgt, "target ", [], log))
 
 
 _JOINT = ["tokenizer.model"]
