@@ -106,6 +106,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
+    """Hex SHA-256 digest of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

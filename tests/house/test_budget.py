@@ -12,11 +12,11 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_081,
-    "core": 19_510,
+    "all of mt": 30_082,
+    "core": 19_511,
     "tests": 29_580,
     "pages": 129_969,
-    "api and single files": 1_073,
+    "api and single files": 1_074,
     "data": 5_023,
     "training": 3_243,
     "translate": 2_633,
