@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+Say = Callable[[str], None]  # prints a message
 # Seconds between lines about progress, without a terminal.
 SECONDS_BETWEEN_LINES = 60.0
 

@@ -17,7 +17,7 @@ from mt.runs import records
 from mt.runs.model_folder import META, rank
 from mt.runs.records import METRICS, Sentence, number
 from mt.runs.run_dir import CONFIG, LOG, MANIFEST, read_manifest
-from mt.training.outcome import Criterion
+from mt.training.outcome import scored_by
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
@@ -220,8 +220,8 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     lines = {line["step"]: line for line in metrics.valid}
     if not lines:
         return None
-    criterion = Criterion(config.train.metric if config else "bleu")
+    metric = config.train.metric if config else "bleu"
     kept = [step for step in records.valid_output_steps(folder) if step in lines]
-    step = kept[-1] if kept else max(lines, key=lambda n: rank(criterion.scored(lines[n])))
+    step = kept[-1] if kept else max(lines, key=lambda n: rank(scored_by(metric, lines[n])))
     sentences = records.read_valid_sentences(folder, step, MAX_SENTENCES)
     return _recorded(VALIDATION, lines[step], sentences)

@@ -179,10 +179,7 @@ def _env_int(name: str, default: int = 0, most: int = 1 << 30) -> int:
 
 @contextmanager
 def process_group(world: World, on_gpu: bool) -> Iterator[World]:
-    """Inside, the ranks are connected: by NCCL for tensors on GPUs, by gloo for the rest.
-
-    Raises ConfigError if the rendezvous fails, and RankLostError if a rank dies inside.
-    """
+    """Inside, the ranks are connected: by NCCL for tensors on GPUs, by gloo for the rest."""
     if world.size == 1:
         yield world
         return

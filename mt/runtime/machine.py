@@ -77,14 +77,10 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     if (started := os.environ.get("WORLD_SIZE", "1")) != "1":
         problem = f"torchrun or the batch system has started {started} processes already"
         raise ConfigError(f"--processes: {problem}; leave it out")
-    environment = {
-        "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
-        **with_own_imports(),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-    }
+    threads = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
+    environment = {**threads, **with_own_imports(), "MASTER_ADDR": "127.0.0.1"}
+    environment |= {"MASTER_PORT": str(free_port())}
+    environment |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
     command = [sys.executable, "-m", "mt", *arguments]
     processes: list[subprocess.Popen[bytes]] = []
     _pass_on_signals(processes)

@@ -19,6 +19,7 @@ from mt.errors import first_line
 from mt.runtime.memory import failure_kind, raise_unless_out_of_memory
 from mt.search.engine_contract import FORBIDDEN
 from mt.search.options import Sampling
+from mt.terminal import Say
 
 # Width of the blocks of the vocabulary in the two-stage choice of `best_candidates`.
 BLOCK = 64
@@ -177,7 +178,7 @@ def compile_candidates() -> FusedCandidates:
 
 @torch.inference_mode()
 def compile_for(
-    device: torch.device, beam_size: int, vocab_size: int, say: Callable[[str], None]
+    device: torch.device, beam_size: int, vocab_size: int, say: Say
 ) -> FusedCandidates | None:
     """Compile `fused_candidates` and try it; if that fails, report why to `say` and return None."""
     candidates = compile_candidates()

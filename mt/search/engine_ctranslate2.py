@@ -19,7 +19,7 @@ may end right after one. So it takes none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -122,6 +122,7 @@ class CTranslate2Engine(Engine):
         if not sources:
             return []
         beam_size = self.decode.beam_size
+        src_pieces, tgt_pieces, _ = self._pieces
         settings = {
             "beam_size": beam_size,
             "num_hypotheses": beam_size,
@@ -130,16 +131,15 @@ class CTranslate2Engine(Engine):
             "max_decoding_length": limit + 1,
             "min_decoding_length": 1,
             "disable_unk": True,
-            "suppress_sequences": [[self._tgt_texts[special]] for special in (PAD, BOS)],
+            "suppress_sequences": [[tgt_pieces[special]] for special in (PAD, BOS)],
             "no_repeat_ngram_size": self.options.no_repeat_ngram,
             "return_end_token": True,
             "return_scores": self.options.with_scores or beam_size > 1,
             "use_vmap": self.shortlist,
             "asynchronous": True,
         }
-        texts = self._src_texts
-        pieces = [[texts[number] for number in ids] for ids in sources]
-        return self.translator.translate_batch(pieces, **settings | options)
+        rows = [[src_pieces[number] for number in ids] for ids in sources]
+        return self.translator.translate_batch(rows, **settings | options)
 
     def _found(self, futures: Sequence[Any], limits: Sequence[int], searched: int) -> Rows:
         """Wait for a search up to `searched` tokens; ConfigError if the memory is too small."""
@@ -159,7 +159,7 @@ class CTranslate2Engine(Engine):
         show. What a greedy search chooses does not depend on the limit: only the end does.
         """
         is_certain = is_own_limit or (self.decode.beam_size == 1 and not self.options.with_scores)
-        penalty, ids_of = self.decode.length_penalty, self._tgt_ids
+        penalty, (_, _, ids_of) = self.decode.length_penalty, self._pieces
         ended, cut = list[Hypothesis](), list[Hypothesis]()
         # Without scores, none was asked for.
         scores = result.scores or [float("nan")] * len(result.hypotheses)
@@ -176,13 +176,7 @@ class CTranslate2Engine(Engine):
         return (ended or cut)[: self.options.n_best]
 
     @cached_property
-    def _src_texts(self) -> list[str]:
-        return self.tokenizer.src.all_pieces()
-
-    @cached_property
-    def _tgt_texts(self) -> list[str]:
-        return self.tokenizer.tgt.all_pieces()
-
-    @cached_property
-    def _tgt_ids(self) -> Mapping[str, int]:
-        return {text: number for number, text in enumerate(self._tgt_texts)}
+    def _pieces(self) -> tuple[list[str], list[str], dict[str, int]]:
+        """Those of sources and of targets by id, and the ids of those of targets."""
+        tgt = self.tokenizer.tgt.all_pieces()
+        return self.tokenizer.src.all_pieces(), tgt, {piece: i for i, piece in enumerate(tgt)}

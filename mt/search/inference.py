@@ -150,8 +150,11 @@ class Decoding:
             self._copy_cache(slice(None), room, 2 * room)
             if self.ancestors is not None:
                 self.ancestors = F.pad(self.ancestors, (0, room))
-        if self.ancestors is not None:
-            self._inherit(parents, new.start)
+        if self.ancestors is not None:  # its parent's past, and the column that it is to write
+            index = parents[:, :, None].expand(-1, -1, self.ancestors.shape[2])  # (B, N, C)
+            self.ancestors = self.ancestors.gather(1, index)
+            hypotheses = torch.arange(parents.shape[1], device=parents.device)  # (N,)
+            self.ancestors[:, hypotheses, new.start + hypotheses] = True
         bias = self._own_bias(new.stop, tokens.device)
         here = slice(self.n_steps, self.n_steps + 1)
         x = self.model.tgt_embedding(tokens, self.model.dtype, here)  # (B, N, D)
@@ -228,14 +231,6 @@ class Decoding:
         """Extend x by columns of `value` to as many as attention reads; contiguous."""
         missing = self._aligned(x.shape[dim]) - x.shape[dim]
         return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value).contiguous()
-
-    def _inherit(self, parents: Tensor, first: int) -> None:
-        """Give each hypothesis its parent's past and the column that it is about to write."""
-        assert self.ancestors is not None
-        index = parents[:, :, None].expand(-1, -1, self.ancestors.shape[2])  # (B, N, C)
-        self.ancestors = self.ancestors.gather(1, index)
-        hypotheses = torch.arange(parents.shape[1], device=parents.device)  # (N,)
-        self.ancestors[:, hypotheses, first + hypotheses] = True
 
 
 # --- several models -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from mt.model.checkpoint import all_finite, load_weights, save_model_folder, wei
 from mt.runs import model_folder
 from mt.runs.model_folder import CHECKPOINTS, Scored, checkpoints, rank, step_name, step_of
 from mt.runs.records import OUTPUTS, SAMPLES
+from mt.terminal import Say
 from mt.training.update import Updater
 
 
@@ -135,7 +136,7 @@ def keep_best(run_dir: Path, step: int) -> str:
     return name
 
 
-def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+def latest_good(run_dir: Path, say: Say) -> tuple[Path, dict[str, Any]] | None:
     """The newest undamaged checkpoint with finite weights, and its meta; reports the others."""
     for folder in reversed(checkpoints(run_dir)):
         try:
@@ -149,9 +150,7 @@ def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[s
     return None
 
 
-def checkpoint_to_resume(
-    run_dir: Path, say: Callable[[str], None]
-) -> tuple[Path, dict[str, Any]] | None:
+def checkpoint_to_resume(run_dir: Path, say: Say) -> tuple[Path, dict[str, Any]] | None:
     """The newest usable checkpoint and its meta, None for a run that has no checkpoint at all."""
     newest = latest_good(run_dir, say)
     if newest is None and checkpoints(run_dir):

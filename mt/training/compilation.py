@@ -1,7 +1,4 @@
-"""torch.compile for training: one graph for batches of all shapes, of the model and of the loss.
-
-It fuses the small kernels between matrix products on a GPU, in a minute or two for a deep model.
-"""
+"""torch.compile for training: one graph for batches of all shapes, of the model and of the loss."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ from mt.training.loss import LogitsGradient, logits_gradient
 
 # What torch.compile generates code with; tests replace it.
 BACKEND: Any = "inductor"
-# Padded tokens of the batch that is compiled first: enough for the compiler to expect long sums.
+# Padded tokens of the batch that is compiled first, by which the compiler chooses its kernels:
+# enough for it to expect long sums.
 PROBE_TOKENS = 8192
 MOST_GRAPHS = 16  # of one function; batches need one
 
@@ -104,13 +102,9 @@ def n_compiled_graphs() -> int:
 
 
 def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:
-    """A batch of at most `tokens` padded tokens, with sentences of the usual length of the store.
-
-    The compiler chooses its kernels by the shape that it sees first. Source and target differ in
-    length, lest it take them for the same.
-    """
+    """A batch of at most `tokens` padded tokens, in sentences of the usual length of the store."""
     src, tgt = (int(np.median(side)) for side in (store.lengths[0], store.lengths[1]))
-    if src == tgt:
+    if src == tgt:  # the compiler would take the two lengths for one
         src += 1 if src == 1 else -1
     return made_up_batch(max(2, tokens // (max(src, tgt) + 1)), src, tgt, vocab_size)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import WEIGHTS, find_model
+from mt.terminal import Say
 
 
 def load_base(config: Config) -> LoadedModel | None:
@@ -83,7 +84,7 @@ def _differing(keys: Sequence[str], here: Config, there: Config) -> str:
 
 @torch.no_grad()
 def load_initial_weights(
-    model: Transformer, tokenizer: Tokenizer, source: LoadedModel, say: Callable[[str], None]
+    model: Transformer, tokenizer: Tokenizer, source: LoadedModel, say: Say
 ) -> dict[str, Any]:
     """Copy the weights of `source` into `model`, embeddings and output by vocabulary transfer.
 

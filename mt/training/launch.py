@@ -155,12 +155,9 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
     world, log = trainer.world, trainer.log
     world.all_or_raise(lambda: trainer.resume(base))
     state = trainer.state
-    world.require_same(
-        log.run_dir,
-        checkpoint=state.step,
-        initial_model=trainer.meta.get("init_from", {}).get("sha256"),
-        plan=state.plan,
-    )
+    origin = trainer.meta.get("init_from", {}).get("sha256")
+    same = {"checkpoint": state.step, "initial_model": origin, "plan": state.plan}
+    world.require_same(log.run_dir, **same)
     if trainer.is_done() and (log.run_dir / runs.MANIFEST).exists():
         untouched = f"{runs.MANIFEST} stays"
         log.say(f"no update is left to do, so nothing is trained on this data; {untouched}")
@@ -185,7 +182,7 @@ def _claim(
         say(f"{run_dir} is now {aside}")
     lock = runs.claim(run_dir)
     try:
-        settled = settle_start(config, run_dir, read.n_pairs, base, log.say)
+        settled = settle_start(config, log, read.n_pairs, base)
         for line in runs.check_same_run(run_dir, config):
             log.say(f"config changed since this run was started: {line}")
         with runs.explain_write_errors(run_dir):
@@ -238,7 +235,7 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
         run_dir.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process in the run directory {run_dir}"
         with exclusive(run_dir / runs.LOCK, lambda: log.say(waiting)):
-            settled = settle_start(config, run_dir, read.n_pairs, base, log.say)
+            settled = settle_start(config, log, read.n_pairs, base)
             runs.check_same_run(run_dir, config)
             runs.write_config(run_dir, config)
             runs.write_settled(run_dir, settled)

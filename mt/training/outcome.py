@@ -59,49 +59,44 @@ class ValidationResult:
         return {**loss, **values, **each, **about}
 
 
-def lower_is_better(metric: str) -> bool:
-    return metric == "nll" or METRICS[metric].lower_is_better
+# --- how validations are scored and described by `train.metric`: nll, or one of METRICS ----------
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """How validations are scored and described by `train.metric`."""
+def sign_of(metric: str) -> float:
+    return -1.0 if metric == "nll" or METRICS[metric].lower_is_better else 1.0
 
-    metric: str  # nll, or one of METRICS
 
-    def scored(self, figures: Mapping[str, Any]) -> Scored:
-        """The score of a validation: the metric's value, negated for errors; the worst for NaN.
+def scored_by(metric: str, figures: Mapping[str, Any]) -> Scored:
+    """The score of a validation: the metric's value, negated for errors; the worst for NaN.
 
-        Below `LEAST_BLEU` it does not decide, unless the metric is nll.
-        """
-        value, nll, bleu = (number(figures, name) for name in (self.metric, "nll", "bleu"))
-        score = -value if lower_is_better(self.metric) else value
-        score = -math.inf if math.isnan(score) else score
-        nll = math.inf if math.isnan(nll) else nll
-        return score, nll, self.metric == "nll" or bleu >= LEAST_BLEU
+    Below `LEAST_BLEU` it does not decide, unless the metric is nll.
+    """
+    value, nll, bleu = (number(figures, name) for name in (metric, "nll", "bleu"))
+    score = -math.inf if math.isnan(value) else sign_of(metric) * value
+    nll = math.inf if math.isnan(nll) else nll
+    return score, nll, metric == "nll" or bleu >= LEAST_BLEU
 
-    def describe(self, score: float) -> str:
-        """`BLEU 31.20` or `nll 1.234`, for messages."""
-        value = -score if lower_is_better(self.metric) else score
-        if self.metric == "nll":
-            return f"nll {value:.3f}"
-        return f"{METRICS[self.metric].title} {value:.2f}"
 
-    def verdict(self, scored: Scored, best: Scored | None) -> str:
-        """`new best: BLEU 31.20 against BLEU 30.90`: a validation, and the best one before it."""
-        if best is None:
-            return "new best"
-        text = "new best" if rank(scored) > rank(best) else "no new best"
-        (score, nll, decides), (best_score, best_nll, best_decides) = scored, best
-        if score == best_score or not (decides or best_decides):
-            return f"{text} by nll, {nll:.3f} against {best_nll:.3f}"
-        return f"{text}: {self.describe(score)} against {self.describe(best_score)}"
+def describe_score(metric: str, score: float) -> str:
+    """`BLEU 31.20` or `nll 1.234`, for messages."""
+    value = sign_of(metric) * score
+    return f"nll {value:.3f}" if metric == "nll" else f"{METRICS[metric].title} {value:.2f}"
+
+
+def verdict(metric: str, scored: Scored, best: Scored | None) -> str:
+    """`new best: BLEU 31.20 against BLEU 30.90`: a validation, and the best one before it."""
+    if best is None:
+        return "new best"
+    text = "new best" if rank(scored) > rank(best) else "no new best"
+    (score, nll, decides), (best_score, best_nll, best_decides) = scored, best
+    if score == best_score or not (decides or best_decides):
+        return f"{text} by nll, {nll:.3f} against {best_nll:.3f}"
+    return f"{text}: {describe_score(metric, score)} against {describe_score(metric, best_score)}"
 
 
 def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -> str:
     """Say whether validation stood still while the training nll fell; `lines` of metrics.jsonl."""
-    metric = config.train.metric
-    sign = -1.0 if lower_is_better(metric) else 1.0
+    metric, sign = config.train.metric, sign_of(config.train.metric)
     scores: dict[int, float] = {}
     losses: dict[int, float] = {}
     name = None  # of the validation set
@@ -124,7 +119,7 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
         return ""
     return (
         f"note: validation has not improved since update {start:,} of {last:,} by more than "
-        f"{Criterion(metric).describe(sign * still)}, while the training nll fell from {then:.2f} "
+        f"{describe_score(metric, sign * still)}, while the training nll fell from {then:.2f} "
         f"to {now:.2f}: try more dropout or fewer updates"
     )
 
@@ -139,11 +134,7 @@ class Outcome:
 
 
 def finished(
-    config: Config,
-    state: TrainState,
-    criterion: Criterion | None,
-    best: Path | None,
-    is_out_of_patience: bool,
+    config: Config, state: TrainState, best: Path | None, is_out_of_patience: bool
 ) -> Outcome:
     """The outcome after the last update, or where patience has run out."""
     max_steps = config.train.max_steps
@@ -156,9 +147,9 @@ def finished(
         reason = f"all {max_steps:,} updates are done"
     if (n_stages := len(config.data.stages or [0])) > state.stage + 1:
         reason += f", in data.stages[{state.stage}], {n_stages - state.stage - 1} before the last"
-    if best is not None and state.best is not None and criterion is not None:
-        score = f"{criterion.describe(state.best[0])} on the validation set"
-        reason += f"; best model ({score}): {best}"
+    if best is not None and state.best is not None and config.data.valid:
+        score = describe_score(config.train.metric, state.best[0])
+        reason += f"; best model ({score} on the validation set): {best}"
         if state.best_name == step_name(0):
             reason += ", which is the model that training started from: nothing was better"
     elif best is not None:

@@ -1,8 +1,7 @@
-"""Trials before training: the largest batches, a translation, and some typical updates."""
+"""Trials before training, so that running out of memory shows at once, and the time is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -15,6 +14,7 @@ from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime import memory
 from mt.runtime.distributed import flatten_gradients
+from mt.terminal import Say
 from mt.training.checkpoints import TrainState
 from mt.training.prepare import Prepared, sizes_of
 from mt.training.runlog import format_duration
@@ -39,13 +39,8 @@ class Preflight:
         return f"{self.rows:,} sentences of up to {self.longest:,} tokens: {self.memory_mb:,.0f} MB"
 
 
-def run_preflight(
-    prepared: Prepared, epoch: int, say: Callable[[str], None], stage: int = 0
-) -> Preflight:
-    """Do all the work of some updates of `epoch` and of a translation; nothing changes.
-
-    Running out of memory shows at once, not after hours: ConfigError, in all ranks alike.
-    """
+def run_preflight(prepared: Prepared, epoch: int, say: Say, stage: int = 0) -> Preflight:
+    """Do all the work of some updates of `epoch` and of a translation; nothing changes."""
     world, seconds = prepared.updater.world, prepared.seconds_per_update
     explained = memory.explain_failures(prepared.updater.device)(_run_on_this_rank)
     plan, largest, memory_mb = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
@@ -56,7 +51,7 @@ def run_preflight(
 
 
 def _run_on_this_rank(
-    prepared: Prepared, epoch: int, say: Callable[[str], None], stage: int
+    prepared: Prepared, epoch: int, say: Say, stage: int
 ) -> tuple[Plan, tuple[int, int], float]:
     """The plan of the epoch, its largest batch (sentences, tokens) and its memory here."""
     updater = prepared.updater
@@ -82,7 +77,7 @@ def _run_on_this_rank(
     return plan, (len(largest), int(lengths[largest].max())), memory.peak_memory_mb(device)
 
 
-def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
+def _translate_longest(prepared: Prepared, say: Say) -> None:
     device, sets = prepared.updater.device, prepared.validations
     if not sets:
         return

@@ -117,12 +117,9 @@ def prepare(
     read: CorpusRead | None = None,
     clean: CleanText = not_cleaned,
 ) -> Prepared:
-    """Make what training needs, or open it if it is in the run directory already.
-
-    `base` is the model that `train.init_from` names; `read` is what need not be read again.
-    """
+    """Make what training needs, or open it; `base` is the model that `train.init_from` names."""
     world = world or World()
-    read = read or CorpusRead(settled=settle_start(asked, log.run_dir, 0, base, log.say))
+    read = read or CorpusRead(settled=settle_start(asked, log, 0, base))
     config = hold_out(read.settled.apply(asked), log, world)
     data = plan_data(config.data)
     text = clean(data, log, world)
@@ -130,7 +127,7 @@ def prepare(
     store = prepare_store(text, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
-    plans, settled = make_plans(config, read.settled, data, store, tokenizer, updater, log)
+    plans, settled = make_plans(read.settled, data, store, tokenizer, updater)
     epochs = Epochs(data, plans, config.train)
     warmup = config.optim.warmup_steps * (config.optim.schedule == "cosine")
     settled, seconds = settle_length(settled, epochs, updater, warmup, log)
@@ -147,41 +144,30 @@ def prepare(
     return Prepared(*numbers, tokenizer, store, updater, plans, scoring, validations, seconds)
 
 
-def settle_start(
-    config: Config,
-    run_dir: Path,
-    n_pairs: int,
-    base: LoadedModel | None,
-    say: Callable[[str], None],
-) -> Settled:
+def settle_start(config: Config, log: RunLog, n_pairs: int, base: LoadedModel | None) -> Settled:
     """The numbers of a run before anything is measured; those of one that is there."""
     origin = "since this run was started"
-    if (settled := read_settled(run_dir)) is None:
+    if (settled := read_settled(log.run_dir)) is None:
         origin = f"for {n_pairs:,} pairs"
         settled = Settled.at_start(config, n_pairs, None if base is None else base.config)
     if auto := {key: settled.values[key] for key in KEYS if config.value(key) == "auto"}:
-        say(f"{told(auto)}, {origin}")
+        log.say(f"{told(auto)}, {origin}")
     return settled
 
 
 def make_plans(
-    config: Config,
-    settled: Settled,
-    data: DataPlan,
-    store: Store,
-    tokenizer: Tokenizer,
-    updater: Updater,
-    log: RunLog,
+    settled: Settled, data: DataPlan, store: Store, tokenizer: Tokenizer, updater: Updater
 ) -> tuple[list[Plan], Settled]:
     """The plan of each stage, with the tokens per batch that are settled."""
     pairs = DirectedPairs.of(store, data.flows, tokens_before(data.flows, tokenizer))
+    config = updater.config
     about = (tokenizer, config.run.seed, data.limits.max_tokens)
     resamples = [
         Augmentation(pairs, stage, *about) if stage.augment else None for stage in data.stages
     ]
     longest = data.limits.max_tokens + 1 if any(resamples) else pairs.longest
     lengths = lengths_to_try(pairs, longest, updater.packed)
-    settled = settle_batch_size(config, settled, updater, lengths, log)
+    settled = settle_batch_size(settled, updater, lengths)
     batch = settled.of_training(config).batch
     plans = []
     for stage, resample in zip(data.stages, resamples, strict=True):
@@ -283,10 +269,7 @@ def start_on(prepared: Prepared, run_dir: Path) -> Start:
 
 
 def several_sentences(prepared: Prepared) -> dict[str, float]:
-    """For `meta.json`, the share of training lines with several sentences.
-
-    Empty without the library that finds sentences.
-    """
+    """For `meta.json`, the share of lines with several sentences, if there is what finds them."""
     pairs, data = DirectedPairs.of(prepared.store), prepared.data
     drawn = np.random.default_rng(0).integers(len(pairs), size=SENTENCES_SAMPLE)
     lines = prepared.tokenizer.src.decode([src.tolist() for src, _ in pairs.texts(drawn)])
@@ -301,11 +284,7 @@ ELSEWHERE = "elsewhere"
 
 
 def hold_out(config: Config, log: RunLog, world: World) -> Config:
-    """Take the sets out of the training text; return the config that names their files.
-
-    Raises DataError where a text cannot be read, or has too few pairs, CheckpointError where the
-    run has been trained on what would be held out.
-    """
+    """Take the sets out of the training text once; return the config that names their files."""
     if not held_out_sets(config.data):
         return config
     world.main_first(lambda: _make(config, log), lambda: None)

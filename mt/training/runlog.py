@@ -31,10 +31,7 @@ T = TypeVar("T")
 
 
 class RunLog:
-    """Everything that a run reports; a context manager. Ranks other than 0 write nothing.
-
-    `say` writes a line to stderr and `train.log`, `record` to `metrics.jsonl`.
-    """
+    """Everything that a run reports; a context manager. Ranks other than 0 write nothing."""
 
     def __init__(self, run_dir: Path, total: int, is_main: bool = True) -> None:
         """`total`: updates of the whole run, the length of the bar."""
@@ -91,13 +88,9 @@ class RunLog:
                 else:
                     self._bar.write(line, file=sys.stderr)
 
-    @property
-    def _on_terminal(self) -> bool:
-        return self._is_main and can_show_bar()
-
     def progress(self, step: int, **figures: str) -> None:
         """Move the bar to `step`, and show `figures`, which stay; without a terminal do nothing."""
-        if not self._on_terminal:
+        if not (self._is_main and can_show_bar()):
             return
         if self._bar is None:
             form: dict[str, Any] = {"dynamic_ncols": True, "bar_format": BAR_FORMAT}
@@ -111,7 +104,7 @@ class RunLog:
         if not self._is_main:
             yield from items
             return
-        with Progress(total, 0, self._on_terminal, "pairs", what, self.say) as progress:
+        with Progress(total, 0, can_show_bar(), "pairs", what, self.say) as progress:
             self._bar = progress.bar
             try:
                 for number, item in enumerate(items):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from mt.config.plan import DataPlan, StageEnd
-from mt.config.schema import Config, TrainConfig
+from mt.config.schema import TrainConfig
 from mt.config.settled import Settled
 from mt.data.tokens.batches import collate, shard_of
 from mt.data.tokens.directions import DirectedPairs
@@ -220,15 +220,14 @@ def lengths_to_try(pairs: DirectedPairs, longest: int, packed: bool) -> list[int
     return [longest, max(2, int(SHARES / (1 / shortest).sum()))]
 
 
-def settle_batch_size(
-    config: Config, settled: Settled, updater: Updater, lengths: list[int], log: RunLog
-) -> Settled:
+def settle_batch_size(settled: Settled, updater: Updater, lengths: list[int]) -> Settled:
     """Settle `batch.tokens_per_batch`, where it is `auto` or null. `lengths`: see `lengths_to_try`.
 
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
-    given, world = config.batch.tokens_per_batch, updater.world
+    config, world = updater.config, updater.world
+    given = config.batch.tokens_per_batch
     if isinstance(given, int):
         return settled.because("as asked", tokens_per_batch=None)
     tokens, reason = settled.tokens_per_batch, "since this run was started"
@@ -236,13 +235,13 @@ def settle_batch_size(
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         reason = "on a CPU"
     elif tokens is None:
-        fitting = world.all_or_raise(lambda: fitting_batch(config, updater, lengths))
+        fitting = world.all_or_raise(lambda: fitting_batch(updater, lengths))
         tokens, reason = min(world.all_gather(fitting)), "here"
-    log.say(f"batch.tokens_per_batch: {given or 'null'} is {tokens:,} {reason}")
+    updater.say(f"batch.tokens_per_batch: {given or 'null'} is {tokens:,} {reason}")
     return settled.because(f"{given or 'null'} is so many {reason}", tokens_per_batch=tokens)
 
 
-def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:
+def fitting_batch(updater: Updater, lengths: list[int]) -> int:
     """Measure the padded tokens of the longer side of the largest batch that leaves `MARGIN` free.
 
     Raises TooLittleMemoryError if not even one sentence fits.
@@ -261,7 +260,7 @@ def fitting_batch(config: Config, updater: Updater, lengths: list[int]) -> int:
         return memory.peak_memory_mb(device)
 
     memory_mb(lengths[0], 1)  # loads the libraries that are loaded once
-    tokens = MOST_UPDATES * config.batch.tokens_per_update
+    tokens = MOST_UPDATES * updater.config.batch.tokens_per_update
     for length in lengths:
         rows = _fitting_rows(partial(memory_mb, length), length, tokens // length, room)
         if rows < MOST_ROWS:  # else it is that which limits the batch

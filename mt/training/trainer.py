@@ -28,7 +28,7 @@ from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training import checkpoints
 from mt.training.checkpoints import TrainState
 from mt.training.finetune import load_initial_weights
-from mt.training.outcome import Outcome, Signals, StopRequestedError, finished
+from mt.training.outcome import Outcome, Signals, StopRequestedError, finished, scored_by, verdict
 from mt.training.prepare import Prepared, several_sentences, start_on
 from mt.training.runlog import Meter, RunLog, format_duration
 from mt.training.update import learning_rate
@@ -170,8 +170,7 @@ class Trainer:
         if stopped:
             reason = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"
             return Outcome(f"{reason}; run the same command again to resume", 128 + stopped, best)
-        criterion = self.validation.criterion if self.validation else None
-        return finished(self.config, self.state, criterion, best, self._is_out_of_patience())
+        return finished(self.config, self.state, best, self._is_out_of_patience())
 
     def _run_stage(self) -> int:
         if len(self.plans) > 1:
@@ -339,9 +338,9 @@ class Trainer:
         # All of them first: a signal meanwhile leaves nothing half recorded.
         evaluated = model, self.device, self.world, self.signals
         result, *others = (each.evaluate(*evaluated) for each in self.validations)
-        step, criterion = self.state.step, self.validation.criterion
-        scored = criterion.scored(result.figures())
-        verdict = criterion.verdict(scored, self.state.best)
+        step, metric = self.state.step, self.config.train.metric
+        scored = scored_by(metric, result.figures())
+        compared = verdict(metric, scored, self.state.best)
         new_best = {"new_best": True} if self.state.add_score(scored) else {}
         n_bad = self.state.bad_validations
         seconds = time.perf_counter() - start
@@ -350,7 +349,7 @@ class Trainer:
         figures = {"name": self.validation.name, **result.figures(), **times, **new_best}
         self.log.record("valid", step, **figures)
         self.log.say(
-            f"valid | step {step:,} | {result} | {seconds:.1f} s | {verdict}"
+            f"valid | step {step:,} | {result} | {seconds:.1f} s | {compared}"
             + (f" | patience {n_bad} of {self.patience}" if self.patience and n_bad else "")
         )
         bleu = f"{result.scores['bleu'].value:.2f}"

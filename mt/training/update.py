@@ -24,7 +24,7 @@ from mt.model.transformer import Transformer
 from mt.runtime import memory
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
-from mt.terminal import say
+from mt.terminal import Say, say
 from mt.training.compilation import PROBE_TOKENS, compile_for_all_shapes, compile_loss, probe_batch
 from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
 
@@ -38,12 +38,7 @@ class Updater:
     """Everything that an update changes: weights, their moving average, optimiser state."""
 
     def __init__(
-        self,
-        config: Config,
-        tokenizer: Tokenizer,
-        device: Device,
-        world: World,
-        say: Callable[[str], None],
+        self, config: Config, tokenizer: Tokenizer, device: Device, world: World, say: Say
     ) -> None:
         self.config = config
         self.max_steps = config.train.max_steps  # `prepare` lowers it to the epochs
@@ -321,10 +316,7 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str
 ) -> None:
-    """Load moments and learning rate; settings stay. `where`: the checkpoint, for messages.
-
-    Raises CheckpointError if the state belongs to other parameters.
-    """
+    """Load moments and learning rate; settings stay. CheckpointError for other parameters."""
     try:
         groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
         kept = [{**now, "params": saved["params"], "lr": saved["lr"]} for now, saved in groups]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -39,8 +39,9 @@ from mt.runtime.distributed import World
 from mt.runtime.memory import peak_memory_mb, raise_unless_out_of_memory
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
+from mt.terminal import Say
 from mt.training.loss import batch_loss
-from mt.training.outcome import Criterion, Signals, StopRequestedError, ValidationResult
+from mt.training.outcome import Signals, StopRequestedError, ValidationResult
 from mt.training.runlog import RunLog
 from mt.translate.lines import Translation
 from mt.translate.loaded_engine import LoadedEngine
@@ -87,9 +88,7 @@ class Scoring:
     tokenize: str  # for BLEU of validations
 
     @classmethod
-    def of_run(
-        cls, config: Config, data: DataPlan, run_dir: Path, say: Callable[[str], None]
-    ) -> Scoring:
+    def of_run(cls, config: Config, data: DataPlan, run_dir: Path, say: Say) -> Scoring:
         """With the tokenizer of the validations that `run_dir` has, as far as possible."""
         lines = filter(None, records.metrics_lines(run_dir))
         signatures = [line.get("signature", "") for line in lines if line["kind"] == "valid"]
@@ -226,10 +225,6 @@ class Validation:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         return self.scoring.metrics(self.src, self.ref, self.language)
-
-    @property
-    def criterion(self) -> Criterion:
-        return Criterion(self.config.train.metric)
 
     @property
     def fingerprint(self) -> str:

@@ -20,12 +20,8 @@ class AsTrained(Step):
     """
 
     def __init__(self, writing: Writing | None, unknown_cases: Set[Case] = frozenset()) -> None:
-        """`writing` None: the writing of the training text is not known.
-
-        `unknown_cases`: those that would be changed if the language of the lines were known.
-        """
-        self.writing = writing
-        self.unknown_cases = unknown_cases
+        self.writing = writing  # of the training text; None: it is not known
+        self.unknown_cases = unknown_cases  # changed, if the language of the lines were known
         self.settings = {"--as-written": "no" if writing else "unknown"}
         self.n_rewritten = 0
         self.n_unknown = 0

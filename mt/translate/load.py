@@ -1,7 +1,4 @@
-"""Models → an engine or a translator: chooses the engine, torch or CTranslate2, and loads it.
-
-Loads no torch where CTranslate2 decodes.
-"""
+"""Models → an engine or a translator; torch is not even imported where CTranslate2 decodes."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
 def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = False) -> LoadedEngine:
-    """Load the models into the engine that is asked for, or that suits best.
-
-    `large`: the text is worth starting a process for each GPU.
-    """
+    """Load the models into the engine that suits best; `large`: worth a process for each GPU."""
     engine = opened(engine)
     first = open_model(engine.models[0])
     code, known = search.from_, sorted({direction.src for direction in first.data.directions})

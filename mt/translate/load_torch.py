@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
 from mt.search.inference import Ensemble, Inference
 from mt.search.options import EngineOptions, SearchOptions
-from mt.terminal import say
+from mt.terminal import Say, say
 from mt.translate.loaded_engine import Answer, LoadedEngine
 from mt.translate.workers import Pool
 
@@ -33,7 +32,7 @@ def load_torch(
     options: EngineOptions,
     large: bool = False,
     reasons: str = "",
-    report: Callable[[str], None] = say,
+    report: Say = say,
 ) -> LoadedEngine:
     """Load the models, and on several GPUs start a process for each; `reasons`: why torch."""
     on_gpu = find_device(options.device).type == "cuda"
@@ -63,6 +62,7 @@ def load_torch(
         if not on_gpu and options.workers is not None:
             torch.set_num_threads(options.workers)
         where, precision, batch_tokens = str(device), device.precision, engine.batch_tokens
+    hashes = " ".join(each.weights_hash for each in models)
     return LoadedEngine.of_model(
         first,
         engine,
@@ -71,11 +71,7 @@ def load_torch(
         pool=pool,
         # On a CPU all cores are busy anyway.
         reads_ahead=large and bool(searches),
-        settings={
-            "--engine": "torch",
-            "--precision": precision,
-            "--model": " ".join(each.weights_hash for each in models),
-        },
+        settings={"--engine": "torch", "--precision": precision, "--model": hashes},
         name=f"torch on {where} ({reasons})" if reasons else "",
     )
 

@@ -40,10 +40,7 @@ NO_DATA = plan_data(DataConfig())  # of a model that tells nothing of its traini
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedEngine:
-    """An engine, its tokenizer, and what else of a model decides how its lines are translated.
-
-    A context manager: leaving it ends its worker processes, if it has any.
-    """
+    """An engine and what else of a model decides how lines are translated; closes its workers."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -62,10 +59,7 @@ class LoadedEngine:
 
     @classmethod
     def of_model(cls, model: ModelFolder, engine: Engine, **values: Any) -> LoadedEngine:
-        """Take from a model folder what `values` does not have.
-
-        Raises ConfigError where sentences are to be cut, and the library for that is missing.
-        """
+        """Take from a model folder what `values` does not have."""
         options = vars(engine.options) | vars(engine.decode)
         names = [name for name in options if name not in NOT_IN_SETTINGS]
         settings = {f"--{name.replace('_', '-')}": str(options[name]) for name in names}

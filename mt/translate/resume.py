@@ -166,14 +166,9 @@ class ResumableOutput:
 
     def _write_record(self, size: int) -> None:
         """Record that the first `size` bytes of the partial output are finished."""
-        record = {
-            "format": FORMAT,
-            "lines": self.lines,
-            "bytes": size,
-            "sha256": self._digest.hexdigest(),
-            "made_with": self.settings,
-            "counts": self.counts,
-        }
+        digest = self._digest.hexdigest()
+        record = {"format": FORMAT, "lines": self.lines, "bytes": size, "sha256": digest}
+        record |= {"made_with": self.settings, "counts": self.counts}
         write_whole(self._record_path, json.dumps(record, indent=1))
         self._record = record
         self._recorded_at = time.monotonic()

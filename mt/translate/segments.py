@@ -24,10 +24,7 @@ SEPARATORS = (
 
 @dataclass(eq=False)
 class Segments(Step):
-    """Encodes lines, cuts those that are too long or of several sentences, and joins outputs.
-
-    A line of white space has no segment and never enters the model.
-    """
+    """Encodes lines, cuts those that are too long or of several sentences, and joins outputs."""
 
     tokenizer: Tokenizer
     max_tokens: int  # of a segment

@@ -41,17 +41,13 @@ class Translator:
         on_progress: Callable[[int], None] = lambda _: None,
         number_of: Callable[[int], int] = int,
     ) -> None:
-        """`settings`: what an output depends on beside the engine and the steps.
-
-        `on_progress`: called with the number of lines done. `number_of`: how messages number them.
-        """
         self.loaded = loaded
         self.steps = steps
-        self.settings = {**loaded.settings, **settings}
+        self.settings = {**loaded.settings, **settings}  # all that an output depends on
         for step in steps:
             self.settings |= step.settings
-        self.on_progress = on_progress
-        self.number_of = number_of
+        self.on_progress = on_progress  # called with the number of lines done
+        self.number_of = number_of  # how messages number the lines that are read
         self.tally = Tally()
 
     def __enter__(self) -> Translator:
@@ -68,10 +64,7 @@ class Translator:
     def translate_windows(
         self, windows: Iterable[list[str]], n_before: int = 0
     ) -> Iterator[list[Translation]]:
-        """Translate windows of lines that the caller has cut.
-
-        `n_before`: lines finished by an earlier start of the job; line numbers continue there.
-        """
+        """Translate windows of lines; `n_before`: those finished by an earlier start of the job."""
         prepared = self._prepared(windows, n_before + self.tally.lines)
         if self.loaded.reads_ahead:
             prepared = read_ahead(prepared)
@@ -93,8 +86,7 @@ class Translator:
     ) -> Iterator[tuple[list[str], list[Translation]]]:
         """Yield windows of lines, each with its translations; their size follows the speed.
 
-        `text_of`: what to translate of a line, given that and its number. `wait`: as for
-        `windows`; `n_before`: as for `translate_windows`.
+        `text_of`: what to translate of a line, given that and its number.
         """
         gc.set_threshold(GARBAGE_THRESHOLD)
         read: deque[list[str]] = deque()  # windows that are not translated yet
@@ -179,8 +171,7 @@ def make_translator(
 ) -> Translator:
     """Make a translator into `to`, from `from_`; None: as the model's config tells.
 
-    `protection`: a step that not every command has. Raises ConfigError for a language that the
-    model does not know, and for options that the engine cannot fulfil.
+    Raises ConfigError for an unknown language, and for options that the engine cannot fulfil.
     """
     engine, tokenizer, data = loaded.engine, loaded.tokenizer, loaded.data
     search = engine.options

@@ -278,7 +278,7 @@ def automatic_batch(setting: Setting) -> str:
     config = setting.config(tokens, compiled=False, batch={"tokens_per_batch": "auto"})
     updater = setting.updater(config)
     lengths = lengths_to_try(setting.pairs, setting.pairs.longest, updater.packed)
-    chosen = fitting_batch(config, updater, lengths)
+    chosen = fitting_batch(updater, lengths)
     assert chosen > 200, f"only {chosen} tokens"
     return f"{chosen:,} tokens of the longer side, padding included where it is computed"
 

@@ -181,7 +181,8 @@ def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
     config = updater.config.model_copy(update={"batch": batch})
     monkeypatch.setattr(Device, "is_cuda", on_gpu)
     with RunLog(tmp_path, 1) as log:
-        settled = settle_batch_size(config, Settled(), updater, [pairs.longest], log)
+        updater.config, updater.say = config, log.say
+        settled = settle_batch_size(Settled(), updater, [pairs.longest])
     found = settled.of_training(config).batch
     # 300 MB, of which 15 % stay free; 100 MB are taken, and each token takes 0.1
     assert found.tokens_per_batch == pytest.approx(1500 if on_gpu else 8192, abs=100 * on_gpu)

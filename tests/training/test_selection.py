@@ -15,15 +15,16 @@ from mt.config.load import config_from_mapping
 from mt.evaluation.metrics import Score
 from mt.runs.model_folder import Scored, find_model, read_meta
 from mt.runs.records import drop_other_outputs, valid_output_steps, write_valid_outputs
+from mt.training import outcome
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.outcome import Criterion, ValidationResult, standstill_note
+from mt.training.outcome import ValidationResult, standstill_note
 
 
 def scored(metric: str, value: float, nll: float, bleu: float) -> Scored:
     """What a validation with this BLEU, nll and value of the metric counts."""
     scores = {"bleu": Score("BLEU", bleu, ""), metric: Score(metric, value, "")}
-    return Criterion(metric).scored(ValidationResult(nll, scores, []).figures())
+    return outcome.scored_by(metric, ValidationResult(nll, scores, []).figures())
 
 
 def test_the_score_decides_of_equal_ones_and_of_untrained_models_the_nll() -> None:
@@ -44,7 +45,7 @@ def test_the_score_decides_of_equal_ones_and_of_untrained_models_the_nll() -> No
         ("nll", (1.7, 1.7, 1.0), (1.8, 1.8, 9.0), "no new best: nll 1.800 against nll 1.700"),
     ]:
         best, later = scored(metric, *before), scored(metric, *now)
-        assert Criterion(metric).verdict(later, best).startswith(verdict)
+        assert outcome.verdict(metric, later, best).startswith(verdict)
         state = TrainState(step=1)
         assert state.add_score(best)
         state.step = 2
