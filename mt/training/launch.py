@@ -28,21 +28,12 @@ from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_failures
 from mt.terminal import say
+from mt.training import prepare as preparation
 from mt.training.checkpoints import tidy
 from mt.training.finetune import load_base
 from mt.training.outcome import Outcome, standstill_note
 from mt.training.preflight import Preflight, describe_training, run_preflight
-from mt.training.prepare import (
-    CleanText,
-    CorpusRead,
-    Prepared,
-    hold_out,
-    not_cleaned,
-    prepare,
-    prepare_store,
-    prepare_tokenizer,
-    settle_start,
-)
+from mt.training.prepare import CleanText, CorpusRead, Prepared, not_cleaned, settle_start
 from mt.training.runlog import RunLog, format_duration
 from mt.training.trainer import Trainer
 from mt.training.validation import score_tests, store_of_set
@@ -126,7 +117,7 @@ def _train(
         log.say(f"{where} on {device}" + f", {world.size} processes" * (world.size > 1))
         try:
             prepared = world.all_or_raise(
-                lambda: prepare(config, device, log, world, base, read, clean)
+                lambda: preparation.prepare(config, device, log, world, base, read, clean)
             )
             trainer = Trainer(prepared, log)
             preflight = _resume(trainer, prepared, base)
@@ -228,7 +219,7 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
     """Make the tokenizer and the token store of a run ahead of its training; says what was done."""
     runs.check_is_run(run_dir)
     runs.check_version(run_dir)
-    log = RunLog(run_dir, config.train.max_steps)
+    log, world = RunLog(run_dir, config.train.max_steps), World()
     base = load_base(config)
     read = _check_corpora(config, run_dir, False, base, log)
     with runs.explain_write_errors(run_dir):
@@ -239,10 +230,10 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
             runs.check_same_run(run_dir, config)
             runs.write_config(run_dir, config)
             runs.write_settled(run_dir, settled)
-            config = hold_out(settled.apply(config), log, World())
-            cleaned = clean(plan_data(config.data), log, World())
-            tokenizer = prepare_tokenizer(config, cleaned, log, World(), base, read.sample)
-    store = prepare_store(cleaned, tokenizer, log, World(), read.records)
+            config = preparation.hold_out(settled.apply(config), log, world)
+            data = clean(plan_data(config.data), log, world)
+            tokenizer = preparation.prepare_tokenizer(config, data, log, world, base, read.sample)
+    store = preparation.prepare_store(data, tokenizer, log, world, read.records)
     return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 

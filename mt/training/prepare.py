@@ -12,14 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from mt.artefacts import content_key, is_made, key_of, make
-from mt.config.plan import (
-    HELD_OUT,
-    DataPlan,
-    StageEnd,
-    held_out_sets,
-    plan_data,
-    with_held_out_files,
-)
+from mt.config import plan as config_plan
+from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
 from mt.config.schema import Config, keys_affecting
 from mt.config.settled import KEYS, Settled, told
 from mt.data.reading.corpus import local_files, read_pairs
@@ -74,7 +68,7 @@ class Prepared:
     settled: Settled
     config: Config  # as asked, with all that is settled
     data: DataPlan
-    ends: list[StageEnd]  # of its stages
+    ends: list[config_plan.StageEnd]  # of its stages
     tokenizer: Tokenizer
     store: Store  # of the training text
     updater: Updater
@@ -288,7 +282,7 @@ def hold_out(config: Config, log: RunLog, world: World) -> Config:
     if not held_out_sets(config.data):
         return config
     world.main_first(lambda: _make(config, log), lambda: None)
-    return with_held_out_files(config, log.run_dir / HELD_OUT)
+    return config_plan.with_held_out_files(config, log.run_dir / HELD_OUT)
 
 
 def _make(config: Config, log: RunLog) -> None:

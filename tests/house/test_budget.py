@@ -12,13 +12,13 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_963,
-    "core": 19_392,
+    "all of mt": 29_948,
+    "core": 19_377,
     "tests": 29_582,
     "pages": 129_969,
     "api and single files": 1_075,
     "data": 5_023,
-    "training": 3_177,
+    "training": 3_162,
     "translate": 2_596,
     "cleaning": 2_132,
     "search": 2_097,
