@@ -30,7 +30,7 @@ from mt.runtime.devices import Device
 from mt.search.alignment import character_units, cross_attention, word_numbers
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.terminal import printable
+from mt.terminal import printable, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,12 +102,15 @@ class AttentionOfSentence:
         return save_figure(output, draw)
 
 
-def usual_source(loaded: LoadedModel, sentence: str, to: str | None) -> str:
-    """A sentence as `mt translate` gives it to the model: in its usual case, with a stop."""
+def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str | None) -> str:
+    """A sentence without translation as `mt translate` gives it to the model: case and stop."""
     styles = loaded.styles
     direction = plan_data(loaded.config.data).direction(None, to)
-    writing = styles.between(*direction) if styles and direction else None
-    return writing.usual(sentence)[0] if writing else sentence
+    writing = styles.between(*direction) if styles and direction and target is None else None
+    usual = writing.usual(sentence)[0] if writing else sentence
+    if usual != sentence:
+        say(f"as mt translate gives it to the model: {usual}")
+    return usual
 
 
 def read_attention(

@@ -116,9 +116,7 @@ def attention(
     check_picture_file(picture)
     device = choose_device("cpu", "fp32")
     loaded = load_model(model)
-    if target is None and (usual := usual_source(loaded, sentence, to)) != sentence:
-        say(f"as mt translate gives it to the model: {usual}")
-        sentence = usual
+    sentence = usual_source(loaded, sentence, target, to)
     weights = read_attention(loaded, device, sentence, target, kind, to)
     if picture is not None:
         say(f"{picture}: {weights.save_picture(picture, layer, head) or 'written'}")

@@ -38,7 +38,6 @@ from mt.search.engine import TorchEngine
 from mt.search.inference import Inference, fp32_logits
 from mt.search.options import SearchOptions
 from mt.search.search import Stepper
-from mt.terminal import say
 from mt.training.loss import logits_gradient
 
 PACKAGE = Path(__file__).parents[1]
@@ -339,10 +338,7 @@ def steps_of_sentence(
     tokenizer, inference = loaded.tokenizer, Inference(loaded.model, choose_device("cpu", "fp32"))
     first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
     longest = inference.max_tokens
-    usual = sentences[0] if sentences[1] is not None else usual_source(loaded, sentences[0], to)
-    if usual != sentences[0]:
-        say(f"as mt translate gives it to the model: {usual}")
-    encoded = tokenizer.src.encode([usual])[0]
+    encoded = tokenizer.src.encode([usual_source(loaded, *sentences, to)])[0]
     src = first_ids + checked(encoded, "the sentence", longest - len(first_ids))
     decode = SearchOptions(beam_size=beam_size or 1).decode_config(loaded.config)
 

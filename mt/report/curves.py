@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -126,29 +126,21 @@ def thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 def _lines(figure: Figure, run: RunSummary) -> tuple[Line, Line]:
     """The line of training and that of validation; empty arrays where there is none."""
-    nothing: Floats = np.empty(0)
-    train = valid = (nothing, nothing, nothing)
-    if figure.train:
-        keys = ("step", "seconds", figure.train)
-        train = _ascending([np.array(run.metrics.train[key]) for key in keys], figure.scale)
-    if figure.valid:
-        keys = ("step", "seconds", figure.valid)
-        lines = run.metrics.valid
-        if figure.other_set:
-            others = run.metrics.other_valid
-            lines = [line for line in others if line.get("name") == figure.other_set]
-        rows = [[number(line, key) for line in lines] for key in keys]
-        valid = _ascending([np.array(row, np.float64) for row in rows], figure.scale)
-    return train, valid
+    lines = run.metrics.valid
+    if figure.other_set:
+        lines = [line for line in run.metrics.other_valid if line.get("name") == figure.other_set]
 
+    def ascending(key: str, column: Callable[[str], Iterable[float]]) -> Line:
+        """In the order of the updates; infinite values become gaps."""
+        names = ("step", "seconds", key)
+        step, seconds, values = (np.fromiter(column(name) if key else (), float) for name in names)
+        order = np.argsort(step, kind="stable")
+        seconds = np.where(np.isfinite(seconds), seconds, 0.0)[order]
+        values = np.where(np.isfinite(values), values * figure.scale, math.nan)[order]
+        return step[order], np.maximum.accumulate(seconds), values
 
-def _ascending(columns: Sequence[Floats], scale: float) -> Line:
-    """In the order of the updates; infinite values become gaps."""
-    order = np.argsort(columns[0], kind="stable")
-    step, seconds, values = (column[order] for column in columns)
-    seconds = np.where(np.isfinite(seconds), seconds, 0.0)
-    values = np.where(np.isfinite(values), values * scale, math.nan)
-    return step, np.maximum.accumulate(seconds), values
+    train = ascending(figure.train, run.metrics.train.__getitem__)
+    return train, ascending(figure.valid, lambda key: (number(line, key) for line in lines))
 
 
 def _draw(

@@ -81,20 +81,8 @@ class RunSummary:
     config: Config | None
     manifest: dict[str, Any]
     metrics: Metrics
-    tests: list[RecordedScore]
-    valid: RecordedScore | None  # the best validation
+    scored: list[RecordedScore]  # the test sets, then the best validation
     remarks: list[str]
-
-    @property
-    def scored(self) -> list[RecordedScore]:
-        return [*self.tests, *([self.valid] if self.valid else [])]
-
-    @property
-    def recorded_files(self) -> dict[str, dict[str, Any]]:
-        """Lines and SHA-256 of each data file in the manifest, by path."""
-        sections = [self.manifest.get(key) for key in ("data", "test_data")]
-        files = [file for named in sections if isinstance(named, dict) for file in named.items()]
-        return {name: record for name, record in files if isinstance(record, dict)}
 
 
 def read_run(folder: Path, label: str) -> RunSummary:
@@ -104,14 +92,16 @@ def read_run(folder: Path, label: str) -> RunSummary:
     config = _read_config(folder, remarks)
     metrics = _read_metrics(folder, remarks)
     manifest = _read_manifest(folder, remarks)
-    tests = _read_tests(folder, metrics)
-    valid = _best_validation(folder, metrics, config)
-    if valid is None:
+    scored = _read_tests(folder, metrics)
+    n_tests = len(scored)
+    if (valid := _best_validation(folder, metrics, config)) is not None:
+        scored.append(valid)
+    else:
         remarks.append("There is no validation yet, or the run has no validation set.")
-    remarks += [score.remark for score in (*tests, valid) if score and score.remark]
-    if not all(test.sentences for test in tests or ([valid] if valid else [])):
+    remarks += [score.remark for score in scored if score.remark]
+    if not all(score.sentences for score in scored[: n_tests or 1]):
         remarks.append(NOT_KEPT)
-    return RunSummary(folder, label, config, manifest, metrics, tests, valid, remarks)
+    return RunSummary(folder, label, config, manifest, metrics, scored, remarks)
 
 
 def scored_texts(data: DataPlan) -> dict[str, Corpus]:

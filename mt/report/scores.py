@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,10 +115,13 @@ def _digests(run: RunSummary, name: str) -> list[str]:
     """The recorded SHA-256 of the files of a set; empty if they are not known."""
     if run.config is None:
         return []
-    data, recorded = plan_data(run.config.data), run.recorded_files
+    data = plan_data(run.config.data)
     text = scored_texts(data).get(name)
-    files = local_files(text.source, data.root) if text else []
-    digests = [recorded[str(path)].get("sha256") for path in files if str(path) in recorded]
+    paths = local_files(text.source, data.root) if text else []
+    sections = [run.manifest.get(key) for key in ("test_data", "data")]
+    recorded = ChainMap(*[files for files in sections if isinstance(files, dict)])
+    files = [recorded.get(str(path)) for path in paths]
+    digests = [file.get("sha256") for file in files if isinstance(file, dict)]
     return [str(digest) for digest in digests if digest]
 
 

@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_948,
+    "all of mt": 29_931,
     "core": 19_377,
-    "tests": 29_582,
+    "tests": 29_581,
     "pages": 129_969,
     "api and single files": 1_075,
     "data": 5_023,
@@ -22,7 +22,7 @@ BUDGET = {
     "translate": 2_596,
     "cleaning": 2_132,
     "search": 2_097,
-    "inspect": 1_959,
+    "inspect": 1_956,
     "interop": 1_820,
     "config": 1_751,
     "cli": 1_605,
@@ -31,7 +31,7 @@ BUDGET = {
     "model": 987,
     "runtime": 972,
     "runs": 937,
-    "report": 864,
+    "report": 850,
     "synthetic": 473,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it

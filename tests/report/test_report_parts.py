@@ -53,11 +53,11 @@ def test_a_report_has_one_tokenizer_or_says_so(tmp_path: Path) -> None:
     text = [("a", "that is now", "that is so"), ("b", "it was then", "it was then")]
     run, other = (run_of(tmp_path / name, outputs=outputs_of(*text)) for name in "ab")
     sentences = run.scored[0].sentences
-    run.tests = [
+    run.scored = [
         RecordedScore("kept", 10, 50.0, "nrefs:1|tok:char|x:y", sentences),
         RecordedScore("gone", 10, 51.0, "nrefs:1|tok:char|x:y"),
+        RecordedScore("validation", 10, 40.0, "nrefs:1|tok:13a|x:y", sentences),
     ]
-    run.valid = RecordedScore("validation", 10, 40.0, "nrefs:1|tok:13a|x:y", sentences)
     kept, gone, valid = score_run(run)
     assert [one.bleu.score.value for one in (kept, gone)] == [valid.bleu.score.value, 51.0]
     assert "|tok:13a|" in kept.bleu.score.signature
@@ -67,15 +67,14 @@ def test_a_report_has_one_tokenizer_or_says_so(tmp_path: Path) -> None:
     run.config = config_of({"data": {"test": [{"src": "kept", "tgt": "b", "tgt_lang": "zh"}]}})
     assert "|tok:char|" in score_run(run)[0].bleu.score.signature
 
-    run.valid, run.tests = None, run.tests[:1]
-    other.tests = [RecordedScore("kept", 10, 99.0, "nrefs:1|tok:13a|x:y", sentences)]
-    other.valid = None
+    run.scored = run.scored[:1]
+    other.scored = [RecordedScore("kept", 10, 99.0, "nrefs:1|tok:13a|x:y", sentences)]
     (compared,) = compare([run, other], [score_run(run), score_run(other)])
     baseline, row = compared["rows"]
     assert row["bleu"].score == baseline["bleu"].score  # of the same outputs
     assert row["difference"] == 0
     assert says(compared["test"], "b was scored by the tokenizer 13a, this is char")
-    other.tests[0].sentences = []
+    other.scored[0].sentences = []
     (compared,) = compare([run, other], [score_run(run), score_run(other)])
     assert compared["rows"][1]["difference"] is None
 
