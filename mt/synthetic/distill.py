@@ -65,9 +65,9 @@ def distill(
         lines = _read(sources, root, with_references=search.n_best > 1)
     else:
         lines = (line.replace("\t", " ") for line in read_file(src, "--src"))
-    are_lines = all(source.path is None for source in sources.values())
-    texts = [str(under(root, source.src)) for source in sources.values()]
-    counts = [*map(number_of_lines, texts)] if are_lines else [None]
+    counts: list[int | None] = [None]
+    if all(source.path is None for source in sources.values()):
+        counts = [number_of_lines(str(under(root, source.src))) for source in sources.values()]
     spec = CorpusSpec(
         opened(lines),
         None if None in counts else sum(filter(None, counts)),
