@@ -1,4 +1,4 @@
-"""COMET, which reads source, translation and reference (Rei et al., 2020), times 100."""
+"""COMET (Rei et al., 2020) of a model on this machine; nothing is downloaded. Values x 100."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ SCALE = 100.0
 
 
 def check_comet(folder: str | Path | None, option: str) -> Path:
-    """The checkpoint in the folder that `option` names. ConfigError without it or the package.
-
-    For a check before anything is translated or trained.
-    """
+    """The checkpoint in the folder that `option` names. ConfigError without it or the package."""
     if find_spec("comet") is None:
         raise ConfigError(
             f"metric comet: needs the package unbabel-comet, which is not installed; pip install "

@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_931,
-    "core": 19_377,
+    "all of mt": 29_928,
+    "core": 19_374,
     "tests": 29_581,
     "pages": 129_969,
     "api and single files": 1_075,
@@ -27,7 +27,7 @@ BUDGET = {
     "config": 1_751,
     "cli": 1_605,
     "documents": 1_330,
-    "evaluation": 1_165,
+    "evaluation": 1_162,
     "model": 987,
     "runtime": 972,
     "runs": 937,
