@@ -78,9 +78,9 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
         problem = f"torchrun or the batch system has started {started} processes already"
         raise ConfigError(f"--processes: {problem}; leave it out")
     threads = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
-    environment = {**threads, **with_own_imports(), "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": str(free_port())}
-    environment |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
+    world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment = {**threads, **with_own_imports(), **world, **place}
     command = [sys.executable, "-m", "mt", *arguments]
     processes: list[subprocess.Popen[bytes]] = []
     _pass_on_signals(processes)

@@ -103,8 +103,7 @@ def _named_units(pieces: Sequence[str], text: str) -> tuple[list[int], list[str]
         starts.append(max(start, end))
         end = max(start + len(unit), end) if start >= 0 else end
         ends.append(end if start >= 0 else None)  # an unknown one ends where the next begins
-    following = [*starts[1:], len(text)]
-    spans = zip(starts, ends, following, strict=True)
+    spans = zip(starts, ends, [*starts[1:], len(text)], strict=True)
     return numbers, [f"{start}:{after if end is None else end}" for start, end, after in spans]
 
 

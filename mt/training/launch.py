@@ -199,8 +199,7 @@ def _check_corpora(
     learns = not is_kept and (fresh or not Tokenizer.exists_in(run_dir))
     # The vocabulary is that of the text that is trained on.
     is_changed = config.data.clean is not None or held_out_sets(config.data)
-    draws = learns and not is_changed
-    sample = PairSample(config.tokenizer.sample_lines) if draws else None
+    sample = PairSample(config.tokenizer.sample_lines) if learns and not is_changed else None
     counts = has_auto(config) and (fresh or runs.read_settled(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -160,8 +160,7 @@ def make_plans(
         Augmentation(pairs, stage, *about) if stage.augment else None for stage in data.stages
     ]
     longest = data.limits.max_tokens + 1 if any(resamples) else pairs.longest
-    lengths = lengths_to_try(pairs, longest, updater.packed)
-    settled = settle_batch_size(settled, updater, lengths)
+    settled = settle_batch_size(settled, updater, lengths_to_try(pairs, longest, updater.packed))
     batch = settled.of_training(config).batch
     plans = []
     for stage, resample in zip(data.stages, resamples, strict=True):

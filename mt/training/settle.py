@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ from mt.data.tokens.plan import MOST_ROWS, SHARES, Plan
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runtime import memory
 from mt.training.compilation import made_up_batch
-from mt.training.runlog import RunLog
 from mt.training.update import Updater
+
+if TYPE_CHECKING:
+    from mt.training.runlog import RunLog  # needs tqdm, which `scripts/gpu_check.py` does without
 
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9

@@ -164,8 +164,7 @@ class Trainer:
                 else:
                     self.log.say("nothing is saved, because there are non-finite weights")
             self.world.all_or_raise(self._require_memory)
-        folder = self.run_dir / CHECKPOINTS
-        links = (folder / name for name in (BEST, LAST))
+        links = (self.run_dir / CHECKPOINTS / name for name in (BEST, LAST))
         best = self.world.on_main(lambda: next((link for link in links if link.exists()), None))
         if stopped:
             reason = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"

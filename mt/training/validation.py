@@ -108,8 +108,7 @@ class Scoring:
 
     def tokenizer_into(self, language: str) -> str:
         """BLEU's tokenizer for texts in a language: that of validations, if it fits as well."""
-        valid = valid_language(self.data)
-        if fitting_tokenizer(language) == fitting_tokenizer(valid):
+        if fitting_tokenizer(language) == fitting_tokenizer(valid_language(self.data)):
             return self.tokenize
         return choose_tokenizer(language, self.config.train.bleu_tokenize)
 
@@ -155,7 +154,6 @@ class Validation:
         self.label = "valid" if not place else f"valid {self.name}"  # of its lines in the log
         self.language = texts[0].direction.tgt
         self.run_dir = run_dir = log.run_dir
-        self.tokenizer = tokenizer
         self.log = log
         self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each

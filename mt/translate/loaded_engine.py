@@ -114,8 +114,7 @@ class LoadedEngine:
             limits = self.engine.limits(*jobs[number]).repeat(hypotheses.counts)
             found = (hypotheses.scores, hypotheses.log_probs, hypotheses.lengths)
             columns = [array.tolist() for array in (*found, hypotheses.lengths >= limits)]
-            is_aligned = self.engine.options.alignments
-            ids = hypotheses.ids() if is_aligned else itertools.repeat([])
+            ids = hypotheses.ids() if self.engine.options.alignments else itertools.repeat([])
             outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
             for segment, count in zip(members[number], hypotheses.counts.tolist(), strict=True):
                 segment.outputs = list(itertools.islice(outputs, count))
@@ -131,8 +130,7 @@ class LoadedEngine:
         budget = max(1, (self.batch_tokens or self.engine.batch_tokens) // n_hypotheses)
         order = np.argsort(-lengths, kind="stable")
         least = max(LEAST_SIZE, -(-budget // max(1, MOST_ROWS // n_hypotheses)))
-        sizes = np.maximum(lengths[order] + 1, least)
-        cuts = batch_cuts(sizes, budget, self.n_parallel)
+        cuts = batch_cuts(np.maximum(lengths[order] + 1, least), budget, self.n_parallel)
         return [rows.tolist() for rows in np.split(order, cuts)]
 
     def _answers(self, jobs: list[Job], loop_free: bool) -> Iterator[tuple[int, Answer]]:

@@ -71,8 +71,7 @@ def translate_file(
             lines = output.remaining(lines, translator.settings | line_format.settings)
 
             def text_of(line: str, number: int) -> str:
-                where = f"{files.name}, line {number:,}"
-                return line_format.extract(line, where, files.errors)
+                return line_format.extract(line, f"{files.name}, line {number:,}", files.errors)
 
             stream = translator.translate_stream(lines, text_of, files.wait, output.lines)
             for window, translations in stream:

@@ -181,8 +181,7 @@ def make_translator(
     # A vocabulary that was taken from another model may be that of other languages.
     styles = None if search.as_written else loaded.styles
     writing = styles.between(*direction) if styles and direction else None
-    language = base_code(source)
-    cut = partial(split_sentences, language=language) if loaded.cuts_sentences else None
+    cut = partial(split_sentences, language=base_code(source)) if loaded.cuts_sentences else None
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
     if search.n_best > 1 and search.sample is None:  # samples repeat what is probable

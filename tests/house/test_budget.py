@@ -12,16 +12,16 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_928,
-    "core": 19_374,
+    "all of mt": 29_920,
+    "core": 19_366,
     "tests": 29_581,
     "pages": 129_969,
     "api and single files": 1_075,
     "data": 5_023,
-    "training": 3_162,
-    "translate": 2_596,
+    "training": 3_159,
+    "translate": 2_592,
     "cleaning": 2_132,
-    "search": 2_097,
+    "search": 2_096,
     "inspect": 1_956,
     "interop": 1_820,
     "config": 1_751,
