@@ -160,7 +160,7 @@ def test_tests_are_scored_again_for_another_best_model_or_a_new_metric(
     for metric, best in (("bleu", 1), ("nll", 2), ("chrf", 2)):
         settings = {"max_steps": 2, "valid_every": 1, "metric": metric}
         train(quick_config(train=settings), tmp_path, "cpu")
-        assert read_run(tmp_path, "").tests[0].step == best
+        assert read_run(tmp_path, "").scored[0].step == best
         assert f"| test.src | {best} | bleu |" in model_card(checkpoint.load_model(tmp_path), "")
     lines = [(line["model_step"], "chrf" in line) for line in metrics_of(tmp_path, "test")]
     assert lines == [(1, False), (2, False), (2, True)]

@@ -71,8 +71,7 @@ def test_one_ranking_keeps_checkpoints_names_the_best_and_averages(
         assert [model_folder.step_name(step) for step in first] == [
             (run / "checkpoints" / "best").resolve().name
         ]
-        valid = read_run(run, "run").valid
-        assert valid is not None
+        (valid,) = read_run(run, "run").scored
         assert valid.step == first[0]
 
 
