@@ -58,10 +58,8 @@ def chosen_executor(
     options = dict(option.split("=", 1) for option in sbatch if "=" in option)
     wrong = [option for option in sbatch if "=" not in option]
     if wrong or (sbatch and name != "slurm"):
-        raise ConfigError(
-            f"--sbatch {(wrong or sbatch)[0]}: must be KEY=VALUE, such as partition=cpu, with "
-            "--executor slurm"
-        )
+        required = "must be KEY=VALUE, such as partition=cpu, with --executor slurm"
+        raise ConfigError(f"--sbatch {(wrong or sbatch)[0]}: {required}")
     match name:
         case "local":
             return lambda plan, progress: run_here(plan, workers or usable_cores(), progress)
@@ -99,8 +97,9 @@ def cleaning_files(
             "name that ends in .tsv"
         )
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
-    read_record(record_path(prefix), CleanedRecord)  # that of another program is not replaced
-    _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite, where)
+    record = record_path(prefix)
+    read_record(record, CleanedRecord)  # that of another program is not replaced
+    _refuse_to_lose([*paths, record, *filter(None, [rejected])], data, overwrite, where)
     return CleanedFiles(range(len(data.corpora)), paths), is_table
 
 

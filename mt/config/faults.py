@@ -32,8 +32,7 @@ _REQUIRED = {
 
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     """The message for one of pydantic's errors; `steps` lead to the value."""
-    kind = detail["type"]
-    value = detail["input"]
+    kind, value = detail["type"], detail["input"]
     owner = _owner(steps if kind == "model_type" else steps[:-1])
     field = owner.model_fields.get(str(steps[-1]))
     path = ".".join(step for step in steps if isinstance(step, str))
@@ -55,10 +54,9 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     others = get_args(field.annotation) if field is not None else ()
     if kind.endswith("_type"):
         required += " or auto" * (Literal["auto"] in others) + " or null" * (type(None) in others)
-    is_scalar = isinstance(value, bool | int | float)
-    remedy = "; put the text in quotes" if kind == "string_type" and is_scalar else ""
-    if value is None:
-        remedy = "; leave the key out for its default"
+    remedy = "; leave the key out for its default" if value is None else ""
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        remedy = "; put the text in quotes"
     return f"{required}, found {shown(value)}{remedy}"
 
 
@@ -209,7 +207,7 @@ def _languages(config: Config) -> Iterator[Fault]:
     """Languages of texts must be told apart by tokens or tags."""
     data = config.data
     flows = corpora_and_flows(data)[1]
-    languages = list(dict.fromkeys(flow.direction.tgt for flow in flows))
+    languages = [*dict.fromkeys(flow.direction.tgt for flow in flows)]
     for path, entry in named_entries(data) if data.language_tokens and languages else ():
         # A set that is held out is in the languages of data.train[0].
         for text in texts_of(data, entry, path) if not isinstance(entry.split, int) else ():
@@ -281,8 +279,8 @@ def _vocabulary(config: Config) -> Iterator[Fault]:
         wanted = "the target's model file" if needs_second else "null"
         yield Fault(
             ["tokenizer.tgt_model", "tokenizer.model", "tokenizer.joint"],
-            f"must be {wanted} with tokenizer.model {shown(tokenizer.model)} and tokenizer.joint "
-            f"{shown(tokenizer.joint)}, found {shown(tokenizer.tgt_model)}",
+            f"must be {wanted} where tokenizer.model is {shown(tokenizer.model)} and "
+            f"tokenizer.joint {shown(tokenizer.joint)}, found {shown(tokenizer.tgt_model)}",
         )
     for key in ("character_coverage", "user_defined_symbols", "split_digits"):
         default, value = type(tokenizer).model_fields[key].default, getattr(tokenizer, key)
@@ -298,6 +296,8 @@ def _vocabulary(config: Config) -> Iterator[Fault]:
             "must be null with train.init_from, whose vocabulary is kept, found "
             f"{shown(tokenizer.model)}; set train.new_vocabulary to true to replace it",
         )
+    if train.new_vocabulary and train.init_from is None:
+        yield Fault(["train.new_vocabulary"], "must be false without train.init_from, found true")
 
 
 def _training(config: Config) -> Iterator[Fault]:

@@ -157,6 +157,7 @@ def test_messages(mt: Mt) -> None:
         (["-o", "o", "--rejected", "test.en", "--against", "test.en"], ["test.en", "--against"]),
         (["-o", "o", "--rejected", "o.de"], ["--rejected o.de", "output too"]),
         (["-o", "o", "--rejected", "link"], ["--rejected link", "output too"]),
+        (["-o", "o", "--rejected", "o.corpus.yaml"], ["--rejected o.corpus.yaml", "output too"]),
         (["-o", "other/"], ["--output other/", "folder", "other/clean"]),
         (["-o", "o", "--against", "t.tmx"], ["data.clean.against", "t.tmx", "data.test"]),
         (["-o", "there"], ["there.en: exists", "--overwrite"]),

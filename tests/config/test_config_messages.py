@@ -178,11 +178,8 @@ def test_message(tmp_path: Path) -> None:
             "tokenizer: {user_defined_symbols: ['</s>']}",
             ": must not be special tokens … found '</s>'",
         ),
-        ("tokenizer: {tgt_model: b}", ": must be null with … null … found 'b'"),
-        (
-            "tokenizer: {model: a, tgt_model: b}",
-            "tokenizer.tgt_model … must be null with … true, found 'b'",
-        ),
+        ("tokenizer: {tgt_model: b}", ": must be null where … null … found 'b'"),
+        ("tokenizer: {model: a, tgt_model: b}", "tokenizer.tgt_model … null … true, found 'b'"),
         (
             "tokenizer: {model: a, joint: false}",
             "tokenizer.tgt_model … must be the target's model file … found nothing (null)",
@@ -195,6 +192,7 @@ def test_message(tmp_path: Path) -> None:
             "tokenizer: {model: a}\ntrain: {init_from: b}",
             ": must be null with train.init_from, … found 'a' … true to replace it",
         ),
+        ("train: {new_vocabulary: true}", ": must be false without train.init_from … found true"),
         ("optim: {schedule: noam}", "optim.peak_lr … must be null with schedule … found 0.0007"),
         ("optim: {peak_lr: null}", ": must be a number with … found nothing (null)"),
         (

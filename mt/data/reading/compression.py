@@ -19,7 +19,6 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".bz2": bz2.BZ2Decompressor,
 }
 _BLOCK = 1 << 18
-_ZIP = b"PK\x03\x04"
 # What reading a damaged file raises, in the packages that unpack: BadGzipFile, zlib.error, ...
 _DAMAGE = {"BadGzipFile", "EOFError", "IsalError", "LZMAError", "ZstdError", "error"}
 
@@ -79,7 +78,7 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
         io.BufferedReader(_HashedFile(path, digest)) if digest else open(path, "rb") as raw,
     ):
         head = raw.peek(10)
-        if head.startswith(_ZIP):
+        if head.startswith(b"PK\x03\x04"):
             raise DataError(
                 f"{prefix(where)}{path} is a zip archive, which mt does not read; a file that is "
                 f"plain or compressed by gzip, xz, zstd or bzip2 is required. Unpack it first: "

@@ -64,6 +64,8 @@ def read_lines(
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
+                while errors == "strict" and file.read(BLOCK):
+                    pass  # damage of a compressed file is told first
                 raw_lines = raw.split(b"\n")
                 yield from decode_lines(raw_lines, str(path), errors, damage, number + 1, where)
                 number += len(raw_lines)
@@ -126,8 +128,7 @@ def file_record(
 
 
 def _record(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, Any]:
-    size, mtime = stat.st_size, stat.st_mtime_ns
-    return {"size": size, "mtime_ns": mtime, "sha256": sha256, "lines": lines}
+    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256, "lines": lines}
 
 
 class NotTextError(DataError):
