@@ -36,10 +36,8 @@ _POWERS = (
     ((-3,), r"millim|millig|milli?l|m[mgl]\b"),
     ((-2,), r"[cz]entim|cm\b"),
     ((2,), r"hund(?:red|ert)"),
-    (
-        (3,),
-        r"kilo|k[mg]?\b|thou|tau?s|tsd|mil(?:le|es|a)\b|tus|duiz|tis[ií]c|tys|т[ыи]с|хил|χιλ|[千천]",
-    ),
+    ((3,), r"kilo|k[mg]?\b|thou|tau?s|tsd|mil(?:le|es|a)\b|tus|duiz"),
+    ((3,), r"tis[ií]c|tys|т[ыи]с|хил|χιλ|[千천]"),
     ((3, 6), r"mil\b"),
     ((4,), r"[万萬만]"),
     ((5,), r"lakh|लाख"),

@@ -80,23 +80,21 @@ def cleaning_files(
             raise ConfigError(f"{option} -: must be a file, stdout is not written to; name one")
     packing = Path(prefix).suffix if Path(prefix).suffix in PACKINGS else ""
     is_table = prefix.removesuffix(packing).endswith(".tsv")
+    fault = ""
+    src, tgt = data.usual
+    directions = dict.fromkeys(str(corpus.direction) for corpus in data.corpora)
     if packing and not is_table:
-        raise ConfigError(f"--output {prefix}: only a table can be compressed, as OUT.tsv{packing}")
-    if prefix.endswith("/") or Path(prefix).is_dir():
-        raise ConfigError(f"--output {prefix}: is a folder; add a name, as {Path(prefix)}/clean")
-    if len(directions := dict.fromkeys(corpus.direction for corpus in data.corpora)) > 1:
-        listed = ", ".join(map(str, directions))
-        raise ConfigError(
-            f"--output {prefix}: would hold lines of several languages ({listed}), and no longer "
-            "say which is which; clean the texts of each direction by themselves"
-        )
-    endings = data.usual
-    if endings[0] == endings[1] and not is_table:
-        raise ConfigError(
-            f"--output {prefix}: both sides would be {prefix}.{endings[0]}; give --langs, or a "
-            "name that ends in .tsv"
-        )
-    paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
+        fault = f"only a table can be compressed, as OUT.tsv{packing}"
+    elif prefix.endswith("/") or Path(prefix).is_dir():
+        fault = f"is a folder; add a name, as {Path(prefix)}/clean"
+    elif len(directions) > 1:
+        fault = f"would hold lines of several languages ({', '.join(directions)}), and no longer "
+        fault += "say which is which; clean the texts of each direction by themselves"
+    elif src == tgt and not is_table:
+        fault = f"both sides would be {prefix}.{src}; give --langs, or a name that ends in .tsv"
+    if fault:
+        raise ConfigError(f"--output {prefix}: {fault}")
+    paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{side}") for side in (src, tgt)]
     record = record_path(prefix)
     read_record(record, CleanedRecord)  # that of another program is not replaced
     _refuse_to_lose([*paths, record, *filter(None, [rejected])], data, overwrite, where)

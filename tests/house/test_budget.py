@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_919,
+    "all of mt": 29_915,
     "core": 19_366,
     "tests": 29_580,
     "pages": 129_969,
@@ -20,7 +20,7 @@ BUDGET = {
     "data": 5_023,
     "training": 3_159,
     "translate": 2_592,
-    "cleaning": 2_131,
+    "cleaning": 2_127,
     "search": 2_096,
     "inspect": 1_956,
     "interop": 1_820,
