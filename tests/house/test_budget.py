@@ -12,12 +12,12 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_915,
-    "core": 19_366,
+    "all of mt": 29_909,
+    "core": 19_360,
     "tests": 29_580,
     "pages": 129_969,
     "api and single files": 1_075,
-    "data": 5_023,
+    "data": 5_017,
     "training": 3_159,
     "translate": 2_592,
     "cleaning": 2_127,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mt.config.data_schema import Source, SourceFormat
@@ -58,18 +58,17 @@ class AlignedText(OpenedText):
             "ending of its files."
         )
 
-    def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
+    def pairs(self) -> Pairs:
         self.require_split(under(self.root, self.source.path or self.source.src), ["train"])
         for paths in self.aligned():
-            yield from self._pairs_of(paths, records, damage)
+            yield from self._pairs_of(paths)
 
-    def _pairs_of(
-        self, paths: tuple[Path, Path], records: FileRecords | None, damage: Damage
-    ) -> Pairs:
+    def _pairs_of(self, paths: tuple[Path, Path]) -> Pairs:
         places = [*zip(paths, (f"{self.where}.src", f"{self.where}.tgt"), strict=True)]
         errors = self.source.errors
         for place in places:
             text_files.require_text(*place)
+        records, damage = self.records, self.damage
         sides = (read_lines(*place, errors, records, damage, MAX_LINE) for place in places)
         src_lines, tgt_lines = sides
         n_pairs = 0
@@ -180,7 +179,7 @@ def read_pairs(
     """
     text = open_text(source, root, where)
     text.require_one_format()
-    yield from text.pairs(records, Damage() if damage is None else damage, stream)
+    yield from replace(text, stream=stream, records=records, damage=damage or Damage()).pairs()
 
 
 def training_pairs(data: DataPlan) -> Pairs:

@@ -14,7 +14,7 @@ from typing import Any
 from mt.data.reading import text_files
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.text import SUFFIXES, Row, RowText, is_saved_to_disk
-from mt.data.reading.text_files import Damage, FileRecords, existing_path, matching_files
+from mt.data.reading.text_files import existing_path, matching_files
 from mt.errors import DataError
 
 # Of Parquet. By default a batch has the rows of a file's first group, and an empty file has none.
@@ -32,11 +32,11 @@ class DataSetText(RowText):
             return sorted(filter(os.path.isfile, self.path.rglob("*")))
         return super().files
 
-    def rows(self, records: FileRecords | None, damage: Damage, stream: bool) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """The rows; every error of the library becomes a `DataError`."""
         number = 0
         try:
-            for batch in self._open(stream).iter(batch_size=1000):
+            for batch in self._open().iter(batch_size=1000):
                 for cells in zip(*batch.values(), strict=True):
                     number += 1
                     place = f"{self.source.path}, row {number:,} (the first is 1)"
@@ -46,7 +46,7 @@ class DataSetText(RowText):
         except Exception as error:  # the library passes on whatever its many readers raise
             raise DataError(self._unreadable(error)) from error
 
-    def _open(self, stream: bool) -> Any:
+    def _open(self) -> Any:
         """A data set of the library: local files, local folder or hub name, in this order."""
         import datasets
         import huggingface_hub
@@ -73,7 +73,7 @@ class DataSetText(RowText):
         if is_path or text_files.is_pattern(name) or suffix_of(Path(name)) in SUFFIXES:
             existing_path(name, self.root, f"{self.where}.path")  # raises
         # A part of a split ("train[:1000]") cannot be streamed.
-        streaming = stream and not set("[+") & set(source.split)
+        streaming = self.stream and not set("[+") & set(source.split)
         return datasets.load_dataset(name, source.name, split=source.split, streaming=streaming)
 
     def _of_folder(self) -> Any:

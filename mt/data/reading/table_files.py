@@ -14,7 +14,7 @@ from typing_extensions import assert_never
 
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.text import LEFT_OUT, SUFFIXES, Row, RowFiles
-from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, read_lines, require_text
+from mt.data.reading.text_files import MAX_LINE, read_lines, require_text
 from mt.errors import DataError
 
 # Format of a table file -> delimiter between its cells.
@@ -25,23 +25,24 @@ DELIMITERS = {"tsv": "\t", "csv": ","}
 class TableText(RowFiles):
     """Table files; of all but `.json` lists one row at a time."""
 
-    def rows_of(self, file: Path, records: FileRecords | None, damage: Damage) -> Iterator[Row]:
-        """The rows of a file, in order; `records` gets those of the file once it is read."""
-        require_text(file, f"{self.where}.path")
+    def rows_of(self, file: Path) -> Iterator[Row]:
+        """The rows of a file, in order."""
         kind = self.source.format or SUFFIXES.get(suffix_of(file))
         limit = sys.maxsize if kind == "json" else MAX_LINE
-        lines = read_lines(file, f"{self.where}.path", self.source.errors, records, damage, limit)
+        errors, where = self.source.errors, f"{self.where}.path"
+        require_text(file, where)
+        lines = read_lines(file, where, errors, self.records, self.damage, limit)
         match kind:
             case "jsonl":
-                return self._json_lines(lines, file, damage)
+                return self._json_lines(lines, file)
             case "json":
-                return self._json_rows(lines, file, damage)
+                return self._json_rows(lines, file)
             case "csv" | "tsv":
-                return self._delimited_rows(lines, file, DELIMITERS[kind], damage)
+                return self._delimited_rows(lines, file, DELIMITERS[kind])
             case _:
                 raise AssertionError(f"{kind} is no table")
 
-    def _json_lines(self, lines: Iterable[str], path: Path, damage: Damage) -> Iterator[Row]:
+    def _json_lines(self, lines: Iterable[str], path: Path) -> Iterator[Row]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -57,9 +58,9 @@ class TableText(RowFiles):
                     'one JSON object is required, such as {"de": "ja", "en": "yes"}; this cannot '
                     f"be read ({error}). Correct the line or remove it{hint}."
                 )
-                self.leave_out(place, damage, fault)
+                self.leave_out(place, fault)
 
-    def _json_rows(self, lines: Iterator[str], path: Path, damage: Damage) -> Iterator[Row]:
+    def _json_rows(self, lines: Iterator[str], path: Path) -> Iterator[Row]:
         """The rows of a list in a `.json` file."""
         text = "\n".join(lines)
         try:
@@ -82,17 +83,15 @@ class TableText(RowFiles):
             else:
                 required = 'an object is required, such as {"de": "ja", "en": "yes"}'
                 found = f"{required}, found {type(row).__name__}. Correct it, or remove it."
-                self.leave_out(place, damage, found)
+                self.leave_out(place, found)
 
-    def _delimited_rows(
-        self, lines: Iterator[str], path: Path, usual: str, damage: Damage
-    ) -> Iterator[Row]:
+    def _delimited_rows(self, lines: Iterator[str], path: Path, usual: str) -> Iterator[Row]:
         """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
         delimiter = self.source.delimiter or usual
         quoting = self.source.quoting or ("csv" if usual == DELIMITERS["csv"] else "none")
         match quoting:
             case "csv":
-                rows = self._quoted_cells(lines, delimiter, path, damage)
+                rows = self._quoted_cells(lines, delimiter, path)
             case "none":  # a quotation mark is a character
                 numbered = enumerate(lines, start=1)
                 rows = ((number, line.split(delimiter)) for number, line in numbered if line)
@@ -121,10 +120,10 @@ class TableText(RowFiles):
                     f"{len(cells):,}. Correct the line; where cells contain the delimiter or line "
                     f"breaks in quotation marks set quoting to csv, else to none (here {quoting})."
                 )
-                self.leave_out(place, damage, fault)
+                self.leave_out(place, fault)
 
     def _quoted_cells(
-        self, lines: Iterator[str], delimiter: str, path: Path, damage: Damage
+        self, lines: Iterator[str], delimiter: str, path: Path
     ) -> Iterator[tuple[int, list[str]]]:
         """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
         # The csv module would end a row at a carriage return inside a cell.
@@ -145,7 +144,7 @@ class TableText(RowFiles):
                         "quoting to none where quotation marks are part of the text."
                     ) from None
                 for number in range(start, reader.line_num + 1):
-                    damage.add(LEFT_OUT, f"{path}, line {number:,}")
+                    self.damage.add(LEFT_OUT, f"{path}, line {number:,}")
                 cells = []  # the reader goes on after the line in which the fault is
             if cells:
                 yield start, cells

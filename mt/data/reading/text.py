@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -110,41 +110,6 @@ class NoRowsError(DataError):
     """A data set has no row; of several files, one may have none."""
 
 
-def select_pairs(rows: Iterable[Row], source: Source, where: str, damage: Damage) -> Pairs:
-    """The (source, target) cells of each row; no cell has a line break.
-
-    Raises `NoRowsError`, or `DataError` where a column is missing or a cell is not text. With
-    `errors: skip` such rows are left out, unless all are.
-    """
-    row = None
-    fault: DataError = NoRowsError(
-        f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
-        "or split that contains text."
-    )
-    n_pairs = 0
-    for place, row in rows:
-        src = lookup(row, source.src)
-        tgt = lookup(row, source.tgt)
-        try:
-            if not (isinstance(src, str) and isinstance(tgt, str)):
-                raise DataError("\n".join(_column_faults(source, place, row, where)))
-            src = _text(src, f"{where}.src", place, source.errors, damage)
-            tgt = _text(tgt, f"{where}.tgt", place, source.errors, damage)
-        except DataError as error:
-            if source.errors != "skip":
-                raise
-            damage.add(LEFT_OUT, place)
-            fault = fault if n_pairs else error
-            continue
-        n_pairs += 1
-        yield src, tgt
-    if not n_pairs and row is None and damage.count(LEFT_OUT):
-        messages = "; ".join(damage.messages())
-        fault = DataError(f"{where}.path: {source.path} has no row left. {messages}.")
-    if not n_pairs:
-        raise fault
-
-
 def lookup(row: Mapping[str, Any], column: str) -> Any:
     """The cell of a column, whose dots may lead into nested columns; None if there is none.
 
@@ -164,47 +129,6 @@ def lookup(row: Mapping[str, Any], column: str) -> Any:
     return "" if value is None else value
 
 
-def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str:
-    """A cell with spaces for its line breaks: text is handled in lines from here on."""
-    try:
-        cell.encode()
-    except UnicodeEncodeError as error:
-        if errors != "replace":
-            raise DataError(
-                f"{where}: {place}: character {error.start + 1:,} of the text is half of a "
-                "surrogate pair, not a character. Correct the row or remove it."
-            ) from None
-        damage.add("texts with halves of surrogate pairs, read with U+FFFD", place)
-        cell = SURROGATES.sub("\ufffd", cell)
-    first, *rest = cell.split("\n")
-    if not rest:
-        return cell
-    between = filter(None, map(str.strip, rest[:-1]))
-    return " ".join([first.rstrip(), *between, rest[-1].lstrip()])
-
-
-def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: str) -> list[str]:
-    """Messages about the cells of a row that is not two texts."""
-    names: list[str] = []
-    for name, value in row.items():
-        names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
-    faults = []
-    for side, column in (("src", source.src), ("tgt", source.tgt)):
-        cell = lookup(row, column)
-        if cell is None:
-            faults.append(
-                f"{where}.{side}: {place}: there is no column {column!r}. Set {side} to one of its "
-                f"columns: {', '.join(map(repr, names))} (numbers from 1 in a table without names)"
-                "; where only some rows lack it set errors: skip."
-            )
-        elif not isinstance(cell, str):
-            faults.append(
-                f"{where}.{side}: {place}: column {column!r} holds {type(cell).__name__} "
-                f"{str(cell)[:40]!r}, text is required. Correct the row or remove it."
-            )
-    return faults
-
-
 @dataclass(frozen=True)
 class OpenedText(ABC):
     """A text that knows its format, files and pairs; `where` names it in messages."""
@@ -213,6 +137,9 @@ class OpenedText(ABC):
     root: Path
     where: str
     format: SourceFormat
+    stream: bool = False  # a hub data set is not downloaded whole
+    records: FileRecords | None = None  # gets those of text files that are read to their end
+    damage: Damage = field(default_factory=Damage)  # gets what is left out or replaced
 
     @property
     def path(self) -> Path:
@@ -224,7 +151,7 @@ class OpenedText(ABC):
         """The files on this machine that it is read from; none for a hub name."""
 
     @abstractmethod
-    def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
+    def pairs(self) -> Pairs:
         """Read the pairs; see `read_pairs`."""
 
     def require_one_format(self) -> None:
@@ -262,24 +189,93 @@ class RowText(OpenedText):
         fitting = [file for file in files if format_in_folder(self.source, file) == self.format]
         return fitting if fitting or is_folder else files
 
-    def leave_out(self, place: str, damage: Damage, fault: str) -> None:
+    def pairs(self) -> Pairs:
+        """The (source, target) cells of each row; no cell has a line break.
+
+        Raises `NoRowsError`, or `DataError` where a column is missing or a cell is not text. With
+        `errors: skip` such rows are left out, unless all are.
+        """
+        where, source = self.where, self.source
+        for key in ("delimiter", "quoting"):
+            if getattr(source, key) and self.format not in ("tsv", "csv"):
+                raise DataError(
+                    f"{where}.{key}: only for .csv, .tsv, .txt files, but path is {source.path}. "
+                    f"Leave {key} out."
+                )
+        row = None
+        fault: DataError = NoRowsError(
+            f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
+            "or split that contains text."
+        )
+        n_pairs = 0
+        for place, row in self.rows():
+            src = lookup(row, source.src)
+            tgt = lookup(row, source.tgt)
+            try:
+                if not (isinstance(src, str) and isinstance(tgt, str)):
+                    raise DataError("\n".join(self._column_faults(place, row)))
+                src = self._text(src, "src", place)
+                tgt = self._text(tgt, "tgt", place)
+            except DataError as error:
+                if source.errors != "skip":
+                    raise
+                self.damage.add(LEFT_OUT, place)
+                fault = fault if n_pairs else error
+                continue
+            n_pairs += 1
+            yield src, tgt
+        if not n_pairs and row is None and self.damage.count(LEFT_OUT):
+            messages = "; ".join(self.damage.messages())
+            fault = DataError(f"{where}.path: {source.path} has no row left. {messages}.")
+        if not n_pairs:
+            raise fault
+
+    def leave_out(self, place: str, fault: str) -> None:
         """Count a row as left out where the source says so, else raise DataError."""
         if self.source.errors != "skip":
             raise DataError(f"{self.where}.path: {place}: {fault}") from None
-        damage.add(LEFT_OUT, place)
+        self.damage.add(LEFT_OUT, place)
 
-    def pairs(self, records: FileRecords | None, damage: Damage, stream: bool) -> Pairs:
-        """The pairs of all rows."""
-        for key in ("delimiter", "quoting"):
-            if getattr(self.source, key) and self.format not in ("tsv", "csv"):
+    def _text(self, cell: str, side: str, place: str) -> str:
+        """A cell with spaces for its line breaks: text is handled in lines from here on."""
+        try:
+            cell.encode()
+        except UnicodeEncodeError as error:
+            if self.source.errors != "replace":
                 raise DataError(
-                    f"{self.where}.{key}: only for .csv, .tsv, .txt files, but path is "
-                    f"{self.source.path}. Leave {key} out."
+                    f"{self.where}.{side}: {place}: character {error.start + 1:,} of the text is "
+                    "half of a surrogate pair, not a character. Correct the row or remove it."
+                ) from None
+            self.damage.add("texts with halves of surrogate pairs, read with U+FFFD", place)
+            cell = SURROGATES.sub("\ufffd", cell)
+        first, *rest = cell.split("\n")
+        if not rest:
+            return cell
+        between = filter(None, map(str.strip, rest[:-1]))
+        return " ".join([first.rstrip(), *between, rest[-1].lstrip()])
+
+    def _column_faults(self, place: str, row: Mapping[str, Any]) -> Iterator[str]:
+        """Messages about the cells of a row that is not two texts."""
+        names: list[str] = []
+        for name, value in row.items():
+            names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
+        for side, column in (("src", self.source.src), ("tgt", self.source.tgt)):
+            cell = lookup(row, column)
+            where = f"{self.where}.{side}: {place}"
+            if cell is None:
+                yield (
+                    f"{where}: there is no column {column!r}. Set {side} to one of its columns: "
+                    f"{', '.join(map(repr, names))} (numbers from 1 in a table without names); "
+                    "where only some rows lack it set errors: skip."
                 )
-        return select_pairs(self.rows(records, damage, stream), self.source, self.where, damage)
+            elif not isinstance(cell, str):
+                yield (
+                    f"{where}: column {column!r} holds {type(cell).__name__} {str(cell)[:40]!r}, "
+                    "text is required. Correct the row or remove it."
+                )
 
     @abstractmethod
-    def rows(self, records: FileRecords | None, damage: Damage, stream: bool) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """The rows in order, one at a time."""
 
 
@@ -287,14 +283,14 @@ class RowText(OpenedText):
 class RowFiles(RowText):
     """A text of files that are read one after the other."""
 
-    def rows(self, records: FileRecords | None, damage: Damage, stream: bool) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """The rows of all files."""
         existing = text_files.existing_path(self.source.path or "", self.root, f"{self.where}.path")
         self.require_split(existing, ["train"])
         for file in self.files:
             with unchanged(file, f"{self.where}.path"):
-                yield from self.rows_of(file, records, damage)
+                yield from self.rows_of(file)
 
     @abstractmethod
-    def rows_of(self, file: Path, records: FileRecords | None, damage: Damage) -> Iterator[Row]:
+    def rows_of(self, file: Path) -> Iterator[Row]:
         """The rows of a file in order, one at a time."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from mt.config.data_schema import Source
 from mt.data.reading.compression import open_text
 from mt.data.reading.text import Row, RowFiles
-from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, is_damaged
+from mt.data.reading.text_files import MAX_LINE, Damage, is_damaged
 from mt.errors import DataError
 
 # What opens a unit, a tag that says the languages of the units after it, or what is skipped.
@@ -51,9 +51,9 @@ class _Unit(NamedTuple):
 class UnitText(RowFiles):
     """TMX and XLIFF files: their units that have both languages, in bounded memory."""
 
-    def rows_of(self, file: Path, _: FileRecords | None, damage: Damage) -> Iterator[Row]:
+    def rows_of(self, file: Path) -> Iterator[Row]:
         """The units of a file as rows with the keys `source.src` and `source.tgt`."""
-        source, where = self.source, self.where
+        source, where, damage = self.source, self.where, self.damage
         counts: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
         choose = cache(lambda names: [_choose(names, code) for code in (source.src, source.tgt)])
         n_pairs = 0
