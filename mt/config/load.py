@@ -183,9 +183,7 @@ def _validate(
     tree: Mapping[str, Any], where: str, set_paths: Sequence[str], messages: Sequence[str]
 ) -> Config:
     """Validate a tree. Raises ConfigError with `messages`, from earlier, and all faults found."""
-    faults = [
-        Fault([key], unknown_key(key, Config)) for key in tree if key not in Config.model_fields
-    ]
+    faults = [Fault([key], unknown_key(key, Config)) for key in tree if key not in sections()]
     valid: dict[str, BaseModel] = {}
     for section, model in sections().items():
         try:

@@ -182,13 +182,10 @@ def plan_data(data: DataConfig) -> DataPlan:
     """Make the plan of a valid section `data`."""
     corpora, flows = corpora_and_flows(data)
     # A set that is held out has no text of its own before training has taken it out.
+    named = [each for each in named_entries(data) if not isinstance(each[1].split, int)]
     valid, test = (
-        [
-            texts_of(data, entry, f"data.{key}[{i}]")
-            for i, entry in enumerate(entries)
-            if not isinstance(entry.split, int)
-        ]
-        for key, entries in (("valid", data.valid), ("test", data.test))
+        [texts_of(data, entry, path) for path, entry in named if path.startswith(key)]
+        for key in ("data.valid", "data.test")
     )
     return DataPlan(
         root=Path(data.root or ".").expanduser(),
@@ -244,9 +241,7 @@ def corpora_and_flows(data: DataConfig) -> tuple[list[Corpus], list[Flow]]:
             place = next(same, len(corpora))
             corpora += [corpus] * (place == len(corpora))
             token = direction.tgt if data.language_tokens else None
-            flows.append(
-                Flow(text.name, place, is_turned, direction, entry.tag, token, entry.weight)
-            )
+            flows += [Flow(text.name, place, is_turned, direction, entry.tag, token, entry.weight)]
     return corpora, flows
 
 

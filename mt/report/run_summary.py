@@ -213,5 +213,5 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
     metric = config.train.metric if config else "bleu"
     kept = [step for step in records.valid_output_steps(folder) if step in lines]
     step = kept[-1] if kept else max(lines, key=lambda n: rank(scored_by(metric, lines[n])))
-    sentences = records.read_valid_sentences(folder, step, MAX_SENTENCES)
+    sentences = records.read_sentences(records.valid_path(folder, step), MAX_SENTENCES)
     return _recorded(VALIDATION, lines[step], sentences)

@@ -84,16 +84,12 @@ class Sentence:
     flags: tuple[str, ...] = ()  # of `mt.translate.quality_flags`
 
 
-def write_valid_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
-    _write(valid_path(run_dir, step), sentences)
-
-
 def write_test_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> str:
     """Write the outputs of a test set under the next free number; return the path in the run."""
     named = {line.get("outputs") for line in metrics_lines(run_dir) if line}
     names = (f"{OUTPUTS}/{step_name(step)}-test-{number}.jsonl" for number in count(1))
     name = next(name for name in names if name not in named and not (run_dir / name).exists())
-    _write(run_dir / name, sentences)
+    write_sentences(run_dir / name, sentences)
     return name
 
 
@@ -117,7 +113,8 @@ def valid_path(run_dir: Path, step: int) -> Path:
     return run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
 
 
-def _write(path: Path, sentences: Sequence[Sentence]) -> None:
+def write_sentences(path: Path, sentences: Sequence[Sentence]) -> None:
+    """Write the outputs of a validation or a test set."""
     path.parent.mkdir(exist_ok=True)
     lines = []
     for sentence in sentences:
@@ -128,26 +125,19 @@ def _write(path: Path, sentences: Sequence[Sentence]) -> None:
     write_whole(path, "".join(lines))
 
 
-def read_valid_sentences(run_dir: Path, step: int, at_most: int | None = None) -> list[Sentence]:
-    return _read(valid_path(run_dir, step), at_most)
-
-
 def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
     """The first sentences of a test set, whose file `write_test_outputs` has called `name`."""
     # No other file is opened: the name may be from the metrics of a stranger.
     if not re.fullmatch(rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl", str(name)):
         return []
-    return _read(run_dir / str(name), at_most)
+    return read_sentences(run_dir / str(name), at_most)
 
 
-def _read(path: Path, at_most: int | None) -> list[Sentence]:
+def read_sentences(path: Path, at_most: int | None = None) -> list[Sentence]:
     """The first sentences of a file; damaged lines are left out."""
-    try:
-        with path.open("rb") as file:
-            sentences = (sentence for raw in file if (sentence := _sentence(raw)) is not None)
-            return list(islice(sentences, at_most))
-    except OSError:
-        return []
+    with suppress(OSError), path.open("rb") as file:
+        return list(islice(filter(None, map(_sentence, file)), at_most))
+    return []
 
 
 def _sentence(raw: bytes) -> Sentence | None:

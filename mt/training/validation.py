@@ -254,7 +254,7 @@ class Validation:
         records.write_samples(self.run_dir, step, samples)
         if is_best and result.translations:
             sentences = as_sentences(self.src, self.ref, result.translations)
-            records.write_valid_outputs(self.run_dir, step, sentences)
+            records.write_sentences(records.valid_path(self.run_dir, step), sentences)
 
 
 def names_of(tests: Sequence[Corpus]) -> list[str]:

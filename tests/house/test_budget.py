@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_909,
-    "core": 19_360,
+    "all of mt": 29_892,
+    "core": 19_343,
     "tests": 29_580,
     "pages": 129_969,
     "api and single files": 1_075,
@@ -24,13 +24,13 @@ BUDGET = {
     "search": 2_096,
     "inspect": 1_956,
     "interop": 1_820,
-    "config": 1_751,
+    "config": 1_744,
     "cli": 1_605,
     "documents": 1_330,
     "evaluation": 1_162,
     "model": 987,
     "runtime": 972,
-    "runs": 937,
+    "runs": 927,
     "report": 850,
     "synthetic": 473,
 }

@@ -19,7 +19,7 @@ import torch
 from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
 
 from mt import terminal
-from mt.runs.records import valid_output_steps, write_valid_outputs
+from mt.runs.records import valid_output_steps, valid_path, write_sentences
 from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
@@ -169,7 +169,7 @@ def test_metrics_that_will_be_recorded_again_are_dropped(run_dir: Path) -> None:
     log.drop_after(4)  # no file yet
     for kind, step in (("train", 2), ("train", 4), ("valid", 4), ("train", 5), ("valid", 6)):
         log.record(kind, step)
-        write_valid_outputs(run_dir, step, [])
+        write_sentences(valid_path(run_dir, step), [])
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     log.drop_after(4)

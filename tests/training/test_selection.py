@@ -14,7 +14,7 @@ from messages import says
 from mt.config.load import config_from_mapping
 from mt.evaluation.metrics import Score
 from mt.runs.model_folder import Scored, find_model, read_meta
-from mt.runs.records import drop_other_outputs, valid_output_steps, write_valid_outputs
+from mt.runs.records import drop_other_outputs, valid_output_steps, valid_path, write_sentences
 from mt.training import outcome
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
@@ -118,7 +118,7 @@ def test_scores_of_another_metric_do_not_count(
 def test_outputs_stay_while_a_checkpoint_needs_them(tmp_path: Path) -> None:
     """Those of the best validation until each checkpoint, from which a run may resume."""
     for step in (50, 100, 200, 400):
-        write_valid_outputs(tmp_path, step, [])
+        write_sentences(valid_path(tmp_path, step), [])
     for step in (150, 300):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
     drop_other_outputs(tmp_path)
