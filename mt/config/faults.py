@@ -27,9 +27,6 @@ _REQUIRED = {
 }
 
 
-# --- of single values ---------------------------------------------------------------------------
-
-
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     """The message for one of pydantic's errors; `steps` lead to the value."""
     kind, value = detail["type"], detail["input"]
@@ -101,9 +98,6 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
-
-
-# --- of combinations ----------------------------------------------------------------------------
 
 
 class Fault(NamedTuple):

@@ -12,19 +12,19 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_892,
-    "core": 19_343,
+    "all of mt": 29_883,
+    "core": 19_334,
     "tests": 29_580,
     "pages": 129_969,
     "api and single files": 1_075,
-    "data": 5_017,
+    "data": 5_014,
     "training": 3_159,
     "translate": 2_592,
     "cleaning": 2_127,
     "search": 2_096,
     "inspect": 1_956,
     "interop": 1_820,
-    "config": 1_744,
+    "config": 1_738,
     "cli": 1_605,
     "documents": 1_330,
     "evaluation": 1_162,

@@ -63,7 +63,7 @@ def check_data(
     leaks: list[tuple[str, str, int]] = []  # set, training text, pairs that both have
     for text in (*data.held_out, *data.corpora):
         is_training = text in data.corpora
-        sample = _Sample(held_out if is_training else {})
+        sample = _Sample(text, is_training, held_out if is_training else {})
         watches: list[Watch] = [sample.watch]
         limit = None
         if not is_training:
@@ -74,7 +74,7 @@ def check_data(
             limit = MAX_PAIRS_BEFORE_TRAINING
         else:
             limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
-        checks[text.name] = _check_text(text, data.root, sample, watches, limit, records)
+        checks[text.name] = _check_text(sample, data.root, watches, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
         is_whole = limit is None or sample.pairs < limit
         if text in data.corpora[:1] and is_whole and 2 * data.to_hold_out > sample.pairs:
@@ -110,15 +110,10 @@ def _remember(pairs: set[Pair], watched: Pairs) -> Pairs:
 
 
 def _check_text(
-    text: Corpus,
-    root: Path,
-    sample: _Sample,
-    watches: Sequence[Watch],
-    limit: int | None,
-    records: FileRecords,
+    sample: _Sample, root: Path, watches: Sequence[Watch], limit: int | None, records: FileRecords
 ) -> DataCheck:
     """Read a text, of training text at most `limit` pairs; `watches` get those that are read."""
-    where, source = text.name, text.source
+    where, source = sample.text.name, sample.text.source
     check = DataCheck()
     opened = open_text(source, root, where)
     aligned = opened if isinstance(opened, AlignedText) else None
@@ -139,21 +134,23 @@ def _check_text(
         # A single pass ends at the first fault.
         check.faults += (aligned and aligned.faults(records)) or str(error).split("\n")
         return check
-    check.n_pairs = sample.pairs * where.startswith("data.train")
-    check.warnings += sample.warnings(text)
+    check.n_pairs = sample.pairs * sample.is_training
+    check.warnings += sample.warnings()
     left_out = damage.messages()
     if left_out and not sample.pairs:
         check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
     else:
         check.warnings += [f"{where}: {message}" for message in left_out]
-        check.faults += sample.faults(where)
+        check.faults += sample.faults()
     return check
 
 
 @dataclass
 class _Sample:
-    """Counts the pairs of a source that look wrong, and keeps the first of each kind."""
+    """Counts the pairs of a text that look wrong, and keeps the first of each kind."""
 
+    text: Corpus
+    is_training: bool
     held_out: Mapping[str, set[Pair]]  # of the validation and test sets, by name
     leaked: dict[str, set[Pair]] = field(default_factory=dict)  # of those, what is here too
     pairs: int = 0
@@ -181,29 +178,30 @@ class _Sample:
                     lines.append(cell)
             yield src, tgt
 
-    def faults(self, where: str) -> Iterator[str]:
+    def faults(self) -> Iterator[str]:
         """Yield what makes all of these pairs useless."""
-        if where.startswith("data.train") and not self.with_text:
+        where = self.text.name
+        if self.is_training and not self.with_text:
             yield (
                 f"{where}: all of {self.pairs:,} pairs have an empty side, so none can be trained "
                 "on. Name files that contain text"
             )
-        elif self.odd.count("no reference") == self.pairs and not where.startswith("data.train"):
+        elif not self.is_training and self.odd.count("no reference") == self.pairs:
             yield (
                 f"{where}: none of the {self.pairs:,} lines has a reference, and one is "
                 "needed for each line that is to be scored. Name the file of the translations"
             )
 
-    def warnings(self, text: Corpus) -> Iterator[str]:
-        """Yield warnings about these pairs of a text."""
-        where = text.name
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about these pairs."""
+        where = self.text.name
         empty, first = self.odd.kinds.get("no reference", (0, ""))
-        if empty and not where.startswith("data.train"):
+        if empty and not self.is_training:
             yield (
                 f"{where}: {empty:,} of {self.pairs:,} lines have no reference, the first is line "
                 f"{first}; they are not scored"
             )
-        codes = map(base_code, text.direction)
+        codes = map(base_code, self.text.direction)
         for side, code, sample in zip(("src", "tgt"), codes, self.lines, strict=True):
             if other := other_language(sample, code):
                 yield (

@@ -84,12 +84,11 @@ def describe_mixture(
     if len(stage.flows) == 1:
         return
     for flow, n_pairs, n_drawn in zip(stage.flows, kept, drawn, strict=True):
-        declared = f"weight {flow.weight:g}"
-        if data.temperature != 1:
-            declared += f", temperature {data.temperature:g}"
+        heat = f", temperature {data.temperature:g}" * (data.temperature != 1)
         yield (
-            f"{flow.name} ({data.corpora[flow.corpus].file}, {flow.direction}): {declared}; "
-            f"delivered {n_drawn / total:.2%}, {n_drawn:,} sentences of {n_pairs:,} pairs"
+            f"{flow.name} ({data.corpora[flow.corpus].file}, {flow.direction}): weight "
+            f"{flow.weight:g}{heat}; delivered {n_drawn / total:.2%}, {n_drawn:,} sentences of "
+            f"{n_pairs:,} pairs"
         )
 
 
