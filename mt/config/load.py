@@ -91,7 +91,7 @@ def _keys(tree: Mapping[str, Any]) -> list[str]:
 
 
 def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
-    """What `load_config` takes as `sets`, of values by key; JSON keeps texts texts."""
+    """Values by key as `load_config` takes them in `sets`; as JSON, so that texts stay texts."""
 
     def plain(value: Any) -> Any:  # of NumPy, a path, ...
         return value.item() if hasattr(value, "item") else str(value)

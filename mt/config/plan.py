@@ -159,7 +159,7 @@ class DataPlan:
 
     @cached_property
     def directions(self) -> list[Direction]:
-        """Those that the trained model knows: not if only the reverse is trained to the end."""
+        """Directions that the model knows: not if only the reverse is trained to the end."""
         last = self.stages[-1].directions
         every = dict.fromkeys(flow.direction for flow in self.flows)
         return [way for way in every if way in last or way.turned not in last]

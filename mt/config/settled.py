@@ -78,7 +78,7 @@ class Settled:
 
     @classmethod
     def at_start(cls, config: Config, n_pairs: int, base: Config | None) -> Settled:
-        """What stands for `auto`, and what `base` decides, the config of a model to start from."""
+        """Numbers for `auto`, and what `base`, the config of the model to start from, decides."""
         asked = {key: config.value(key) for key in KEYS}
         sizes = zip(KEYS, sizes_for(n_pairs), strict=True)
         auto = {key: size for key, size in sizes if asked[key] == "auto"}

@@ -1,4 +1,4 @@
-"""What exporters share: packages, the new folder, and its model card, of what the run knows."""
+"""Shared by all exporters: packages, the new folder, and its model card from the run's record."""
 
 from __future__ import annotations
 

@@ -177,6 +177,6 @@ class CTranslate2Engine(Engine):
 
     @cached_property
     def _pieces(self) -> tuple[list[str], list[str], dict[str, int]]:
-        """Those of sources and of targets by id, and the ids of those of targets."""
+        """Pieces of sources and of targets by id, and the ids of target pieces."""
         tgt = self.tokenizer.tgt.all_pieces()
         return self.tokenizer.src.all_pieces(), tgt, {piece: i for i, piece in enumerate(tgt)}

@@ -52,7 +52,7 @@ CleanText = Callable[[DataPlan, RunLog, World], DataPlan]
 
 @dataclass(frozen=True)
 class CorpusRead:
-    """What the check of the data has read."""
+    """Results of the check of the data, which has read all of it."""
 
     records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained
