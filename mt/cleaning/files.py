@@ -97,7 +97,7 @@ def cleaning_files(
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{side}") for side in (src, tgt)]
     record = record_path(prefix)
     read_record(record, CleanedRecord)  # that of another program is not replaced
-    _refuse_to_lose([*paths, record, *filter(None, [rejected])], data, overwrite, where)
+    _refuse_to_lose([*paths, *filter(None, [rejected]), record], data, overwrite, where)
     return CleanedFiles(range(len(data.corpora)), paths), is_table
 
 
@@ -130,7 +130,7 @@ def _refuse_to_lose(written: Sequence[Path], data: DataPlan, overwrite: bool, wh
         read += [("--against", path) for path in matching_files(name, data.root)]
     for number, path in enumerate(written):
         refuse_overwrite(str(path), read)
-        if path.exists() and not overwrite:
+        if path.exists() and not overwrite and path is not written[-1]:  # a record may be replaced
             raise ConfigError(f"{path}: exists; name another, or --overwrite to replace it")
         if os.path.realpath(path) in map(os.path.realpath, written[:number]):
             raise ConfigError(f"--rejected {path}: is the output too; name another file")

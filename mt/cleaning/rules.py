@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,13 +63,12 @@ def repairer(mojibake: bool) -> Callable[[str], str]:
 
 
 def _mojibake_fixer() -> Callable[[str], str]:
-    try:
-        import ftfy
-    except ImportError:
+    if find_spec("ftfy") is None:
         raise DataError(
             "data.clean.mojibake: needs the package ftfy, which is not installed; run "
             "`pip install mt[corpora]`, or set data.clean.mojibake to false"
-        ) from None
+        )
+    import ftfy
 
     # Only wrong decoding and entities: quotes, ligatures and full-width signs are the author's.
     config = ftfy.TextFixerConfig(

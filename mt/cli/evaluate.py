@@ -176,7 +176,7 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
             yield "--perturb: takes one --model, and translates; leave out --hyp"
         kinds = listed(given.perturb) or [given.perturb]
         if unknown := [kind for kind in kinds if kind not in KINDS]:
-            yield f"--perturb: must name one of {', '.join(KINDS)}, found {', '.join(unknown)}"
+            yield f"--perturb: must name one of {', '.join(KINDS)}, found {unknown[0]!r}"
         if given.differences:
             yield "--perturb: not with --differences; leave out one"
     if given.differences and len(systems) == 1:

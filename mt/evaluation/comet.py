@@ -76,7 +76,7 @@ class Comet:
     ) -> list[float]:
         """The score of each translation, times 100."""
         rows = zip(src, hyps, ref, strict=True)
-        data = [dict(zip(("src", "mt", "ref"), row, strict=True)) for row in rows]
+        data = [{"src": source, "mt": hyp, "ref": reference} for source, hyp, reference in rows]
         with _quiet():
             prediction = self._model.predict(
                 data, batch_size=BATCH_SIZE, gpus=self._gpus, progress_bar=False

@@ -26,7 +26,7 @@ class DifferingLine:
 def largest_differences(
     baseline: Sequence[str], system: Sequence[str], refs: Sequence[Sequence[str]], n: int
 ) -> list[DifferingLine]:
-    """The `n` lines whose chrF differs most between two systems, the worst loss first."""
+    """The `n` lines whose chrF (BLEU of one line says little) differs most, worst loss first."""
     texts = list(zip(baseline, system, strict=True))
     rows = [row for row, (text, other) in enumerate(texts) if text != other]
     if not rows:

@@ -132,9 +132,9 @@ def _by_system(
         score = metric.score_from(statistics, hyps)
         interval = comparison = None
         if settings.intervals or len(outputs) > 1:
-            drawn = settings.n_resamples, settings.seed
-            about = system, metric, statistics, score.signature
-            sample = significance.resample(*about, *drawn)
+            sample = significance.resample(
+                system, metric, statistics, score.signature, settings.n_resamples, settings.seed
+            )
             if settings.intervals:
                 interval = significance.interval_of(sample.resamples, sample.signature)
             if baseline is None:

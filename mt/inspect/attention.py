@@ -237,7 +237,7 @@ class Mask(NamedTuple):
 
 
 def masks_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[Mask]]:
-    """The three masks of each pair of one batch, as training pads and masks them."""
+    """The three masks of each pair of a batch as in training; the causal one hides padding too."""
     src_rows = tokenizer.src.encode([src for src, _ in pairs])
     tgt_rows = tokenizer.tgt.encode([tgt for _, tgt in pairs])
     ids = zip(src_rows, tgt_rows, strict=True)

@@ -76,19 +76,18 @@ def save_picture(output: Path, table: Table, title: str) -> str:
 
     def draw() -> Figure:
         figure = new_figure(10, 6.8, layout="constrained")
-        mosaic: Any = [["left", "right"], ["below", "below"]]
-        places = figure.subplot_mosaic(mosaic, height_ratios=[3, 2])
-        style: Any = {"cmap": "RdBu_r", "aspect": "auto", "interpolation": "none"}
-        both = zip((places["left"], places["right"]), panels, strict=True)
+        places = figure.subplot_mosaic("AB;CC", height_ratios=[3, 2])
+        heat: Any = {"cmap": "RdBu_r", "aspect": "auto", "interpolation": "none"}
+        both = zip((places["A"], places["B"]), panels, strict=True)
         for axes, (values, limit, columns, above) in both:
-            image = axes.imshow(values, vmin=-limit, vmax=limit, **style)
+            image = axes.imshow(values, vmin=-limit, vmax=limit, **heat)
             axes.set_ylabel("position")
             axes.set_xlabel(columns)
             figure.colorbar(image, ax=axes, fraction=0.045).outline.set_visible(False)
             axes.set_title(above, fontsize=9)
         ticks = range(0, width, max(1, width // TICKS))
-        places["left"].set_xticks(ticks, [str(order[tick]) for tick in ticks])
-        curves = places["below"]
+        places["A"].set_xticks(ticks, [str(order[tick]) for tick in ticks])
+        curves = places["C"]
         for number, dimension in enumerate(range(0, width, max(1, width // CURVES))):
             style = LINE_STYLES[number % len(LINE_STYLES)]
             curves.plot(table[:, dimension], linestyle=style, label=str(dimension))

@@ -98,7 +98,7 @@ def correspondences(
 
 
 def to_interleaved(d_model: int) -> Tensor:
-    """The dimension of their residual stream that each dimension of ours is. (d_model,)"""
+    """The dimension of theirs (sin, sin, ..., cos, cos, ...) that each of ours is. (d_model,)"""
     return torch.arange(d_model).view(2, -1).T.flatten()  # (2, d_model/2) -> (d_model,)
 
 

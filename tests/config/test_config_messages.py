@@ -179,7 +179,7 @@ def test_message(tmp_path: Path) -> None:
             ": must not be special tokens … found '</s>'",
         ),
         ("tokenizer: {tgt_model: b}", ": must be null where … null … found 'b'"),
-        ("tokenizer: {model: a, tgt_model: b}", "tokenizer.tgt_model … null … true, found 'b'"),
+        ("tokenizer: {model: a, tgt_model: b}", "tokenizer.tgt_model … be null where … found 'b'"),
         (
             "tokenizer: {model: a, joint: false}",
             "tokenizer.tgt_model … must be the target's model file … found nothing (null)",

@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_883,
+    "all of mt": 29_882,
     "core": 19_334,
-    "tests": 29_580,
+    "tests": 29_579,
     "pages": 129_969,
     "api and single files": 1_075,
     "data": 5_014,
@@ -22,7 +22,7 @@ BUDGET = {
     "translate": 2_592,
     "cleaning": 2_127,
     "search": 2_096,
-    "inspect": 1_956,
+    "inspect": 1_955,
     "interop": 1_820,
     "config": 1_738,
     "cli": 1_605,

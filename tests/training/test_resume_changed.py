@@ -96,10 +96,8 @@ def test_a_finished_run_resumes_for_more_steps(copied: Path, interruptible: Mapp
     log = log_of(copied)
     assert says(log, "config changed", "model.dropout: was 0.1, now 0.3")
     assert says(log, "config changed", f"train.max_steps: was {STEPS}, now {STEPS + 2}")
-    assert [(line["kind"], line["step"]) for line in metrics_of(copied)[before:]] == [
-        ("train", 14),
-        ("valid", 14),
-    ]
+    added = [(line["kind"], line["step"]) for line in metrics_of(copied)[before:]]
+    assert added == [("train", 14), ("valid", 14)]
     steps = [(line["kind"], line["step"]) for line in metrics_of(copied)]
     assert len(steps) == len(set(steps))
     state = checkpoint.load_state(copied / "checkpoints" / "last")
@@ -126,6 +124,7 @@ def test_another_batch_size_starts_a_new_epoch_with_a_message(
     assert says(log, "have changed: continuing with a new epoch of the new plan")
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
     assert (after["epoch"], after["update"]) == (2, 2)
+    assert after["plan"] != checkpoint.load_state(checkpoint_of(copied, STEPS))["train"]["plan"]
 
 
 def test_a_resume_that_is_refused_leaves_the_config(copied: Path, interruptible: Mapped) -> None:
