@@ -139,7 +139,7 @@ def _require(meta: Any, **kinds: type) -> None:
 def rank(scored: Scored) -> tuple[bool, float, float]:
     """A key to sort validations by, the greatest of which is the best.
 
-    By score, then the lower nll; before the score decides by nll alone, and below all others.
+    By score, then by the lower nll. Where the score does not decide yet, by nll, and below those.
     """
     score, nll, decides = scored
     return (True, score, -nll) if decides else (False, -nll, score)

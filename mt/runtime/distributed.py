@@ -55,7 +55,7 @@ class World:
         return self.rank == 0
 
     def on_main(self, call: Callable[[], T]) -> T:
-        """Call `call` in the main process only, and return its result in every rank."""
+        """Call `call` in the main process only; its result, or an error, is that of every rank."""
         if self.size == 1:
             return call()
         results = [self.all_or_raise(lambda: call() if self.is_main else None)]
@@ -84,7 +84,7 @@ class World:
         return cast("T", result)
 
     def main_first(self, create: Callable[[], T], load: Callable[[], T]) -> T:
-        """Call `create` in the main process, then `load` in all others, which find its files."""
+        """Call `create` in the main process, then `load` in the others; if one fails, all do."""
         created = self.all_or_raise(lambda: create() if self.is_main else None)
 
         def created_or_loaded() -> T:

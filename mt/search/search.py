@@ -186,7 +186,7 @@ def _search(
     `advance` does it, given the state, logits (B, N, V) of the next token, and whether any sentence
     has reached its limit. Raises NonFiniteError if the logits of a sentence are non-finite.
     """
-    # Of the sentences that have left: rows (B,), tokens (B, n, 1 + t), log-probabilities (B, n).
+    # Of those that have left: rows (B,) in the whole search, tokens (B, n, 1 + t), scores (B, n).
     finished: list[tuple[Tensor, Tensor, Tensor]] = []
     last_step = int(state.limits.max())
     first_limit = int(state.limits.min())

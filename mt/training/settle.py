@@ -154,7 +154,7 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
     """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
 
     Time of forward and backward passes is proportional to the padded tokens of an update. The
-    median of the timed updates counts, so that what else the machine does for a moment does not.
+    median of at most `N_TIMED` updates counts, as the machine may do something else for a moment.
     """
     world = updater.world
     updates = plan.updates(epoch)

@@ -373,7 +373,7 @@ class Trainer:
     # --- divergence -------------------------------------------------------------------------
 
     def _give_up_if_diverged(self) -> None:
-        """Raise TrainingDivergedError after too many non-finite updates, or for such weights."""
+        """Raise TrainingDivergedError, in all ranks or none, for non-finite updates or weights."""
         if self.world.all_reduce_max(self.updater.most_skipped()) >= MAX_SKIPPED_UPDATES:
             reason = f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
         elif self._has_finite_weights():

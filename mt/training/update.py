@@ -237,7 +237,7 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
 
     def most_skipped(self) -> int:
-        """The most updates in a row without a finite gradient since the last call."""
+        """The most updates in a row without a finite gradient since last asked; waits for a GPU."""
         most = int(self._most_skipped)
         self._most_skipped = torch.zeros_like(self._most_skipped)
         return most

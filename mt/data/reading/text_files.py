@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import glob
 import hashlib
+import io
 import os
 import sys
 import unicodedata
@@ -64,7 +65,8 @@ def read_lines(
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
-                while errors == "strict" and file.read(BLOCK):
+                is_plain = isinstance(getattr(file, "raw", None), io.FileIO)
+                while errors == "strict" and not is_plain and file.read(BLOCK):
                     pass  # damage of a compressed file is told first
                 raw_lines = raw.split(b"\n")
                 yield from decode_lines(raw_lines, str(path), errors, damage, number + 1, where)

@@ -97,7 +97,10 @@ def _no_pairs(path: Path, source: Source, counts: Counter[tuple[str, ...]]) -> s
 def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
     """The units of a file, block by block; bytes that are not UTF-8 are halves of surrogates."""
     with open_text(path, f"{where}.path") as packed:
-        encoding = _encoding(packed.read(1000))
+        start = packed.read(1000)
+    marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
+    said = re.match(rb"""\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", start)
+    encoding = next(marked, said[1].decode() if said else "utf-8")
     languages: dict[str, str] = {}
     of_root: dict[str, str] = {}
     line, text = 1, ""
@@ -165,12 +168,6 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
 @cache
 def _closing(name: str) -> re.Pattern[str]:
     return re.compile(_ENDS.get(name.rpartition(":")[2], rf"</{re.escape(name)}\s*>"))
-
-
-def _encoding(start: bytes) -> str:
-    marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
-    said = re.match(rb"""\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", start)
-    return next(marked, said[1].decode() if said else "utf-8")
 
 
 def _parsed(units: Sequence[_Unit], errors: str, where: str, damage: Damage) -> Iterable[Any]:

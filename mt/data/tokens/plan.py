@@ -11,15 +11,17 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mt.config.plan import DataPlan, Stage, StageEnd
 from mt.config.schema import BatchConfig
-from mt.data.tokens.directions import DirectedPairs
 from mt.errors import DataError
+
+if TYPE_CHECKING:  # brings all that reads corpora, which translating does without
+    from mt.data.tokens.directions import DirectedPairs
 
 # Of an epoch, whose order takes 4 bytes for each; an epoch of more is meant by nobody.
 MOST_SENTENCES = 2**32

@@ -74,8 +74,8 @@ class StoreTexts:
         """The pairs of each corpus, watched."""
         for corpus in self.corpora:
             text = open_text(corpus.source, self.root)
-            lines = sum(self.records[str(path)]["lines"] or 0 for path in text.files)
-            total = lines // 2 if text.format == "text" else 0  # lines of rows need not be pairs
+            files = text.files if text.format == "text" else ()  # lines of rows need not be pairs
+            total = sum(self.records[str(path)]["lines"] or 0 for path in files) // 2
             pairs = read_pairs(corpus.source, self.root, corpus.name)
             yield iter(watch(pairs, f"encoding {self.where}", total or None))
 
