@@ -52,7 +52,7 @@ class TrainState:
         return end.epochs is not None and self.stage_epochs >= end.epochs
 
     def begin_epoch(self) -> None:
-        """Leave out the rest of an epoch that has begun: its plan or stage is another one now."""
+        """Leave out the rest of the current epoch: another plan or stage goes on with the next."""
         self.epoch += self.update > 0
         self.update = 0
         self.stage_start = self.epoch - self.stage_epochs
