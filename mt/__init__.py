@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from mt.api import load as load
     from mt.api import train as train
 
-__version__ = "0.3.0"
+__version__: str
 __all__ = ["Error", "Sampling", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the API when it is first used."""
+    """Import the API, or look up the version, when it is first used."""
+    if name == "__version__":
+        from mt.package import VERSION
+
+        return VERSION
     if name not in __all__:
         raise AttributeError(f"module 'mt' has no attribute {name!r}")
     from mt import api

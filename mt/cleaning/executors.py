@@ -26,6 +26,7 @@ from mt.cleaning.plan import CleaningPlan
 from mt.cleaning.stages import STAGES
 from mt.data.reading.corpus import local_files
 from mt.errors import ConfigError, MtError
+from mt.package import pip_install
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ def run_on_slurm(
         from datatrove.executor.slurm import SlurmPipelineExecutor
     except ImportError as error:
         raise ConfigError(
-            f"--executor slurm: needs datatrove ({error}); install it by: pip install 'mt[cluster]'"
+            f"--executor slurm: needs datatrove ({error}); install it by: {pip_install('cluster')}"
         ) from None
     # About as many as the files can hold; a data set may hold any number.
     files = [local_files(part.source, plan.root) for part in plan.parts]

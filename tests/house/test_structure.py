@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mt import __version__
+from mt.package import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 # The core, from the ground up. A file imports only from its own floor or below.
 CORE = (
-    {"errors", "files", "terminal", "artefacts", "removed", "settings"},
+    {"artefacts", "errors", "files", "package", "removed", "settings", "terminal"},
     {"config", "runtime"},
     {"data/reading"},
     {"data/tokens"},
@@ -33,7 +33,7 @@ LEAVES = (
 )
 FLOORS = (*CORE, *LEAVES, {"api"}, {"cli"}, {"__main__"})
 # Single files of a floor may import each other; the folders of a floor may not.
-SINGLE_FILES = {"errors", "files", "terminal", "artefacts", "removed", "settings"}
+SINGLE_FILES = {"artefacts", "errors", "files", "package", "removed", "settings", "terminal"}
 LONGEST_FILE = 500
 LONGEST_BARE = 3  # lines of a public function without a docstring
 VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "tools", "base", "core"}
@@ -60,7 +60,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
         else:
             continue
         for name in names:
-            if name.startswith("mt.") and name != "mt.__version__":
+            if name.startswith("mt."):
                 yield node.lineno, name
 
 
@@ -147,7 +147,7 @@ def test_no_two_classes_have_one_name() -> None:
         ("mt.report.commands", "from mt.cli.options import described", 0),
         ("mt.files", "from mt.errors import MtError", 0),
         ("mt.config.x", "from mt.config import yaml_text\nfrom mt.errors import MtError", 0),
-        ("mt.data.tokens.x", "from mt.data.reading.corpus import a\nfrom mt import __version__", 0),
+        ("mt.data.tokens.x", "from mt.data.reading.corpus import a\nimport mt.package", 0),
         ("mt.translate.x", "import torch\nfrom mt.model import checkpoint", 0),
         ("mt.training.x", "from mt.translate.lines import Line\nfrom mt.training import loss", 0),
     ],
@@ -217,7 +217,7 @@ def test_every_folder_has_an_init_file_that_holds_its_docstring_and_nothing_else
         docstring, *rest = ast.parse(SOURCES[path]).body
         assert isinstance(docstring, ast.Expr), f"{path} says what its stage takes and gives"
         if path.parent == ROOT / "mt":  # also the names of the API, imported when they are used
-            assert f"__version__ = {__version__!r}" in map(ast.unparse, rest)
+            assert "__version__: str" in map(ast.unparse, rest)
         else:
             assert rest == [], path
 
@@ -242,6 +242,14 @@ def test_no_file_names_a_place_of_the_machine_it_was_written_on() -> None:
             if OF_THIS_MACHINE.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}")
     assert found == []
+
+
+def test_no_file_tells_anybody_to_install_the_other_project_called_mt() -> None:
+    bare = re.compile(r"pip3? install[^\n`;]*?[ '\"]mt(?=[\[ '\"`\n])|\bmt\[[a-z]+\]")
+    assert bare.search("pip install -q 'MT[corpora]'".lower())
+    assert not bare.search(f"pip install '{DISTRIBUTION}[corpora]'; docker build -t mt .")
+    texts = {path: path.read_bytes().decode(errors="replace") for path in in_repository()}
+    assert {str(path): m[0] for path, text in texts.items() if (m := bare.search(text))} == {}
 
 
 @pytest.mark.parametrize("folder", ["configs", "scripts", "scripts/slurm"])

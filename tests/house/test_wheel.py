@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, lines_of, write_lines
 
-from mt import __version__
+from mt.package import VERSION
 
 # Two text files, a small model, four updates.
 CONFIG = """
@@ -50,7 +50,7 @@ def test_the_wheel_trains_and_translates_in_an_environment_of_its_own(tmp_path: 
     # Build isolation downloads hatchling and its plugin; the extra dev has them.
     build = ["--no-build-isolation"] if find_spec("hatch_fancy_pypi_readme") else []
     run(*pip, "wheel", "-q", "--no-deps", *build, "-w", tmp_path, ROOT, folder=tmp_path)
-    (wheel,) = tmp_path.glob(f"mt-{__version__}-*.whl")
+    (wheel,) = tmp_path.glob(f"mt_transformer-{VERSION}-*.whl")
 
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True)
@@ -73,14 +73,14 @@ def test_the_wheel_trains_and_translates_in_an_environment_of_its_own(tmp_path: 
     where = run(python, "-c", "import mt; print(mt.__file__)", folder=here)
     assert Path(where.strip()) == packages / "mt" / "__init__.py"
     assert (packages / "mt" / "py.typed").is_file()
-    assert run(mt, "--version", folder=here).startswith(f"mt {__version__}\n")
+    assert run(mt, "--version", folder=here).startswith(f"mt {VERSION}\n")
     assert "base.yaml: good" in run(mt, "config", "check", "--config", "base.yaml", folder=here)
     run(mt, "train", "--config", "few.yaml", "--run-dir", "run", "--device", "cpu", folder=here)
     output = run(mt, "translate", "--model", "run", "train.de", "--device", "cpu", folder=here)
     assert output.count("\n") == 100
 
     metadata = message_from_string(
-        (packages / f"mt-{__version__}.dist-info" / "METADATA").read_text(encoding="utf-8")
+        (packages / f"mt_transformer-{VERSION}.dist-info" / "METADATA").read_text(encoding="utf-8")
     )
     required = [text for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text]
     assert any(text.startswith("ctranslate2") for text in required)

