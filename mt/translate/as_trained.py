@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence, Set
 from itertools import zip_longest
 
-from mt.data.reading.words import has_letter, has_visible, without_invisible
+from mt.data.reading.words import has_letter, has_visible, single_spaced, without_invisible
 from mt.data.tokens.symbols import Symbols, links_with_symbols, with_symbols, without_symbols
 from mt.data.tokens.writing import Case, Writing, Written, case_of
 from mt.translate.lines import Line, Step
@@ -33,11 +33,12 @@ class AsTrained(Step):
     def before(self, lines: Sequence[Line]) -> None:
         """Write lines as the training text does."""
         for line in lines:
-            if (text := without_invisible(line.text)) is not line.text and has_visible(text):
-                line.text = text
+            if not has_visible(line.text):
+                continue
+            line.text = without_invisible(line.text)
             if line.prefix:
                 continue
-            if not has_letter(line.text) and has_visible(line.text):
+            if not has_letter(line.text):
                 self._letterless[line], line.text = line.text, ""
                 continue
             text = line.text
@@ -57,7 +58,7 @@ class AsTrained(Step):
             if (text := self._letterless.pop(line, None)) is not None:
                 self.n_letterless += 1
                 line.text = text
-                line.translation = line.translation._replace(texts=(" ".join(text.split()),))
+                line.translation = line.translation._replace(texts=(single_spaced(text),))
             elif changed := self._changed.pop(line, None):
                 self.n_rewritten += 1
                 self._rewrite(line, *changed)
@@ -76,8 +77,8 @@ class AsTrained(Step):
         if symbols.symbols:
             aligned = zip_longest(outputs, links, fillvalue="")
             rows = [with_symbols(output, symbols, link) for output, link in aligned]
-            # A symbol may come with white space of its own; a line has single spaces.
-            texts = tuple(" ".join(text.split()) for text, _ in rows)
+            # A symbol may come with white space of its own.
+            texts = tuple(single_spaced(text) for text, _ in rows)
             links = tuple(
                 links_with_symbols(link, symbols, output, *row)
                 for link, output, row in zip(links, outputs, rows, strict=False)

@@ -39,6 +39,7 @@ class Segment:
     prefix: Sequence[int] = ()  # how its output must begin
     outputs: Sequence[SegmentOutput] = ()  # best first
     is_joined: bool = False  # no white space is before it in the line
+    line_feeds: int = 0  # so many are before it
 
 
 @dataclass(slots=True, eq=False)

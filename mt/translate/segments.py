@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+
+import regex
 
 from mt.data.reading.words import has_visible, join_sentences
 from mt.data.tokens.tokenizer import UNK, Tokenizer
@@ -16,10 +17,15 @@ from mt.translate.lines import Line, LineNumbers, Segment, SegmentOutput, Step, 
 LINES_PER_THREAD = 1_000
 # A long source is cut after these, best first: the end of a sentence, a clause, a word.
 SEPARATORS = (
-    re.compile(r"(?<=[.!?…])[\"'”’“‘»«)\]]*\s+|(?<=[。！？])[”’」』）]*"),
-    re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
-    re.compile(r"\s+"),
+    regex.compile(
+        r"(?<=[\p{Sentence_Terminal}…།--၊])(?<!\d\.)[\"'”’“‘»«)\]]*\s+(?!\p{CWT})"
+        r"|(?<=[。！？])[”’」』）]*",
+        regex.V1,  # with differences of sets
+    ),
+    regex.compile(r"(?<=[,;:–—!?…၊])\s+|(?<=\D\.)\s+|(?<=[，；：、])"),
+    regex.compile(r"\s+"),
 )
+_ENDED = regex.compile(r"[\p{Sentence_Terminal}…]\S*\s")
 
 
 @dataclass(eq=False)
@@ -47,18 +53,23 @@ class Segments(Step):
             # The tokens of what cannot be seen are bytes, of which a model makes anything.
             if not source or not has_visible(line.text):
                 continue
-            if self.cut is not None and not (line.prefix and self._has_end(line.prefix)):
-                line.sentences = len(self.cut(line.text))
+            cut = None if line.prefix and self._has_end(line.prefix) else self._sentences
+            line.sentences = len(cut(line.text)) if cut else 1
             line.segments = [Segment(source)]
             if len(source) > self.max_tokens or line.sentences > 1:
-                how = self.max_tokens, self.cut if line.sentences > 1 else None, self.tags
+                how = self.max_tokens, cut, self.tags
                 line.segments = split_source(line.text, self.tokenizer, *how)
             line.segments[0].prefix = line.prefix
+
+    def _sentences(self, text: str) -> list[str]:
+        """The parts of a line that are translated by themselves; each ends at a line feed."""
+        lines = filter(has_visible, text.split("\n"))
+        return [part for line in lines for part in (self.cut(line) if self.cut else [line])]
 
     def _has_end(self, prefix: Sequence[int]) -> bool:
         """Whether a prefix goes on after a sentence: nobody knows where in the line that ends."""
         (text,) = self.tokenizer.tgt.decode([[*prefix]])
-        return SEPARATORS[0].search(text) is not None
+        return _ENDED.search(text) is not None
 
     def after(self, lines: Sequence[Line]) -> None:
         """Join the n-th best outputs of the segments to the n-th best output of the line."""
@@ -68,14 +79,19 @@ class Segments(Step):
             rows = [segment.outputs for segment in line.segments]
             texts, scores, *_ = zip(*rows[0], strict=True)
             if len(rows) > 1:
-                texts, scores = zip(*map(self._joined, zip(*rows, strict=False)), strict=True)
+                joined = [self._joined(line, parts) for parts in zip(*rows, strict=False)]
+                texts, scores = zip(*joined, strict=True)
             line.translation = Translation(texts, scores, len(rows))
             self.n_several += line.sentences > 1
             if len(rows) > line.sentences:
                 self.split.add(line.number)
 
-    def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
-        text = join_sentences([part.text for part in parts])
+    def _joined(self, line: Line, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
+        lines = [list[str]()]
+        for segment, part in zip(line.segments, parts, strict=True):
+            lines += [list[str]() for _ in range(segment.line_feeds)]
+            lines[-1].append(part.text)
+        text = "\n".join(map(join_sentences, lines))
         length = sum(part.length + 1 for part in parts)
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty
 
@@ -162,14 +178,18 @@ def split_source(
     for segment, ids in zip(segments, tokenizer.src.encode(segments), strict=True):
         begin = text.find(segment, end)
         is_joined = begin == end > 0 and not any(map(str.isspace, text[begin - 1 : begin + 1]))
+        line_feeds = text.count("\n", end, begin)
         end = max(begin, end) + len(segment)
         for start in range(0, len(ids), max_tokens):
             part = first + ids[start : start + max_tokens]
-            parts.append(Segment(part, is_joined=is_joined and start == 0))
+            parts.append(Segment(part, is_joined=is_joined, line_feeds=line_feeds))
+            is_joined, line_feeds = False, 0
     return parts
 
 
-def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
+def pack(
+    separator: regex.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int
+) -> list[str]:
     """Cut a text after separators into as few segments as fit, or that have no separator."""
     ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]

@@ -179,9 +179,12 @@ def make_translator(
     direction = data.direction(from_, to)
     source = from_ or (direction.src if direction else data.usual.src)
     # A vocabulary that was taken from another model may be that of other languages.
-    styles = None if search.as_written else loaded.styles
+    styles = loaded.styles
     writing = styles.between(*direction) if styles and direction else None
-    cut = partial(split_sentences, language=base_code(source)) if loaded.cuts_sentences else None
+    cut: Callable[[str], list[str]] | None = None
+    if loaded.cuts_sentences:
+        openers = frozenset(writing.src.openers if writing else ())
+        cut = partial(split_sentences, language=base_code(source), openers=openers)
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
     if search.n_best > 1 and search.sample is None:  # samples repeat what is probable

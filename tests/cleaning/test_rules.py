@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises_saying, says
@@ -17,7 +18,7 @@ from mt.cleaning.contents import conflicting_numbers
 from mt.cleaning.rules import RULES, PairScorer, decide, reason
 from mt.config.schema import Clean
 from mt.data.reading.languages import base_code
-from mt.data.reading.words import without_invisible
+from mt.data.reading.words import has_visible, without_invisible
 from mt.errors import DataError
 from mt.package import pip_install
 
@@ -241,6 +242,13 @@ def test_a_repaired_text_is_normal(text: str) -> None:
     assert " ".join(fixed.split()) == fixed
     assert not any(unicodedata.category(character) == "Cc" for character in fixed)
     assert without_invisible(fixed) == fixed
+
+
+def test_all_that_unicode_calls_ignorable_is_invisible() -> None:
+    every = "".join(map(chr, range(0x110000)))
+    ignorable = regex.findall(r"\p{Default_Ignorable_Code_Point}|\p{Cc}|\p{Z}|\u2800", every)
+    assert len(ignorable) > 4_000
+    assert not any(map(has_visible, ignorable))
 
 
 def test_text_is_left_as_it_is_without_repair() -> None:

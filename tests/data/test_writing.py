@@ -18,6 +18,8 @@ from mt.data.tokens.tokenizer import PairSample
 from mt.data.tokens.writing import WRITING, Case, LanguageStyle, Styles, Writing, Written, case_of
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
+from mt.translate.as_trained import AsTrained
+from mt.translate.lines import Line
 from mt.translate.load import load_translator
 
 GERMAN = [
@@ -47,6 +49,8 @@ def test_what_is_learnt_by_hand(writing: Writing, tmp_path: Path) -> None:
     assert (german.is_capital, german.begins_with_capital, german.final_stop) == (True, True, ".")
     assert {"mit", "die", "und", "ABBA", "Straße", "Masse"} <= {*german.words}
     assert not {"Mann", "Hund", "ein"} & {*german.words}
+    assert {"Der", "Im"} <= {*german.openers}
+    assert not {"Mann", "Musik", "mit"} & {*german.openers}
     assert (english.is_capital, english.words) == (False, ["Anna", "I", "Paris", "USB"])
     styles = Styles([german, english])
     (tmp_path / WRITING).write_text(styles.to_json(), encoding="utf-8")
@@ -254,8 +258,14 @@ def test_one_direction_is_learnt_from_its_two_sides() -> None:
     assert found == (LanguageStyle.learn(lower, "de"), LanguageStyle.learn(GERMAN, "de"))
 
 
+def test_a_line_of_nothing_visible_gets_no_final_stop(writing: Writing) -> None:
+    lines = [Line(1, "\u3164"), Line(2, "\u2800"), Line(3, "Anna")]
+    AsTrained(writing).before(lines)
+    assert [line.text for line in lines] == ["\u3164", "\u2800", "Anna."]
+
+
 def test_a_file_of_an_earlier_version_is_read(writing: Writing, tmp_path: Path) -> None:
-    of_0_3_0 = {"changed_numbers": {"en": ["0.000"]}, "openers": ["Ein"]}
+    of_0_3_0 = {"changed_numbers": {"en": ["0.000"]}}
     sides = {"src": asdict(writing.src) | of_0_3_0, "tgt": asdict(writing.tgt)}
     (tmp_path / WRITING).write_text(json.dumps(sides, ensure_ascii=False), encoding="utf-8")
     found = Styles.load(tmp_path)

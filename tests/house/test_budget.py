@@ -12,14 +12,14 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_912,
-    "core": 19_361,
-    "tests": 29_603,
+    "all of mt": 30_006,
+    "core": 19_455,
+    "tests": 29_658,
     "pages": 130_003,
     "api and single files": 1_095,
-    "data": 5_015,
+    "data": 5_084,
     "training": 3_159,
-    "translate": 2_592,
+    "translate": 2_617,
     "cleaning": 2_129,
     "search": 2_096,
     "inspect": 1_956,

@@ -78,6 +78,9 @@ def segments(text: str, max_tokens: int) -> list[str]:
         ("他说：“你好吗。”我很好，谢谢你，再见", "他说：“你好吗。” 我很好，谢谢你，再见"),
         # Points and commas inside numbers end nothing.
         ("3.14 ist 1,5 mal 2.0 und 9", "3.14ist1,5 mal2.0und9"),
+        # Nor does an ordinal, and other scripts have ends.
+        ("Aa bb, am 3. Mai war.", "Aabb, am3.Maiwar."),
+        ("अआ इई। उऊ, एऐ ओऔ।", "अआइई। उऊ,एऐओऔ।"),
         ("a...b...c...d...e", "a...b...c... d...e"),
     ],
 )
@@ -128,10 +131,30 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
         ("de", "👍 Ja. 🙂 Nein. 12. 🙂", "👍 Ja. |🙂 Nein. 12. 🙂"),
         ("de", "1. ... !", "1. ... !"),
         ("de", "", ""),
+        # A small letter goes on, an ordinal too unless a word follows that begins sentences.
+        ("de", "Ende des 19. Jahrhunderts kam er am 1. Oktober. Sie ging am 2. Sie kam.",
+         "Ende des 19. Jahrhunderts kam er am 1. Oktober. |Sie ging am 2. |Sie kam."),
+        ("de", "Er zog 1998. Dann kam Karl XII. Ende.", "Er zog 1998. |Dann kam Karl XII. Ende."),
+        ("hr", "Rat je trajao od 1914. do 1918. godine. Pad 2. rujna, npr. pad 5. i 6. Da.",
+         "Rat je trajao od 1914. do 1918. godine. |Pad 2. rujna, npr. pad 5. i 6. Da."),
+        ("nb", "Den 3. oktober vant de 3–2. Ja!", "Den 3. oktober vant de 3–2. |Ja!"),
+        ("lv", "Ir 1998. gads Rīgā. 21. gadsimts.", "Ir 1998. gads Rīgā. |21. gadsimts."),
+        ("de", "„Ja!“, Laura lachte. »Wie?« Er kam.", "„Ja!“, Laura lachte. |»Wie?« |Er kam."),
+        ("hu", "„Igen!” – kiáltotta Anna. Jó.", "„Igen!” – kiáltotta Anna. |Jó."),
+        ("ja", "「元気です。」と言った。「はい。」「いいえ。」",
+         "「元気です。」と言った。|「はい。」|「いいえ。」"),
+        ("zh", "“是！”安娜喊道。他说：“好。”她走了。", "“是！”安娜喊道。|他说：“好。”|她走了。"),
+        ("ko", '"네!" 하고 외쳤다. "춥다."고 했다.', '"네!" 하고 외쳤다. |"춥다."고 했다.'),
+        # Other scripts: Burmese has commas and possessives, Thai and Lao have no mark.
+        ("my", "သူ၊ သူမ သွား၏ အိမ်သည်။ ကြီးသည်။", "သူ၊ သူမ သွား၏ အိမ်သည်။ |ကြီးသည်။"),
+        ("km", "ខ្ញុំទៅសាលា។ គាត់ជាគ្រូ៕", "ខ្ញុំទៅសាលា។ |គាត់ជាគ្រូ៕"),
+        ("bo", "ང་འགྲོ། །ཁོང་ཡིན།", "ང་འགྲོ། །|ཁོང་ཡིན།"),
+        ("th", "เขามา 12.50 บาท เขาเป็นครู", "เขามา 12.50 บาท เขาเป็นครู"),
+        ("ka", "ის მოვიდა. NATO წავიდა.", "ის მოვიდა. |NATO წავიდა."),
     ],
 )  # fmt: skip
 def test_a_line_is_cut_after_its_sentences(language: str, text: str, expected: str) -> None:
-    assert split_sentences(text, base_code(language)) == expected.split("|")
+    assert split_sentences(text, base_code(language), {"Sie"}) == expected.split("|")
     assert all("".join(split_sentences(line, language)) == line for line in odd_lines(20))
 
 
@@ -213,6 +236,18 @@ def test_a_line_of_sentences_has_alignments_and_its_log_probability(tiny_run: Pa
         for link in part.alignments[0].split()
     ]
     assert whole.alignments[0] == " ".join(moved)
+
+
+def test_a_line_feed_ends_a_segment_and_comes_back(tiny_run: Path) -> None:
+    options = EngineOptions(models=[tiny_run], workers=1)
+    lines = ["eins zwei.\n\nDrei vier! Acht\n", "eins zwei.", "Drei vier!", "Acht", "12\n🙂 13"]
+    for cut, join in (("never", None), ("always", " ")):
+        search = SearchOptions(split_sentences=cut, alignments=join is None)
+        with load_translator(search, options) as translator:
+            whole, first, *rest, letterless = (row.texts[0] for row in translator.translate(lines))
+        assert letterless == lines[-1]
+        assert whole.startswith(f"{first}\n\n")
+        assert join is None or whole == f"{first}\n\n{join.join(rest)}"
 
 
 # --- auto ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mt.data.reading.languages import base_code, other_language
 from mt.data.reading.misaligned import AlignmentCheck
 from mt.data.reading.text import Pairs
 from mt.data.reading.text_files import Damage, FileRecords
+from mt.data.reading.words import has_visible
 from mt.errors import DataError
 
 Pair: TypeAlias = tuple[str, str]
@@ -166,9 +167,9 @@ class _Sample:
             for name, known in self.held_out.items():
                 if (src, tgt) in known:
                     self.leaked.setdefault(name, set()).add((src, tgt))
-            if not tgt.strip():
+            if not has_visible(tgt):
                 self.odd.add("no reference", f"{self.pairs:,}")
-            elif src.strip():
+            elif has_visible(src):
                 self.with_text += 1
                 self.alignment.add(self.pairs, src, tgt)
             if src == tgt and src.strip():

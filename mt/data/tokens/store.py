@@ -22,7 +22,8 @@ from mt.artefacts import content_key, is_made, key_of, make
 from mt.config.plan import Corpus, Limits
 from mt.data.reading.corpus import local_files, open_text, read_pairs
 from mt.data.reading.text import Pairs
-from mt.data.reading.text_files import FileRecords, file_record, normalize_line
+from mt.data.reading.text_files import FileRecords, file_record
+from mt.data.reading.words import has_visible
 from mt.data.tokens.duplicates import Flags, Hashes, duplicates_of, heaviest_first, pair_keys
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
@@ -122,7 +123,7 @@ def _with_text(pairs: Pairs, counts: Counts) -> Pairs:
     """Yield the pairs that have text on both sides; count all, and the others as empty."""
     for src, tgt in pairs:
         counts.read += 1
-        if normalize_line(src) and normalize_line(tgt):
+        if has_visible(src) and has_visible(tgt):
             yield src, tgt
         else:
             counts.empty += 1

@@ -33,6 +33,8 @@ LINES = 200_000
 KNOWN = 0.05
 # Share of training lines with a final stop from which a line without one gets it.
 STOPS = 0.9
+# Words that begin most lines, of those that do so more often than they have a capital inside.
+OPENERS = 2_000
 # Words of so many letters begin with a capital in any Title Case, and how many there must be.
 TITLE_LETTERS = 4
 TITLE_WORDS = 3
@@ -134,18 +136,21 @@ class LanguageStyle:
     begins_with_capital: bool  # whether sentences do
     known_cases: Sequence[str]  # in which it writes whole lines, too
     final_stop: str  # that of nearly all lines, else ""
+    openers: Sequence[str] = ()  # frequent words whose capital tells that a sentence begins
 
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
         """Count the words of lines; unknown ones are expected to look as those seen once."""
         inside, cases, ends = Counter[str](), Counter[str](), Counter[str]()
+        begins = Counter[str]()
         n_first = n_capitalised = 0  # words that begin sentences
         for line in (drawn := lines[:: max(1, len(lines) // LINES)]):
             ends[line[-1:]] += 1
             if (case := case_of(line)) is not None:
                 cases[case.name] += 1
                 continue
-            for match, is_first in _words(line):
+            for number, (match, is_first) in enumerate(_words(line)):
+                begins[match[0]] += number == 0  # what is after a stop may follow an ordinal
                 if is_first:
                     n_first += 1
                     n_capitalised += match[0][0].isupper()
@@ -164,6 +169,7 @@ class LanguageStyle:
             begins_with_capital=n_capitalised > n_first / 2,
             known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
             final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
+            openers=[word for word, n in begins.most_common(OPENERS) if n > inside[word]],
         )
         usual = {key: max(seen, key=lambda word: (seen[word], word)) for key, seen in forms.items()}
         # STRASSE has lost its ß, and capitals in Greek their accents.
@@ -270,8 +276,7 @@ class Styles(NamedTuple):
             # Earlier files name the two sides of the one direction.
             styles = values.values() if isinstance(values, dict) else values
             for style in styles:
-                for key in ("changed_numbers", "openers"):  # of 0.3.0
-                    style.pop(key, None)
+                style.pop("changed_numbers", None)  # of 0.3.0
             return cls([LanguageStyle(**style) for style in styles])
         except FileNotFoundError:
             return None
