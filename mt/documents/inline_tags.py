@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
@@ -21,6 +22,8 @@ TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES = re.compile(r"[ \t\r\n\f]+")
 ENTITY = re.compile(r"&#?\w+;")
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
+NOTE = re.compile(r"[*†‡§¶#]+|[\[(]?[\d,;\s–-]+[\])]")  # its mark
+BLANK_LINE = re.compile(r"\A\s*\n|[ \t]*\r?\n\s*?(?=\r?\n)|\s*\n\s*\Z")
 DEEPEST = 50  # pairs inside each other; deeper ones are placed as single tags
 
 
@@ -58,6 +61,7 @@ class InlineTag:
     closing: MarkupToken | None = None  # of a pair
     inner: list[InlineTag] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # in the translation
+    is_lost: bool = False  # has no place, and stands at the end
 
 
 Span: TypeAlias = tuple[int, int]
@@ -76,6 +80,9 @@ class TaggedText:
     def __init__(self, tokens: Sequence[MarkupToken], escapes: bool = True) -> None:
         """`escapes`: the text has entities. White space that it would have twice joins a tag."""
         self.escapes = escapes
+        partners = partners_of(tokens)
+        for start, end in partners.items():
+            _keep_without_letters(tokens[start:end])
         # Entities of characters that cannot stand for themselves, or did not in these texts.
         texts = "".join(token.raw for token in tokens if token.kind == "text")
         spelled = {"&": "&amp;", "<": "&lt;"} | ({} if ">" in texts else {">": "&gt;"})
@@ -91,7 +98,6 @@ class TaggedText:
         self._is_capital = next(filter(str.isalpha, letters), "").isupper()
         self.text = ""  # for the model; empty if all words are kept
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
-        partners = _partners(tokens)
         ends = set(partners.values())
         opened = [self.root]
         self._tokens = [(self.root.opening, 0)]  # tags in order, and where they stand
@@ -162,6 +168,8 @@ class TaggedText:
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
+        if any(part.kind == "newline" for part in self.parts):  # a blank line ends a subtitle
+            text = BLANK_LINE.sub("", text)
         return text, placing.lost
 
     def _raw(self, token: MarkupToken, is_first: bool) -> str:
@@ -180,18 +188,18 @@ class TaggedText:
             start = max(at, inner.place[0])
             parts.append(translated[at:start].translate(self._spelled))
             text, at = self._written(inner, start, translated)
-            if inner.opening.kind == "kept":  # whose own spaces are not written twice
-                if inner.opening.space_before:
-                    parts[-1] = parts[-1].removesuffix(" ")
-                elif inner.place[0] == len(translated) and any(parts):
-                    text = f" {text}"
-                at += inner.opening.space_after and translated.startswith(" ", at)
+            if inner.opening.space_before:  # its own spaces are not written twice
+                parts[-1] = parts[-1].removesuffix(" ")
+            at += inner.opening.space_after and translated.startswith(" ", at)
+            kept = None if _kept_alone(tag) else _kept_alone(inner)
+            if kept and inner.place[0] == len(translated) and any(parts):
+                text = " " * (not kept.opening.space_before) + text
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])
             parts += [translated[at:end].translate(self._spelled), tag.closing.raw]
             at = end
-        return "".join(parts), at
+        return "".join(map(str.strip, parts) if tag.is_lost else parts), at
 
 
 class _Placing:
@@ -207,19 +215,21 @@ class _Placing:
         """Place the tags in a pair that has its place; none overlaps another."""
         low, high = parent.place
         taken = bytearray(len(self.translated))
-        for tag in parent.inner:
+        # Line breaks come last: they stand where pairs leave room.
+        for tag in sorted(parent.inner, key=lambda tag: tag.opening.kind == "newline"):
             if tag.opening.kind == "newline":
                 place = self._line_break(tag, taken, low, high)
             elif _is_fixed(parent, tag):
                 place = (low, high)
                 if tag.start == tag.end:
                     place = (low, low) if tag.start == parent.start else (high, high)
-            elif tag.opening.kind == "kept":
-                place = self._kept(tag, taken, low, high)
+            elif kept := _kept_alone(tag):
+                place = self._kept(kept, taken, low, high)
             elif not self.text[tag.start : tag.end].strip():
                 place = self._beside(tag, low, high)
             else:
                 place = self._around(tag, taken, low, high)
+            tag.is_lost = place is None
             if place is None:
                 place = (-1, -1)
                 if tag.opening.kind != "newline":
@@ -281,10 +291,10 @@ class _Placing:
         bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
         case = re.IGNORECASE if tag.opening.term else 0
         same = re.compile(re.escape(content).join(bounds), case)
-        for match in same.finditer(self.translated, low, high):
-            if not any(taken[slice(*match.span())]):
-                return match.span()
-        return self._around(tag, taken, low, high)
+        spans = [match.span() for match in same.finditer(self.translated, low, high)]
+        spans = [span for span in spans if not any(taken[slice(*span)])]
+        around = self._around(tag, taken, low, high)
+        return spans[0] if spans and around not in spans else around
 
     def _line_break(self, tag: InlineTag, taken: bytearray, low: int, high: int) -> Span | None:
         """The space that parts the translation as the source was parted, or nearly."""
@@ -312,13 +322,41 @@ def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:
     return (tag.start, tag.end) == (parent.start, parent.end)
 
 
+def _kept_alone(tag: InlineTag | None) -> InlineTag | None:
+    """A kept text, maybe in pairs of tags without another text."""
+    while tag is not None and tag.opening.kind != "kept":
+        spans = {(inner.start, inner.end): inner for inner in tag.inner}
+        tag = spans.get((tag.start, tag.end)) if tag.start < tag.end else None
+    return tag
+
+
+def _keep_without_letters(element: Sequence[MarkupToken]) -> None:
+    """Keep the number that an element holds; hide from the model the mark of a note, or a symbol.
+
+    What has a letter is translated, and so is punctuation.
+    """
+    parts = [token for token in element if token.kind in ("text", "kept")]
+    text = "".join(html.unescape(token.content or token.raw) for token in parts).strip()
+    names = {token.name for token in element}
+    links = [token.attributes.get("href") or "" for token in element]
+    is_note = NOTE.fullmatch(text) or "#" in "".join(links) or not names.isdisjoint(("sup", "sub"))
+    is_note = is_note or all(unicodedata.category(char)[0] in "SMC" for char in text)
+    if text and not has_letter(text) and (is_note or any(map(str.isdecimal, text))):
+        for token in parts:
+            if is_note:
+                token.kind = "point"
+            elif token.kind == "text":
+                token.content = token.raw
+                token.keep_words()
+
+
 def _tags(root: InlineTag) -> Iterator[tuple[InlineTag, InlineTag]]:
     for tag in root.inner:
         yield root, tag
         yield from _tags(tag)
 
 
-def _partners(tokens: Sequence[MarkupToken]) -> dict[int, int]:
+def partners_of(tokens: Sequence[MarkupToken]) -> dict[int, int]:
     """The end of each start. Of two pairs that overlap, the one that ends later is two tags."""
     partners, opened = dict[int, int](), list[int]()
     for number, token in enumerate(tokens):

@@ -17,18 +17,21 @@ import regex
 from mt.data.reading.words import composed, is_unspaced, tokens
 from mt.data.tokens import noise
 from mt.data.tokens.writing import ADDRESS, Case, case_of
-from mt.documents.inline_tags import MarkupToken, TaggedText
+from mt.documents.inline_tags import MarkupToken, TaggedText, partners_of
+from mt.documents.markup import INLINE, VOID
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import SHOWN, Line, Step
 from mt.translate.streaming import read_file
 
+# A tag in a text: whether it ends a pair, its name, whether it stands alone.
+TAG = re.compile(r"<(/?)([A-Za-z][^<>\s/]*)[^<>]*?(/?)>")
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
 # <tag> and &entity;, where a document does not have them as such.
 AUTO = [re.compile(pattern) for pattern in (
     ADDRESS,
     r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
     r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
-    r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>",
+    TAG.pattern,
     r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);",
 )]  # fmt: skip
 # Articles and other small words of French, Italian and Catalan that lose their vowel before a word.
@@ -90,7 +93,8 @@ class Protection(Step):
                 pairs = zip_longest(texts, alignments, fillvalue="")
                 rendered = [tagged.render(text, links) for text, links in pairs]
                 texts = tuple(text.strip() for text, _ in rendered)
-                if self.count_lost(rendered[0][1]):
+                self.count_lost(lost := rendered[0][1])
+                if lost:
                     flags = (*flags, "misplaced")
             line.translation = line.translation._replace(texts=texts, alignments=(), flags=flags)
 
@@ -112,10 +116,21 @@ class Protection(Step):
                 self._counts["term" if target else "text"] += 1
                 taken = MarkupToken("kept", target or written, term=content if target else "")
                 taken.content = content
+                if not target and (tag := TAG.fullmatch(content)):
+                    taken.name = tag[2].lower()
+                    is_single = tag[3] or taken.name in VOID
+                    taken.kind = "end" if tag[1] else "point" if is_single else "start"
+                    taken.space_after = taken.name == "br"
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
             merged_tokens.append(MarkupToken("text", raw[at:]))
-        return [token for token in merged_tokens if token.raw or token.kind != "text"]
+        merged_tokens = [token for token in merged_tokens if token.raw or token.kind != "text"]
+        paired = partners_of(merged_tokens)
+        for number, token in enumerate(merged_tokens):
+            is_word = token.kind == "start" and number not in paired and "=" not in token.raw
+            if token.content and is_word and not INLINE.fullmatch(token.name):
+                token.kind = "kept"  # what a program fills in, such as <Name>
+        return merged_tokens
 
     def _spans(self, text: str, case: Case | None) -> Iterator[tuple[int, int, str]]:
         """Start and end of what is kept, and what is written for a term, else "".
@@ -164,14 +179,12 @@ class Protection(Step):
                     break
             first = last
 
-    def count_lost(self, tags: Iterable[MarkupToken]) -> int:
-        """Count what a model has left out, of the tags that found no place."""
-        lost = [token for token in tags if token.kind == "kept"]
+    def count_lost(self, lost: Iterable[MarkupToken]) -> None:
+        """Count what a model has left out."""
         for token in lost:
             name = f"{token.term} → {token.raw}" if token.term else token.raw
             if name in self._lost or len(self._lost) < MOST_LOST:
                 self._lost[name] += 1
-        return len(lost)
 
     def summary(self) -> str:
         """A line about the texts that were kept, and those put at the end; "" for none."""

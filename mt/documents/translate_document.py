@@ -78,7 +78,7 @@ def translate_document(
             translations = list(translator.translate([text.tagged.text for text in texts]))
         text, lost = document.render(translations)
         file.write(text.encode())
-    protection.count_lost(token for _, token in lost)
+    protection.count_lost(token for _, token in lost if token.kind == "kept")
     n_lost = LineNumbers()
     for line, _ in lost:
         n_lost.add(line)

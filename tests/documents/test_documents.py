@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -114,6 +115,23 @@ def test_subtitles() -> None:
     found = Translation(("Drei zwei, eins.",), (0.0,), 1, ("2-0 1-1 0-2",))
     moved = document.render([found])[0]
     assert moved.endswith("\n{\\an8}Drei {\\i1}zwei{\\i0}, eins.\n")
+
+
+def test_no_line_of_a_subtitle_is_blank() -> None:
+    """It would end the subtitle; none has more lines than its source."""
+    draw = random.Random(1)
+    rows = ["{\\an8}<i>a b</i>", "<i>c <b>d</b></i>", "e f"]
+    for _ in range(300):
+        draw.shuffle(rows)
+        lines = "\r\n".join(rows)
+        document = read_document("srt", f"1\r\n00:01,0 --> 00:02,0\r\n{lines}\r\n\r\n2\r\n", "x")
+        links = " ".join(f"{draw.randint(0, 5)}-{n}" for n in range(6) if draw.random() < 0.8)
+        words = " ".join("QRSTUV"[: draw.randint(0, 6)])
+        written, _ = document.render([Translation((words,), (0.0,), 1, (links,))])
+        subtitle = written.removesuffix("\r\n\r\n2\r\n").split("\r\n")[2:]
+        assert len(subtitle) <= 3
+        assert all(map(str.strip, subtitle))
+        assert written.count("\n") == written.count("\r\n")
 
 
 def test_html() -> None:

@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_006,
+    "all of mt": 30_057,
     "core": 19_455,
-    "tests": 29_658,
+    "tests": 29_721,
     "pages": 130_003,
     "api and single files": 1_095,
     "data": 5_084,
@@ -26,7 +26,7 @@ BUDGET = {
     "interop": 1_820,
     "config": 1_738,
     "cli": 1_605,
-    "documents": 1_330,
+    "documents": 1_381,
     "evaluation": 1_162,
     "model": 987,
     "runtime": 978,
