@@ -39,6 +39,7 @@ class Document:
     n_done: int = 0  # texts that have a translation already
     # Languages that it names: on which side, as which, and in which line.
     languages: list[tuple[Literal["source", "target"], str, int]] = field(default_factory=list)
+    unnamed: MarkupToken | None = None  # <xliff> that does not name the language of its targets
 
     @property
     def needs_alignment(self) -> bool:

@@ -19,6 +19,8 @@ INLINE = re.compile(
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
 CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
+_LIST_MARK = r"(?:[-–—•*·]|\d{1,2}[.)])[ \t]+"
+LINE_START = re.compile(rf"(\A{_LIST_MARK}|[ \t]*\r?\n\s*(?:{_LIST_MARK})?)")
 # A comment as the standard ends it, an element whose content is no markup, a tag, an open tag.
 _ATTRIBUTES = r"""(?:=\s*"[^"]*"|=\s*'[^']*'|=(?!\s*["'])|[^>=])*"""
 _MARKUP = re.compile(
@@ -117,8 +119,7 @@ def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
             n_pre = max(0, n_pre + (kind == "start") - (kind == "end"))
             yield MarkupToken("break", raw, tag, attributes)
         elif kind == "text" and n_pre:  # each line is a text
-            for text in re.split(r"([ \t]*\r?\n[ \t]*)", raw):
-                yield MarkupToken("text" if text.strip() else "break", text)
+            yield from lines_of(raw)
         else:
             kind_of_tag: TokenKind = "break" if tag and not INLINE.fullmatch(tag) else kind
             yield MarkupToken(kind_of_tag, raw, tag, {} if is_fixed else attributes)
@@ -130,6 +131,12 @@ def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
         )
     if inside:
         yield _quoted(skipped)
+
+
+def lines_of(raw: str) -> Iterator[MarkupToken]:
+    """The lines of a text, with breaks between them that hold the marks of lists."""
+    for number, text in enumerate(LINE_START.split(raw)):
+        yield MarkupToken("break" if number % 2 or not text.strip() else "text", text)
 
 
 def _open_or_close(names: list[str], kind: TokenKind, tag: str) -> None:
@@ -151,7 +158,7 @@ def _quoted(token: MarkupToken) -> MarkupToken:
 # --- subtitles, whose format has no more grammar than `TIMING` ----------------------------------
 
 # The start of a line with the times of a subtitle.
-TIMING = re.compile(r"\s*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
+TIMING = re.compile(r"[\s\ufeff]*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
 SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
 # The speaker of a line of a dialogue changes at a dash.
 DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")

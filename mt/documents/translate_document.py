@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 
@@ -13,7 +15,7 @@ from mt.documents.document import Document, DocumentText, Protect, merged
 from mt.documents.inline_tags import MarkupToken, TaggedText, has_words
 from mt.documents.markup import html_tokens, srt_tokens
 from mt.documents.protect import Protection
-from mt.documents.xliff import XliffReader
+from mt.documents.xliff import XliffReader, with_attribute
 from mt.errors import ConfigError, DataError
 from mt.runs.model_folder import open_model
 from mt.search.options import EngineOptions, SearchOptions
@@ -93,10 +95,19 @@ def translate_document(
 def _check_languages(
     document: Document, name: str, search: SearchOptions, engine: EngineOptions
 ) -> None:
-    """Raise DataError if a document is in other languages than the model translates."""
+    """Raise DataError if a document is in other languages than the model; name the target's."""
     data = open_model(engine.models[0]).data
     direction = data.direction(search.from_, search.to) or Direction("", search.to or "")
-    if direction == ("src", "tgt"):  # of a model that does not know its languages
+    is_known = direction != ("src", "tgt")  # of a model that does not know its languages
+    if document.unnamed and document.texts:
+        if not is_known:
+            raise DataError(
+                f"{name}: XLIFF 2 requires the language of its targets, which the model does not "
+                'know; add it to <xliff>, such as trgLang="en"'
+            )
+        code = direction.tgt.replace("_", "-")
+        document.unnamed.raw = with_attribute(document.unnamed.raw, "trgLang", code)
+    if not is_known:
         return
     for side, code, line in document.languages:
         wanted = direction.src if side == "source" else direction.tgt
@@ -124,10 +135,16 @@ def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> Search
 def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
     """Find the texts of a document. Raises DataError, which begins with `name`."""
     declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
-    if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii"):
+    encoding = "utf-8"
+    if declared:
+        with suppress(LookupError):
+            encoding = codecs.lookup(encoding := declared[1]).name
+    if declared and encoding == "ascii":  # the translation may have other letters
+        content = f"{content[: declared.start(1)]}utf-8{content[declared.end(1) :]}"
+    elif declared and encoding != "utf-8":
         raise DataError(
             f"{name}: says that it is {declared[1]}, but must be UTF-8, as the translation is; "
-            f"convert it and what it says"
+            "convert it and what it says"
         )
     if form == "xliff":
         return XliffReader(content, name, protect).document

@@ -7,12 +7,13 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any, Literal
 from xml.parsers import expat
 
 from mt.documents.document import Document, DocumentText, Protect, merged
 from mt.documents.inline_tags import MarkupToken, TaggedText, TokenKind, has_words
+from mt.documents.markup import lines_of
 from mt.errors import DataError
 
 # Elements whose content is code, and those that are a single tag. What each begins or ends.
@@ -39,6 +40,7 @@ class _Element:
     first: int  # its token
     line: int
     is_fixed: bool  # not to be translated
+    has_lines: bool  # its white space counts
     source: tuple[int, int] | None = None  # tokens between its tags
     source_line: int = 0
     after_source: int = 0  # the token before which a target can be written
@@ -47,6 +49,11 @@ class _Element:
     cut_source: tuple[int, int] = (0, 0)  # tokens between the tags of `seg-source`
     segments: list[_Element] = field(default_factory=list)  # of `seg-source`
     last: int = 0  # the token after it
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The tokens of its target, or where that is to be."""
+        return self.target or (self.after_source, self.after_source)
 
 
 def _is_segment(element: _Element) -> bool:
@@ -63,6 +70,7 @@ class XliffReader:
         self.tokens: list[MarkupToken] = []
         self._open: list[_Element] = []
         self._units: list[_Element] = []
+        self._unnamed: MarkupToken | None = None
         self._languages: list[tuple[Literal["source", "target"], str, int]] = []
         self._parser = parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
@@ -85,7 +93,7 @@ class XliffReader:
             raise DataError(
                 f"{name}: has no <source> in a <trans-unit> (XLIFF 1.2) or <segment> (XLIFF 2)"
             )
-        self.document = Document(self.tokens, languages=self._languages)
+        self.document = Document(self.tokens, languages=self._languages, unnamed=self._unnamed)
         for unit in self._units:
             self._read(unit)
 
@@ -102,12 +110,16 @@ class XliffReader:
         )
         local = name.rpartition(":")[2]
         line = self._parser.CurrentLineNumber
-        self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed))
+        space = attributes.get("xml:space")
+        has_lines = space == "preserve" if space else parent is not None and parent.has_lines
+        self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed, has_lines))
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
             for side, key in LANGUAGES:
                 if key in attributes:
                     self._languages.append((side, attributes[key], line))
         self._add("start", local, attributes)
+        if "srcLang" in attributes and "trgLang" not in attributes:  # XLIFF 2
+            self._unnamed = self.tokens[-1]
 
     def _end(self, name: str) -> None:
         element = self._open.pop()
@@ -126,6 +138,7 @@ class XliffReader:
             match element.name:
                 case "source":
                     parent.source = (element.first + 1, last - 1)
+                    parent.has_lines = element.has_lines
                     parent.source_line, parent.after_source = element.line, last
                 case "seg-source":
                     parent.cut_source = (element.first + 1, last - 1)
@@ -141,7 +154,7 @@ class XliffReader:
         is_segment = unit.name == "segment"
         state = unit.attributes.get("state", "") if is_segment else unit.state
         is_open = unit.attributes.get("approved") != "yes" and state in OPEN_STATES
-        first, last = unit.target or (unit.after_source, unit.after_source)
+        first, last = unit.place
         there = [token.raw for token in self.tokens[first:last] if token.kind == "text"]
         if not is_open and any(html.unescape(text).strip() for text in there):
             self.document.n_done += 1
@@ -153,48 +166,65 @@ class XliffReader:
         if unit.target is not None:  # maybe an element without an end tag of its own
             start = self.tokens[first].raw.rstrip("/> \n") + ">"
         if not is_segment:
-            start = _with_attribute(start, "state", "needs-review-translation")
-            start = _with_attribute(start, "state-qualifier", "mt-suggestion")
-        texts = list(self._texts_of(unit, first, last))
+            start = with_attribute(start, "state", "needs-review-translation")
+            start = with_attribute(start, "state-qualifier", "mt-suggestion")
+        texts = list(self._texts_of(unit))
         if not texts:
             return
         if is_segment:
             segment = self.tokens[unit.first]
-            segment.raw = _with_attribute(segment.raw, "state", "translated")
+            segment.raw = with_attribute(segment.raw, "state", "translated")
             segment.raw = re.sub(r"""\ssubState\s*=\s*("[^"]*"|'[^']*')""", "", segment.raw)
         texts[0].around = (start + texts[0].around[0], texts[0].around[1])
         texts[-1].around = (texts[-1].around[0], f"{texts[-1].around[1]}</{name}>")
         self.document.texts += texts
 
-    def _texts_of(self, unit: _Element, first: int, last: int) -> Iterator[DocumentText]:
+    def _texts_of(self, unit: _Element) -> Iterator[DocumentText]:
         """The texts of a unit, to be written one after the other in the place of a target."""
         if not unit.segments:
             assert unit.source is not None
-            yield from self._text(*unit.source, unit.source_line, first, last)
+            yield from self._text(unit, *unit.source, unit.source_line)
             return
         before, text = "", None
         at, end = unit.cut_source
         for segment in unit.segments:
             before += self._raw(at, segment.first + 1)
             at = segment.last - 1
-            texts = [*self._text(segment.first + 1, at, segment.line, first, last)]
+            texts = [*self._text(unit, segment.first + 1, at, segment.line)]
             if segment.is_fixed or not texts:
                 before += self._raw(segment.first + 1, at)
                 continue
             if text is not None:
                 yield text
-            text = texts[0]
-            text.around, before = (before, ""), ""
+            texts[0].around = (before + texts[0].around[0], texts[0].around[1])
+            *others, text = texts
+            yield from others
+            before = ""
         if text is not None:
-            text.around = (text.around[0], before + self._raw(at, end))
+            text.around = (text.around[0], text.around[1] + before + self._raw(at, end))
             yield text
 
-    def _text(
-        self, start: int, end: int, line: int, first: int, last: int
-    ) -> Iterator[DocumentText]:
+    def _text(self, unit: _Element, start: int, end: int, line: int) -> Iterator[DocumentText]:
+        """The text between two tokens, or its lines, if it has words."""
+        before, text = "", None
         source = _xliff_tokens(self.tokens[start:end])
-        if has_words(source):
-            yield DocumentText(TaggedText(self._protect(source)), first, last, line)
+        if unit.has_lines:
+            cut = (lines_of(part.raw) if part.kind == "text" else [part] for part in source)
+            source = [*chain.from_iterable(cut)]
+        for is_break, group in groupby(source, lambda token: token.kind == "break"):
+            part = list(group)
+            raw = "".join(token.raw for token in part)
+            if is_break or not has_words(part):
+                before += raw
+            else:
+                if text is not None:
+                    yield text
+                tagged = TaggedText(self._protect(part))
+                text, before = DocumentText(tagged, *unit.place, line, (before, "")), ""
+            line += raw.count("\n")
+        if text is not None:
+            text.around = (text.around[0], before)
+            yield text
 
     def _raw(self, first: int, last: int) -> str:
         return "".join(token.raw for token in self.tokens[first:last])
@@ -236,7 +266,7 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
     return merged(written)
 
 
-def _with_attribute(tag: str, name: str, value: str) -> str:
+def with_attribute(tag: str, name: str, value: str) -> str:
     """A start tag with an attribute, in place of an earlier value."""
     changed, n_changed = re.subn(rf"""(\s{name}\s*=\s*)("[^"]*"|'[^']*')""", rf'\1"{value}"', tag)
     if n_changed:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar, cast
 
 from mt.data.reading.compression import PACKED, open_text
-from mt.data.reading.text_files import NotTextError, decode_lines, read_lines
+from mt.data.reading.text_files import NotTextError, decode_lines, read_lines, refuse_wide
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
 
@@ -67,6 +67,7 @@ class TextFiles:
         else:
             with open_text(path) as file:  # once: it may be a pipe
                 raw = file.read()
+        refuse_wide(raw[:1000], self.name)
         with suppress(UnicodeDecodeError):
             return raw.decode()
         for _ in _with_remedy(decode_lines(io.BytesIO(raw), self.name, self.errors), self.errors):

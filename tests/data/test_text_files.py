@@ -23,6 +23,7 @@ from mt.data.reading.text_files import (
     read_lines,
 )
 from mt.errors import DataError
+from mt.translate.streaming import TextFiles
 
 # --- lines ------------------------------------------------------------------------------------
 
@@ -112,6 +113,16 @@ def test_compressed_text_from_a_pipe_is_recognised() -> None:
         list(decode_lines([gzip.compress(b"Hallo\n")], "stdin"))
 
 
+@pytest.mark.parametrize("text", ["de,en\nja,yes\n", "да это нет\nда\n" * 3])
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE", "UTF-32"])
+def test_wide_encodings_are_named(tmp_path: Path, encoding: str, text: str) -> None:
+    path = write(tmp_path / "a", text.encode(encoding))
+    with raises_saying(DataError, f"a is {encoding}.", f"iconv -f {encoding} -t"):
+        list(read_lines(path))
+    with raises_saying(DataError, f"a is {encoding}.", f"iconv -f {encoding} -t"):
+        TextFiles(source=str(path)).read_whole()
+
+
 @pytest.mark.parametrize("name", ["a.de", "a.csv", "a.jsonl"])
 def test_utf16_without_a_mark_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
     """It decodes as UTF-8: every other byte is NUL."""
@@ -120,7 +131,7 @@ def test_utf16_without_a_mark_is_not_taken_for_text(tmp_path: Path, name: str) -
     keys = {} if name == "a.de" else {"path": name}
     field = "path" if keys else "src"
     message = message_of(tmp_path, **keys)
-    assert says(message, f"data.train[0].{field}: {path}: ", "NUL", "iconv -f UTF-16LE -t UTF-8")
+    assert says(message, f"data.train[0].{field}: {path} ", "iconv -f UTF-16LE -t UTF-8")
 
 
 def test_a_nul_character_is_one_like_others(tmp_path: Path) -> None:

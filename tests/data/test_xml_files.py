@@ -160,13 +160,29 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "found"),
-    [(tmx(), "no units"), ("", "no units"), (tmx(unit("x" * 11_000_000, "y")), "10,000,000")],
+    [
+        ("<tmx><tu><tuv/></tu></tmx>", "needs a <seg>"),
+        (tmx(), "no units"),
+        ("", "no units"),
+        (tmx(unit("x" * 11_000_000, "y")), "10,000,000"),
+    ],
 )
 def test_files_without_a_unit_or_with_an_endless_one(
     tmp_path: Path, content: str, found: str
 ) -> None:
     write(tmp_path / "a.tmx", content)
     assert says(message_of(tmp_path, "de", "en", path="a.tmx"), "data.train[0].path", found)
+
+
+def test_one_file_of_a_folder_may_have_no_units(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    write(tmp_path / "c" / "a.tmx", tmx())
+    assert says(message_of(tmp_path, "de", "en", path="c"), "a.tmx", "no units")
+    write(tmp_path / "c" / "b.tmx", tmx(unit("eins", "one")))
+    damage = Damage()
+    source = Source(path="c", src="de", tgt="en", format="tmx")
+    assert [*read_pairs(source, tmp_path, WHERE, damage=damage)] == [("eins", "one")]
+    assert says(damage.messages()[0], "without a pair, left out: 1", "a.tmx")
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

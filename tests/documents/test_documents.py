@@ -134,6 +134,41 @@ def test_no_line_of_a_subtitle_is_blank() -> None:
         assert written.count("\n") == written.count("\r\n")
 
 
+def test_subtitles_without_numbers_after_a_byte_order_mark() -> None:
+    text = "\ufeff00:01,0 --> 00:02,0\neins\n\n00:03,0 --> 00:04,0\nzwei\n"
+    assert texts_of(read_document("srt", text, "x")) == [(2, "eins"), (5, "zwei")]
+
+
+@pytest.mark.parametrize("space", ["", ' xml:space="preserve"', ' xml:space="default"'])
+def test_the_lines_of_a_unit_stay_where_white_space_counts(space: str) -> None:
+    source = "- Der\n <g id='1'>Hund.\n\n2. Eins</g> - zwei\n---\n"
+    segments = f'<mrk mtype="seg">{source}</mrk> <mrk mtype="seg">ja\nb</mrk>'
+    content = (
+        f'<xliff><file xml:space="preserve"><body{space}><trans-unit><source>{source}</source>'
+        f"</trans-unit>\n<trans-unit><source/><seg-source>{segments}</seg-source></trans-unit>"
+        "</body></file></xliff>"
+    )
+    document = read_document("xliff", content, "x")
+    texts = texts_of(document)
+    if "default" in space:
+        assert [text for _, text in texts[:1]] == ["- Der Hund. 2. Eins - zwei ---"]
+        return
+    assert texts[:4] == [(1, "Der"), (2, "Hund."), (4, "Eins - zwei"), (7, "Der")]
+    assert [text for _, text in texts[4:]] == ["Hund.", "Eins - zwei", "ja", "b"]
+    written, _ = document.render(copied((text.upper() for _, text in texts)))
+    lines = "- DER\n <g id='1'>HUND.\n\n2. EINS</g> - ZWEI\n---\n"
+    assert re.findall(r"<target[^>]*>(.*?)</target>", written, re.DOTALL) == [
+        lines,
+        f'<mrk mtype="seg">{lines}</mrk> <mrk mtype="seg">JA\nB</mrk>',
+    ]
+
+
+@pytest.mark.parametrize("name", ["ASCII", "us-ascii"])
+def test_a_translation_is_not_declared_as_ascii(name: str) -> None:
+    text = f'<meta charset="{name}"><p>a</p>'
+    assert translated("html", text, lambda _: "ä") == '<meta charset="utf-8"><p>ä</p>'
+
+
 def test_html() -> None:
     assert texts_of(read_document("html", HTML, "x")) == [
         (2, "Der Titel & mehr"),
@@ -347,7 +382,10 @@ def test_a_document_is_in_the_languages_of_the_model(
         assert says(refused(ended), "in.xlf", *message)
         assert not (tmp_path / "out.xlf").exists()
     else:
-        assert (ended.code, b"<target" in (tmp_path / "out.xlf").read_bytes()) == (0, True)
+        out = (tmp_path / "out.xlf").read_bytes()
+        assert (ended.code, b"<target" in out) == (0, True)
+        # XLIFF 2 has no target without it.
+        assert version == "1.2" or out.count(b" trgLang=") == 1
 
 
 def test_a_model_translates_a_document_named_by_its_ending(

@@ -287,9 +287,16 @@ class RowFiles(RowText):
         """The rows of all files."""
         existing = text_files.existing_path(self.source.path or "", self.root, f"{self.where}.path")
         self.require_split(existing, ["train"])
-        for file in self.files:
-            with unchanged(file, f"{self.where}.path"):
-                yield from self.rows_of(file)
+        files, empty = self.files, list[NoRowsError]()
+        for file in files:
+            try:
+                with unchanged(file, f"{self.where}.path"):
+                    yield from self.rows_of(file)
+            except NoRowsError as error:
+                empty.append(error)
+                self.damage.add("files without a pair, left out", str(file))
+        if empty and len(empty) == len(files):
+            raise empty[0]
 
     @abstractmethod
     def rows_of(self, file: Path) -> Iterator[Row]:

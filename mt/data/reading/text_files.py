@@ -62,6 +62,8 @@ def read_lines(
     with open_text(path, where, digest) as file:
         stat = path.stat()
         for raw in _blocks_of_lines(file, f"{prefix(where)}{path}", errors, limit):
+            if number == 0:
+                refuse_wide(raw[:1000], f"{prefix(where)}{path}")
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
@@ -153,11 +155,16 @@ def decode_lines(
     """
     for number, raw in enumerate(file, start=start):
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if number == 1:
+            refuse_wide(raw, f"{prefix(where)}{name}")
         try:
             line = raw.decode()
         except UnicodeDecodeError as error:
-            if number == 1 and (reason := _no_utf8_at_all(name, raw)):
-                raise NotTextError(f"{prefix(where)}{reason}") from None
+            if number == 1 and (suffix := packed_suffix(raw[:10])):  # of stdin
+                raise NotTextError(
+                    f"{prefix(where)}{name} is compressed ({suffix}). Name the file instead, or "
+                    "unpack it first"
+                ) from None
             match errors:
                 case "strict":
                     bad = raw[error.start : error.start + 4].hex(" ")
@@ -240,10 +247,10 @@ def require_text(path: Path, where: str) -> None:
     with open_text(path, where) as file:
         start = file.read(1 << 16)
         has_lines = b"\n" in start or b"\r" not in start[:-1] or b"\n" in file.read(1 << 20)
+    refuse_wide(start, f"{prefix(where)}{path}")
     if 10 * start.count(0) > len(start):
         raise DataError(
-            f"{prefix(where)}{path}: every tenth byte or more is NUL, so it is not text in UTF-8. "
-            "If it is UTF-16: iconv -f UTF-16LE -t UTF-8 FILE > FILE.utf8"
+            f"{prefix(where)}{path}: every tenth byte or more is NUL, so it is not text in UTF-8"
         )
     if not has_lines:
         raise DataError(
@@ -256,10 +263,24 @@ def under(root: Path, name: str) -> Path:
     return root / Path(name).expanduser()
 
 
-def _no_utf8_at_all(name: str, first: bytes) -> str:
-    """Why a file with this first line cannot be read, not even with errors; "" if it can."""
-    if suffix := packed_suffix(first[:10]):  # files are unpacked, not stdin
-        return f"{name} is compressed ({suffix}). Name the file instead, or unpack it first"
-    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return f"{name} is UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 FILE > FILE.utf8"
-    return ""
+def refuse_wide(start: bytes, name: str) -> None:
+    """Raise NotTextError for UTF-16 and UTF-32, which may decode as UTF-8 full of NUL."""
+    if wide := wide_encoding(start):
+        raise NotTextError(
+            f"{name} is {wide}. Convert it: iconv -f {wide} -t UTF-8 FILE > FILE.utf8"
+        )
+
+
+def wide_encoding(start: bytes) -> str:
+    """The encoding of a text in UTF-32 or UTF-16, by its mark, else by its NUL bytes; or ""."""
+    for name in ("UTF32_LE", "UTF32_BE", "UTF16_LE", "UTF16_BE"):
+        if start.startswith(getattr(codecs, f"BOM_{name}")):
+            return f"UTF-{name[3:5]}"
+    zeros = [start[place::4].count(0) for place in range(4)]
+    even, odd = zeros[0] + zeros[2], zeros[1] + zeros[3]
+    if len(start) < 8 or 10 * (even + odd) < len(start):
+        return ""
+    if 8 * min(even, odd) < max(even, odd):
+        return "UTF-16LE" if odd > even else "UTF-16BE"
+    halves = {"UTF-32LE": zeros[2:], "UTF-32BE": zeros[:2]}
+    return next((name for name, half in halves.items() if 5 * min(half) > len(start)), "")

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from mt.config.data_schema import Source
 from mt.data.reading.compression import open_text
-from mt.data.reading.text import Row, RowFiles
-from mt.data.reading.text_files import MAX_LINE, Damage, is_damaged
+from mt.data.reading.text import NoRowsError, Row, RowFiles
+from mt.data.reading.text_files import MAX_LINE, Damage, is_damaged, wide_encoding
 from mt.errors import DataError
 
 # What opens a unit, a tag that says the languages of the units after it, or what is skipped.
@@ -36,8 +36,6 @@ _LANG = "{http://www.w3.org/XML/1998/namespace}lang"  # or `lang`, in early vers
 # The content of these elements is code of the file that was translated.
 _CODE = {"bpt", "ept", "it", "ph", "ut"}
 _BLOCK = 1 << 18  # characters
-# The first bytes of an XML file that say its encoding.
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 ANY = "not said"  # the language of a text that names none
 
 
@@ -71,7 +69,7 @@ class UnitText(RowFiles):
                 elif element is not None:  # one text is not its own translation
                     damage.add(without, unit.place)
         if not n_pairs:
-            raise DataError(f"{where}.{_no_pairs(file, source, counts)}")
+            raise NoRowsError(f"{where}.{_no_pairs(file, source, counts)}")
 
 
 def _no_pairs(path: Path, source: Source, counts: Counter[tuple[str, ...]]) -> str:
@@ -83,12 +81,17 @@ def _no_pairs(path: Path, source: Source, counts: Counter[tuple[str, ...]]) -> s
     languages: Counter[str] = Counter()
     for names, count in counts.items():
         languages.update(dict.fromkeys(names, count))
+    if not languages:
+        return (
+            f"path: {path} has no unit with a text: in a <tu> each <tuv> needs a <seg>, another "
+            "unit needs <source> and <target>. Correct the file."
+        )
     sides = {"src": source.src, "tgt": source.tgt}
     missing = [side for side, name in sides.items() if _choose(languages, name) is None]
     shown = ", ".join(f"{name} ({count:,})" for name, count in languages.most_common())
     return (
         f"{missing[0] if missing else 'path'}: {path} has no unit in {source.src} and "
-        f"{source.tgt}; its languages, with their units: {shown or 'none'}. Set "
+        f"{source.tgt}; its languages, with their units: {shown}. Set "
         f"{' and '.join(missing or sides)} to one of them; where they are not said add xml:lang to "
         "each <tuv>, or source-language and target-language to <file>."
     )
@@ -98,9 +101,8 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
     """The units of a file, block by block; bytes that are not UTF-8 are halves of surrogates."""
     with open_text(path, f"{where}.path") as packed:
         start = packed.read(1000)
-    marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
     said = re.match(rb"""\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", start)
-    encoding = next(marked, said[1].decode() if said else "utf-8")
+    encoding = wide_encoding(start) or (said[1].decode() if said else "utf-8")
     languages: dict[str, str] = {}
     of_root: dict[str, str] = {}
     line, text = 1, ""
