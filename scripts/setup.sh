@@ -1,9 +1,11 @@
-# Sourced by quickstart.sh and test.sh, not run: goes to the project's folder and makes .venv there.
-#   source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-#   prepare_environment        mt and what it needs
-#   prepare_environment dev    and what its tests need
-# PYTHON=/path/to/python chooses the interpreter of a new .venv; pip's own settings (pip.conf and
-# PIP_ variables) apply.
+#!/usr/bin/env bash
+# Makes .venv in the project's folder and installs mt there, so that the source is used in place.
+#   bash scripts/setup.sh         mt and what it needs, also to clean corpora
+#   bash scripts/setup.sh dev     and what its tests need
+# PYTHON=/path/to/python chooses the interpreter of a new .venv. TORCH=cpu or TORCH=default chooses
+# the build of PyTorch: without it, cpu on Linux where there is no NVIDIA GPU (0.2 GB instead of
+# several), else what pip takes by default. pip's own settings (pip.conf and PIP_ variables) apply.
+# quickstart.sh and test.sh source it and call prepare_environment.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,8 +41,34 @@ find_python() {
 # An environment that was interrupted in the making, or moved, or whose Python is gone, is made anew.
 venv_works() { is_new_enough "$venv_python" && "$venv_python" -m pip --version >/dev/null 2>&1; }
 
+# The build of PyTorch to install: cpu or default.
+torch_build() {
+    if [ -n "${TORCH:-}" ]; then
+        echo "$TORCH"
+    elif [ "$(uname)" = Linux ] && [ ! -e /proc/driver/nvidia ] && ! nvidia-smi -L >/dev/null 2>&1; then
+        echo cpu
+    else
+        echo default
+    fi
+}
+
+install_torch() {
+    local build
+    build=$(torch_build)
+    case $build in
+        default) return ;; # it comes with mt
+        cpu) ;;
+        *) give_up "TORCH must be cpu or default, found $build" ;;
+    esac
+    if "$venv_python" -c 'import torch' >/dev/null 2>&1; then return; fi
+    say "installing PyTorch's build for CPUs (TORCH=default bash $0 takes the other)"
+    "$venv_python" -m pip install -q --retries 1 --index-url https://download.pytorch.org/whl/cpu \
+        "$(grep -o 'torch>=[^"]*' pyproject.toml | head -1)" \
+        || say "there is no such build to be had: taking what pip takes by default"
+}
+
 prepare_environment() {
-    local extra=${1:-} python stamp
+    local extra=${1:-corpora} python stamp
     if ! venv_works; then
         python=$(find_python)
         say "making .venv with $("$python" --version 2>&1)"
@@ -48,15 +76,23 @@ prepare_environment() {
     fi
     # The folder belongs to the stamp because the installed command holds its path.
     stamp=$(pwd; cat pyproject.toml)
-    if [ "$(cat ".venv/installed-${extra:-plain}" 2>/dev/null)" = "$stamp" ]; then
+    if [ "$(cat ".venv/installed-$extra" 2>/dev/null)" = "$stamp" ]; then
         return
     fi
-    say "installing mt${extra:+ with its $extra extra} into .venv (PyTorch is large: minutes)"
+    say "installing mt with its extra $extra into .venv (PyTorch is large: minutes)"
     rm -f .venv/installed-*
     # Older ones than this cannot install a folder so that it is used in place.
     "$venv_python" -m pip install -q 'pip>=21.3'
-    "$venv_python" -m pip install -q -e ".${extra:+[$extra]}" \
+    # Until 0.3.0 mt had the name of another project on the package index.
+    "$venv_python" -m pip uninstall -q -y mt 2>/dev/null || true
+    install_torch
+    "$venv_python" -m pip install -q -e ".[$extra]" \
         || give_up "installing failed, see pip's message above; mend that and run this again"
-    printf '%s\n' "$stamp" >.venv/installed-plain
-    printf '%s\n' "$stamp" >".venv/installed-${extra:-plain}"
+    printf '%s\n' "$stamp" >".venv/installed-$extra"
+    if [ "$extra" = dev ]; then printf '%s\n' "$stamp" >.venv/installed-corpora; fi # dev has those
 }
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    prepare_environment "$@"
+    say "done: source .venv/bin/activate"
+fi

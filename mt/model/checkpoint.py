@@ -274,7 +274,7 @@ def _write_average(
         if computation(opened) != computation(newest):
             problem = f"not the same model as {opened.folder}"
             raise CheckpointError(f"{newest.folder}: {problem}; {remedy}")
-    names = {"config", "tokenizer", model_folder.SEVERAL_SENTENCES}
+    names = {"config", "settled", "tokenizer", model_folder.SEVERAL_SENTENCES}
     meta = {**{name: value for name, value in newest.meta.items() if name in names}, **about}
     texts = {WRITING: newest.styles.to_json()} if newest.styles else {}
     weights = average(folders, shares)

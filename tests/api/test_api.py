@@ -73,9 +73,14 @@ def test_the_page_serves(here: Path) -> None:
     from fastapi.testclient import TestClient
 
     client = TestClient(run_recipe("Serve a model with FastAPI")["app"])
-    answer = client.post("/translate", json=["drei zwei", ""])
-    assert answer.status_code == 200
-    assert [bool(text) for text in answer.json()] == [True, False]
+    asked = {"source": "de", "target": "en", "format": "text", "api_key": ""}
+    one = client.post("/translate", json={**asked, "q": "drei zwei"}).json()["translatedText"]
+    answer = client.post("/translate", json={**asked, "q": ["drei zwei", ""]})
+    assert (answer.status_code, answer.json()) == (200, {"translatedText": [one, ""]})
+    assert one
+    refused = client.post("/translate", json={**asked, "q": "a", "target": "fr"})
+    assert (refused.status_code, "de to en" in refused.json()["error"]) == (400, True)
+    assert client.get("/languages").json()[0]["targets"] == ["en"]
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

@@ -48,9 +48,12 @@ def test_tiny_yaml_and_the_quick_start_use_it(corpus: Corpus) -> None:
     assert [(source.src, source.tgt) for source in data.train] == [
         ("data/demo/train.de", "data/demo/train.en")
     ]
+    page = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Quick start\n")[1]
+    shown = re.findall(r"^(?:mt|echo) [^#\n]*[^# \n]", page.split("```")[1], re.MULTILINE)
     script = (ROOT / "scripts" / "quickstart.sh").read_text(encoding="utf-8")
-    assert "--config tiny.yaml" in script
-    (sentence,) = re.findall("^sentence='(.*)'$", script, re.MULTILINE)
+    assert script.split("LINES'\n")[1].splitlines() == [*shown, "LINES"]
+    assert "mt train --config tiny.yaml" in shown
+    (sentence,) = re.findall("^echo '(.*)'", script, re.MULTILINE)
     trained = [de for de, _ in corpus["train"]]
     assert sentence not in trained
     assert set(re.findall(r"\w+", sentence)) <= set(re.findall(r"\w+", " ".join(trained)))

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from mt.cli.config import key_table
 from mt.cli.main import app
+from mt.config.plan import HELD_OUT
 from mt.config.schema import Config, sections
 
 PAGES = sorted(
@@ -30,7 +31,7 @@ PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN2?|OUT2?|HOST|RUN|wmt\d+)\b")
 # First words of lines that are for other programs than mt.
 OTHERS = {
     "awk", "bash", "curl", "docker", "echo", "eval", "export", "git", "head", "hf",
-    "libretranslate", "mtdata", "paste", "pip", "python", "sbatch", "shuf", "source",
+    "libretranslate", "mtdata", "paste", "pip", "python", "sbatch", "source",
     "squeue", "tail", "torchrun",
 }  # fmt: skip
 DOCUMENTS = {
@@ -137,12 +138,15 @@ def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         shutil.copytree(ROOT / "data" / "demo", folder)
         for path in folder.iterdir():
             write_lines(path, lines_of(path)[:20])
-    pairs = [*zip(lines_of(folder / "train.de"), lines_of(folder / "train.en"), strict=True)]
+    sides = (lines_of(ROOT / "data/demo" / f"train.{code}")[:8100] for code in ("de", "en"))
+    pairs = [*zip(*sides, strict=True)]  # enough to hold out what the pages hold out
+    write_lines(tmp_path / "deu.txt", [f"{tgt}\t{src}\tCC-BY" for src, tgt in pairs])
     side = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'.format
     units = [f"<tu>{side('de', src)}{side('en', tgt)}</tu>" for src, tgt in pairs]
     write_lines(tmp_path / "memory.tmx", ['<tmx version="1.4"><body>', *units, "</body></tmx>"])
     for name, document in DOCUMENTS.items():
         write_lines(tmp_path / name, [document])
+    del pairs[20:]
     for name in ("train.tsv", "valid.tsv"):
         write_lines(tmp_path / name, ["\t".join(pair) for pair in pairs])
     for text in TEXTS.values():
@@ -184,6 +188,10 @@ def test_commands_of_the_pages(block: list[str], workplace: Path, tiny_run: Path
         for run in set(re.findall(r"runs/[\w-]+", line)):
             if not (workplace / run).exists():
                 shutil.copytree(tiny_run, workplace / run, symlinks=True)
+                (workplace / run / HELD_OUT).mkdir()
+                for side, code in (("src", "de"), ("tgt", "en")):
+                    held_out = workplace / run / HELD_OUT / f"test-0.{side}"
+                    shutil.copy(workplace / "corpus" / f"test.{code}", held_out)
         first, *words = shlex.split(line)
         text = words[0] if first == "echo" else " ".join(DIGITS)
         result = CliRunner().invoke(app, arguments, input=f"{text}\n")
@@ -192,6 +200,30 @@ def test_commands_of_the_pages(block: list[str], workplace: Path, tiny_run: Path
             path = workplace / words[-1]
             path.parent.mkdir(exist_ok=True)
             path.write_text(result.stdout, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_walkthrough_ends_with_a_shipped_model(workplace: Path) -> None:
+    """Its commands as they stand, of a smaller corpus and model."""
+    config = workplace / "tatoeba.yaml"
+    small = """tokenizer: {vocab_size: 400}
+model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
+optim: {warmup_steps: 2}
+train: {max_steps: 6, valid_every: 3}
+"""
+    write_lines(workplace / "deu.txt", lines_of(workplace / "deu.txt")[:900])
+    config.write_text(config.read_text().replace("2000", "50") + small)
+    page = "data/walkthrough.md"
+    lines = [line for name, line in LINES if name == page and mt_arguments(line) is not None]
+    for line in lines:
+        result = CliRunner().invoke(app, mt_arguments(line), input="Der Hund schläft.\n")
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+    assert len(lines) == 11
+    assert (
+        len(lines_of(workplace / "output.int8.en")) == len(lines_of(workplace / "output.en")) == 50
+    )
+    assert (workplace / "de-en.ct2" / "README.md").is_file()
+    assert (workplace / "runs" / "tatoeba" / "report.html").is_file()
 
 
 def test_other_lines_name_what_is_there() -> None:
@@ -239,7 +271,7 @@ def test_links_lead_to_files_and_headings() -> None:
 
 def test_pages_are_short_and_so_are_their_lines() -> None:
     sizes = {page: len(text.encode()) for page, text in TEXTS.items()}
-    assert sizes["README.md"] <= 9_000  # three minutes' reading
+    assert sizes["README.md"] <= 7_000  # two minutes' reading
     assert {page: size for page, size in sizes.items() if size > LARGEST_PAGE} == {}
     long = [
         f"{page}: {line}"

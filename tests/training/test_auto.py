@@ -19,7 +19,7 @@ from mt.config.settled import sizes_for
 from mt.data.reading import check
 from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.model.checkpoint import load_weights
+from mt.model.checkpoint import average_run, load_weights
 from mt.runs.model_folder import open_model
 from mt.runs.run_dir import read_settled
 from mt.training import launch, settle
@@ -73,6 +73,8 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     assert "auto is 3, for 2,000 pairs\n" in told
     assert load_config(str(one / "config.yaml")).config.tokenizer.vocab_size == "auto"
     assert open_model(one).config == open_model(other).config
+    average_run(one, 1, tmp_path / "mean")
+    assert open_model(tmp_path / "mean").config == open_model(other).config
     settled = json.loads((one / "settled.json").read_text(encoding="utf-8"))
     assert settled["values"]["model.dropout"] == 0.25
     assert settled["reasons"]["model.dropout"] == "for 2,000 pairs"
