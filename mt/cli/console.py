@@ -34,6 +34,9 @@ class Commands(Group):
             if code is None:
                 raise
         drop_unwritable()
+        # `python -m` ends by SIGINT, whatever the code, if Ctrl-C came within an `exec` of text, as
+        # while a dataclass is imported. The next such `exec` makes Python forget that.
+        exec("")
         # From here on no file is half written, so SIGTERM may end the process at once.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         distributed = sys.modules.get("torch.distributed")

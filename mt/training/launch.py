@@ -126,7 +126,10 @@ def _train(
                 write_whole(path, before)
             raise
         base = None  # frees its memory
-        world.on_main(lambda: runs.write_settled(run_dir, prepared.settled))
+        if not trainer.is_done():
+            world.on_main(lambda: runs.write_settled(run_dir, prepared.settled))
+        elif before:
+            write_whole(path, before)
         if dry_run:
             return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
         log.say(f"preflight passed: {preflight}")
@@ -150,7 +153,7 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
     same = {"checkpoint": state.step, "initial_model": origin, "plan": state.plan}
     world.require_same(log.run_dir, **same)
     if trainer.is_done() and (log.run_dir / runs.MANIFEST).exists():
-        untouched = f"{runs.MANIFEST} stays"
+        untouched = f"{runs.MANIFEST} and {runs.CONFIG} stay"
         log.say(f"no update is left to do, so nothing is trained on this data; {untouched}")
     elif world.is_main:
         runs.write_manifest(log.run_dir, _data_and_model(prepared, trainer))
@@ -227,8 +230,9 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
         with exclusive(run_dir / runs.LOCK, lambda: log.say(waiting)):
             settled = settle_start(config, log, read.n_pairs, base)
             runs.check_same_run(run_dir, config)
-            runs.write_config(run_dir, config)
-            runs.write_settled(run_dir, settled)
+            if not checkpoints(run_dir):  # else they say what it was trained with
+                runs.write_config(run_dir, config)
+                runs.write_settled(run_dir, settled)
             config = preparation.hold_out(settled.apply(config), log, world)
             data = clean(plan_data(config.data), log, world)
             tokenizer = preparation.prepare_tokenizer(config, data, log, world, base, read.sample)

@@ -292,13 +292,16 @@ def _make(config: Config, log: RunLog) -> None:
     texts = [token_store.text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
-    if checkpoints(log.run_dir) and not (is_made(folder, None) and key_of(folder) == key):
+    is_new = not (is_made(folder, None) and key_of(folder) == key)
+    if is_new and checkpoints(log.run_dir):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "
             "would now be held out, so their scores would say nothing about new text; set "
             "data.train, the numbers and run.seed back, name files of other text, or give --fresh "
             "to set the run aside"
         )
+    if is_new:  # a vocabulary may be of what is held out now
+        Tokenizer.remove_from(log.run_dir)
 
     def build(partial: Path) -> None:
         def pairs(number: int) -> Iterator[tuple[str, str]]:

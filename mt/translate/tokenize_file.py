@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 
-from mt.config.plan import plan_data
+from mt.config.plan import held_out_sets, plan_data
 from mt.config.schema import Config
 from mt.config.settled import replace_auto
-from mt.data.reading.corpus import training_pairs
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.text import Pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
+from mt.data.tokens.duplicates import STAYS, split_pairs
 from mt.data.tokens.tokenizer import UNK, PairSample, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
@@ -54,11 +56,11 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
         say("data.clean: not applied here; mt train learns its vocabulary from the cleaned text")
     lines = chain.from_iterable(map(read_input, files))
     sample = PairSample(cfg.sample_lines)
-    deque(sample.watch(zip(lines, repeat("")) if files else training_pairs(data)), maxlen=0)
+    deque(sample.watch(zip(lines, repeat("")) if files else _training_pairs(config)), maxlen=0)
     n_pairs = sample.seen // 2
     if not files:
         augment_sample(sample, data)
-        n_pairs = sample.seen
+        n_pairs = sample.seen + data.to_hold_out
     settled, told = replace_auto(config, n_pairs)
     if settled.tokenizer != cfg:
         say(f"{told}, for {n_pairs:,} pairs")
@@ -71,6 +73,19 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
         except OSError as error:
             raise DataError(f"--output {path}: cannot be written: {error.strerror}") from error
         say(f"{path}: {size:,} tokens")
+
+
+def _training_pairs(config: Config) -> Pairs:
+    """The pairs of `data.train`, without what training holds out of them."""
+    data, sets = plan_data(config.data), held_out_sets(config.data)
+    texts = [(corpus.source, data.root, corpus.name) for corpus in data.corpora]
+    parts: Sequence[Iterable[int]] = [repeat(STAYS)] * len(texts)
+    if sets:
+        whole = [read_pairs(*text) for text in texts]
+        parts = split_pairs(whole, [*sets.values()], config.run.seed, next(iter(sets)))
+    for text, of_text in zip(texts, parts, strict=True):
+        both = zip(read_pairs(*text), of_text, strict=False)
+        yield from (pair for pair, part in both if part == STAYS)
 
 
 def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool) -> None:

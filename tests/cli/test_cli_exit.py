@@ -34,13 +34,31 @@ def test_interrupted_or_terminated(
     with subprocess.Popen(
         command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
     ) as process:
-        while not (tmp_path / "out.partial").exists():
+        while not (tmp_path / "out.partial.json").exists():  # from here on the part is its own
             assert process.poll() is None, "ended too early"
             time.sleep(0.02)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.decode()) == (128 + number, b"", message)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_within_an_import_has_its_exit_code(tmp_path: Path) -> None:
+    """A dataclass is made by `exec`: Python then ended by SIGINT, after the message."""
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\nimport mt.config.load\nfrom mt.cli.main import main\n"
+        "mt.config.load.load_config = lambda *_: exec('raise KeyboardInterrupt')\n"
+        "sys.argv = ['mt', 'config', 'check', '-c', 'tiny.yaml']\nmain()\n"
+    )
+    [python, *_], environment = mt_command()
+    ended = subprocess.run(
+        [python, "-m", "interrupted"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (130, b"mt: interrupted\n")
 
 
 def test_a_closed_pipe_ends_translate_quietly(tiny_run: Path, tmp_path: Path) -> None:

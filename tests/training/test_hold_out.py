@@ -13,10 +13,11 @@ from messages import says
 from mt.config.plan import HELD_OUT, plan_data
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus_record import CorpusRecord, described
+from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.runs.run_dir import read_manifest
 from mt.runtime.distributed import World
-from mt.training.launch import train
+from mt.training.launch import prepare_data, train
 from mt.training.prepare import hold_out
 from mt.training.runlog import RunLog
 
@@ -82,6 +83,36 @@ def test_sets_are_drawn_anew_from_another_column(quick_config: QuickConfig, tmp_
         log = RunLog(run, 1)
         hold_out(config, log, World())
         assert all(line[0] == letter for line in lines_of(run / HELD_OUT / "train-0.tgt"))
+
+
+def test_a_vocabulary_is_learned_without_what_is_held_out(
+    quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """By training, by `mt tokenizer train`, and again where other sets are drawn."""
+    texts = {side: lines_of(tiny_corpus / f"train.{side}") for side in ("src", "tgt")}
+    for side, lines in texts.items():  # a letter of its own in each line
+        write_lines(tmp_path / side, [f"{chr(0x4E00 + n)} {line}" for n, line in enumerate(lines)])
+    data: dict[str, Any] = {"train": {side: str(tmp_path / side) for side in texts}}
+    data |= {"valid": [{"split": 30}], "test": []}
+    learned = []
+    for seed in (1, 2):
+        config = quick_config(
+            {"data": data},
+            tokenizer={"vocab_size": 2200, "byte_fallback": False},
+            run={"seed": seed},
+        )
+        prepare_data(config, tmp_path / "run")
+        held_out = lines_of(tmp_path / "run" / HELD_OUT / "valid-0.src")
+        tokenizer = Tokenizer.load(tmp_path / "run")
+        kept = lines_of(tmp_path / "run" / HELD_OUT / "train-0.src")
+        assert all(UNK in tokenizer.src.encode([line])[0] for line in held_out)
+        assert UNK not in [i for row in tokenizer.src.encode(kept) for i in row]
+        (tmp_path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+        alone = tmp_path / f"{seed}.model"
+        assert mt("tokenizer", "train", "-c", tmp_path / "config.yaml", "-o", alone).code == 0
+        learned.append((tmp_path / "run" / "tokenizer.model").read_bytes())
+        assert alone.read_bytes() == learned[-1]
+    assert learned[0] != learned[1]
 
 
 def test_the_corpus_behind_held_out_sets_is_recorded(

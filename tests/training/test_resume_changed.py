@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from mt.errors import CheckpointError
 from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.runs.run_dir import check_same_run
-from mt.training.launch import train
+from mt.training.launch import prepare_data, train
 
 
 @pytest.fixture
@@ -112,6 +113,19 @@ def test_a_finished_run_started_again_changes_nothing(
 ) -> None:
     assert train(config_of(interruptible), copied, "cpu").exit_code == 0
     check_equal(copied, undisturbed)
+
+
+def test_a_config_that_no_update_uses_is_not_written(copied: Path, interruptible: Mapped) -> None:
+    """By preparing other data, refused or not, and where no update is left."""
+    files = [copied / "config.yaml", copied / "settled.json"]
+    before = [path.read_bytes() for path in files]
+    changes: dict[str, Any] = {"optim": {"peak_lr": 0.5}}
+    prepare_data(config_of(interruptible, changes, data={"max_tokens": 20}), copied)
+    with raises_saying(CheckpointError, "would now be held out"):
+        prepare_data(config_of(interruptible, changes, data={"valid": [{"split": 2}]}), copied)
+    assert train(config_of(interruptible, changes), copied, "cpu").exit_code == 0
+    assert [path.read_bytes() for path in files] == before
+    assert says(log_of(copied), "no update is left", "manifest.json and config.yaml stay")
 
 
 def test_another_batch_size_starts_a_new_epoch_with_a_message(
