@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Error", "Sampling", "Tokenizer", "Translator", "evaluate", "export", "load", "train"]
 
 StrPath = str | Path
+_TRAINING = threading.Lock()  # dropout draws from the one generator of torch
 
 
 # --- translate and score ----------------------------------------------------------------------
@@ -214,10 +217,12 @@ def train(
     checkpoint; before the first update it raises KeyboardInterrupt. Raises Error for what the user
     must correct.
     """
+    started = time.perf_counter()
     loaded = load_for_training(config, run_dir, settings)  # before torch, which takes seconds
     from mt.training import launch
 
-    return launch.train(*loaded, device, fresh, dry_run, cleaner(loaded[0]))
+    with _TRAINING:
+        return launch.train(*loaded, device, fresh, dry_run, cleaner(loaded[0]), started)
 
 
 def cleaner(config: Config) -> CleanText:

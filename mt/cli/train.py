@@ -44,8 +44,14 @@ def train(
         if dry_run and os.environ.get("RANK", "0") == "0":
             print_result(outcome.reason)
         sys.exit(outcome.exit_code)
-    from mt.runtime.machine import run_processes
+    from mt.runtime.machine import run_processes, usable_cores
 
+    if processes > (cores := usable_cores()):
+        from mt.runtime.devices import find_device
+
+        if find_device(device).type == "cpu":
+            found = f"found {processes}; more would wait for each other"
+            raise ConfigError(f"--processes: must be at most {cores}, the cores here, {found}")
     _, folder = api.load_for_training(config, run_dir, settings)
     given = ["train", "--config", config, "--run-dir", str(folder), "--device", device]
     given += [word for setting in settings or [] for word in ("--set", setting)]

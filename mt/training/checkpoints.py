@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from mt.runs.model_folder import CHECKPOINTS, Scored, checkpoints, rank, step_na
 from mt.runs.records import OUTPUTS, SAMPLES
 from mt.terminal import Say
 from mt.training.update import Updater
+
+ENDS = "stage_ends"  # the key of `meta.json`
 
 
 @dataclass
@@ -159,6 +162,15 @@ def checkpoint_to_resume(run_dir: Path, say: Say) -> tuple[Path, dict[str, Any]]
             "weights; give --fresh to set it aside and start over"
         )
     return newest
+
+
+def progress_of(run_dir: Path) -> tuple[int, list[StageEnd]]:
+    """The updates in the newest checkpoint, and the ends of the stages that are over by then."""
+    for folder in reversed(checkpoints(run_dir)):
+        with suppress(CheckpointError):  # reported on resuming
+            ends = model_folder.read_meta(folder, []).get(ENDS, [])
+            return step_of(folder.name), [StageEnd(*end) for end in ends]
+    return 0, []
 
 
 def set_link(run_dir: Path, name: str, folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from mt.terminal import say
 from mt.training import prepare as preparation
 from mt.training.checkpoints import tidy
 from mt.training.finetune import load_base
-from mt.training.outcome import Outcome, standstill_note
+from mt.training.outcome import Outcome, rise_note, standstill_note
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import CleanText, CorpusRead, Prepared, not_cleaned, settle_start
 from mt.training.runlog import RunLog, format_duration
@@ -46,11 +46,12 @@ def train(
     fresh: bool = False,
     dry_run: bool = False,
     clean: CleanText = not_cleaned,
+    started: float | None = None,
 ) -> Outcome:
     """Train `config` in `run_dir`, resuming if it holds a run; `fresh` sets that aside first.
 
-    `dry_run` stops before the first update and leaves the run directory as it is; what the training
-    would be is the reason in the outcome. Raises MtError for what the user can mend.
+    `dry_run` stops before the first update and leaves the run directory as it is; the reason in the
+    outcome describes the training. `started`: when the command was. MtError: the user can mend it.
     """
     world = world_from_environment()
     device: Device | ConfigError
@@ -63,9 +64,9 @@ def train(
         device = agree_on_devices(device, connected)
         connected.on_main(lambda: runs.check_is_run(run_dir))
         if not dry_run:
-            return _train(config, run_dir, device, fresh, False, connected, clean)
+            return _train(config, run_dir, device, fresh, False, connected, clean, started)
         with runs.dry_run_dir(run_dir, fresh, connected) as folder:
-            return _train(config, folder, device, False, True, connected, clean)
+            return _train(config, folder, device, False, True, connected, clean, started)
 
 
 def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
@@ -93,8 +94,10 @@ def _train(
     dry_run: bool,
     world: World,
     clean: CleanText,
+    started: float | None,
 ) -> Outcome:
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main)
+    run_log.started = started or run_log.started  # loading torch counts, too
     # A restarted job resumes the run that its first start created with --fresh.
     fresh = world.on_main(lambda: fresh and not runs.is_of_this_job(run_dir))
     # A run that resumes does not need train.init_from, which may be gone.
@@ -137,7 +140,9 @@ def _train(
         del preflight  # frees its epoch, whose text may be augmented
         outcome = trainer.train()
         if outcome.exit_code == 0:
-            if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
+            lines = [*metrics_lines(run_dir)] if trainer.n_updates else []
+            size = prepared.tokenizer.tgt.size
+            for note in filter(None, (standstill_note(lines, config), rise_note(lines, size))):
                 log.say(note)
             if outcome.best is not None:
                 score_tests(prepared.scoring, outcome.best, device, world, log, trainer.state.step)
@@ -156,7 +161,13 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
         untouched = f"{runs.MANIFEST} and {runs.CONFIG} stay"
         log.say(f"no update is left to do, so nothing is trained on this data; {untouched}")
     elif world.is_main:
-        runs.write_manifest(log.run_dir, _data_and_model(prepared, trainer))
+        details = _data_and_model(prepared, trainer)
+        with suppress(OSError, ValueError):
+            before = runs.read_manifest(log.run_dir) if state.step else {}
+            for key in ("device", "processes"):
+                if (was := before.get(key, details[key])) != details[key]:
+                    log.say(f"note: {key}: was {was}, now {details[key]}: last bits will differ")
+        runs.write_manifest(log.run_dir, details)
         for corpus in trainer.start.corpora:
             if corpus.changed:
                 log.say(
@@ -181,7 +192,7 @@ def _claim(
             log.say(f"config changed since this run was started: {line}")
         with runs.explain_write_errors(run_dir):
             tidy(run_dir)
-            runs.write_config(run_dir, config)
+            write_whole(run_dir / runs.CONFIG, config.to_yaml())
             runs.write_settled(run_dir, settled)
     except BaseException:
         lock.close()
@@ -231,7 +242,7 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
             settled = settle_start(config, log, read.n_pairs, base)
             runs.check_same_run(run_dir, config)
             if not checkpoints(run_dir):  # else they say what it was trained with
-                runs.write_config(run_dir, config)
+                write_whole(run_dir / runs.CONFIG, config.to_yaml())
                 runs.write_settled(run_dir, settled)
             config = preparation.hold_out(settled.apply(config), log, world)
             data = clean(plan_data(config.data), log, world)

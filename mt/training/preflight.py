@@ -100,14 +100,18 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     n_src = int((pairs.src_lengths[order] + 1).sum())
     n_tgt = int((pairs.tgt_lengths[order] + 1).sum())
     left = max(0, prepared.config.train.max_steps - state.step)
+    lengths = prepared.epochs.lengths
+    to_do = prepared.epochs.by_stage(state, prepared.ends, left)
+    n_epochs = sum(updates / lengths[stage] for stage, updates in to_do)
+    each = " and ".join(f"{length:,}" for length in lengths)
     seconds = preflight.seconds_per_update
     rows = {
-        "pairs": f"{len(pairs):,}, {len(order):,} of them drawn for an epoch",
+        "pairs": f"{len(prepared.store):,}, {len(order):,} sentences drawn for an epoch",
         "tokens per epoch": f"{n_src:,} source, {n_tgt:,} target",
         "vocabulary": sizes_of(prepared.tokenizer),
         "parameters": f"{updater.n_parameters:,}",
-        "updates per epoch": f"{len(updates):,}, of {n_tgt / len(updates):,.0f} target tokens each",
-        "updates to do": f"{left:,}, {left / len(updates):,.1f} epochs",
+        "updates per epoch": f"{each}, of {n_tgt / len(updates):,.0f} target tokens each",
+        "updates to do": f"{left:,}, {n_epochs:,.1f} epochs",
         "largest batch": f"{preflight}, on {updater.device}",
         "time": f"{format_duration(left * seconds)} at {seconds:.2f} s an update, validations not "
         "counted",

@@ -36,6 +36,7 @@ from mt.runs.origin import Start, corpora_of_text, files_of
 from mt.runs.run_dir import CLEANED, STORE, read_settled
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World
+from mt.training.checkpoints import TrainState, progress_of
 from mt.training.runlog import RunLog
 from mt.training.settle import Epochs, lengths_to_try, settle_batch_size, settle_length
 from mt.training.update import Updater
@@ -68,6 +69,7 @@ class Prepared:
     settled: Settled
     config: Config  # as asked, with all that is settled
     data: DataPlan
+    epochs: Epochs
     ends: list[config_plan.StageEnd]  # of its stages
     tokenizer: Tokenizer
     store: Store  # of the training text
@@ -122,11 +124,15 @@ def prepare(
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     plans, settled = make_plans(read.settled, data, store, tokenizer, updater)
-    epochs = Epochs(data, plans, config.train)
+    epochs = Epochs(data, plans, config.train, *progress_of(log.run_dir))
     warmup = config.optim.warmup_steps * (config.optim.schedule == "cosine")
     settled, seconds = settle_length(settled, epochs, updater, warmup, log)
     config = settled.of_training(config)
     log.total = updater.max_steps = config.train.max_steps
+    ends = epochs.ends(config.train.epochs)
+    for number, updates in epochs.by_stage(TrainState(), ends, config.train.max_steps):
+        if updates < 1:
+            log.say(f"warning: data.stages[{number}]: has no update; lower until of those before")
     if len(data.flows) > 1 and len(data.stages) == 1:
         for line in describe_mixture(data, data.stages[0], plans[0].pairs.kept, plans[0].drawn):
             log.say(line)
@@ -134,7 +140,7 @@ def prepare(
     scoring = world.on_main(lambda: Scoring.of_run(config, data, log.run_dir, log.say))
     about = (tokenizer, log, world, scoring)
     validations = [Validation(*about, place) for place in range(len(data.valid_sets))]
-    numbers = (asked, settled, config, data, epochs.ends(config.train.epochs))
+    numbers = (asked, settled, config, data, epochs, ends)
     return Prepared(*numbers, tokenizer, store, updater, plans, scoring, validations, seconds)
 
 
@@ -300,8 +306,8 @@ def _make(config: Config, log: RunLog) -> None:
             "data.train, the numbers and run.seed back, name files of other text, or give --fresh "
             "to set the run aside"
         )
-    if is_new:  # a vocabulary may be of what is held out now
-        Tokenizer.remove_from(log.run_dir)
+    for path in log.run_dir.glob("tokenizer.*") if is_new else ():
+        path.unlink()  # it may be of what is held out now
 
     def build(partial: Path) -> None:
         def pairs(number: int) -> Iterator[tuple[str, str]]:

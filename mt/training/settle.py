@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from threading import Event
@@ -22,6 +22,7 @@ from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.plan import MOST_ROWS, SHARES, Plan
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runtime import memory
+from mt.training.checkpoints import TrainState
 from mt.training.compilation import made_up_batch
 from mt.training.update import Updater
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # Share of `train.max_minutes` for preparation and updates; the rest is for validations and tests.
 UPDATES_SHARE = 0.9
+FITTED = "so many fit into train.max_minutes"
 # Updates that are timed, unless their batches take longer than so many seconds together.
 N_TIMED = 8
 SECONDS_OF_TIMING = 5.0
@@ -44,6 +46,8 @@ class Epochs:
     data: DataPlan
     plans: Sequence[Plan]  # of each stage
     train: TrainConfig
+    done: int = 0  # updates, of a run that is resumed
+    over: Sequence[StageEnd] = ()  # ends of stages that are over, which a longer training keeps
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -52,21 +56,34 @@ class Epochs:
 
     def updates(self, epochs: float) -> float:
         """The updates of so many epochs."""
-        updates, left = 0.0, epochs
-        for stage, length in zip(self.data.stages, self.lengths, strict=True):
-            end = stage.end(self.train.max_steps, epochs)
-            in_stage = left if end.epochs is None else min(left, end.epochs)
-            if end.updates is not None:
-                in_stage = min(left, end.updates / length)
-            updates += in_stage * length
-            left -= in_stage
-        return updates
+        parts = self.by_stage(TrainState(), self._ends(epochs), math.inf, epochs)
+        return sum(updates for _, updates in parts)
 
     def ends(self, epochs: float | None) -> list[StageEnd]:
         """Where each stage ends in a training of so many epochs, unless `max_steps` ends it."""
         if epochs is not None and self.updates(epochs) > self.train.max_steps:
             epochs = self.within(self.train.max_steps)
-        return [stage.end(self.train.max_steps, epochs) for stage in self.data.stages]
+        return self._ends(epochs)
+
+    def _ends(self, epochs: float | None) -> list[StageEnd]:
+        over, stages = self.over[: len(self.data.stages) - 1], self.data.stages
+        return [*over, *(each.end(self.train.max_steps, epochs) for each in stages[len(over) :])]
+
+    def by_stage(
+        self, had: TrainState, ends: Sequence[StageEnd], updates: float, epochs: float = math.inf
+    ) -> Iterator[tuple[int, float]]:
+        """The updates of each stage, by its number, of so many updates or epochs after others."""
+        for number, end in enumerate(ends[had.stage :], had.stage):
+            in_stage = updates
+            if end.updates is not None:
+                in_stage = min(in_stage, end.updates - had.stage_updates)
+            elif end.epochs is not None:
+                in_stage = min(in_stage, (end.epochs - had.stage_epochs) * self.lengths[number])
+            if epochs < math.inf:
+                in_stage = min(in_stage, epochs * self.lengths[number])
+                epochs -= in_stage / self.lengths[number]
+            yield number, max(0, in_stage)
+            updates, had = updates - max(0, in_stage), TrainState()
 
     def within(self, updates: float) -> float:
         """The epochs that have about so many updates, by bisection."""
@@ -83,23 +100,22 @@ def settle_length(
 ) -> tuple[Settled, float | None]:
     """Settle epochs and updates of a training; also the seconds of an update, if it was timed.
 
-    `warmup`: the updates of a cosine's warm-up, 0 without one. A run with a checkpoint keeps the
-    epochs that it began with. Raises ConfigError if no time or no update after the warm-up is left.
+    `warmup`: the updates of a cosine's warm-up, 0 without one. A run with a checkpoint keeps epochs
+    that were fitted once. Raises ConfigError if no time or no update after the warm-up is left.
     """
     train, n_epochs, seconds = epochs.train, epochs.train.epochs, None
     if train.max_minutes is None:
-        settled = replace(settled, epochs=None)
-    if train.max_minutes is not None and settled.updates is not None:
+        settled = settled.because("train.max_epochs", epochs=None)
+    elif epochs.done and settled.reasons.get("epochs") == FITTED:
         n_epochs = settled.epochs or n_epochs
-        said = "all its epochs" if settled.epochs is None else f"{n_epochs:g} epochs"
+        said = "all its epochs" if n_epochs == train.epochs else f"{n_epochs:g} epochs"
         log.say(f"train.max_minutes: the run keeps {said}, as it was started")
-    elif train.max_minutes is not None:
+    else:
         log.say("train.max_minutes: timing typical updates")
         seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)
         gone = time.perf_counter() - log.started
         n_epochs = updater.world.on_main(lambda: _fitting(epochs, gone, seconds or 0.0, log))
-        if n_epochs != train.epochs:
-            settled = settled.because("so many fit into train.max_minutes", epochs=n_epochs)
+        settled = settled.because(FITTED, epochs=n_epochs)
     if n_epochs is None:
         return settled.because("train.max_steps", updates=train.max_steps), seconds
     wanted = max(1, round(min(epochs.updates(n_epochs), 1e15)))  # 1e308 epochs are infinitely many
@@ -127,9 +143,10 @@ def _fitting(epochs: Epochs, gone: float, per_update: float, log: RunLog) -> flo
             f"{gone / 60:.1f} minutes to prepare, an update takes {per_update:.1f} s; raise it"
         )
     n_epochs = epochs.train.epochs
-    if left / per_update >= epochs.train.max_steps:
+    updates = epochs.done + left / per_update
+    if updates >= epochs.train.max_steps:
         return n_epochs
-    fitting = epochs.within(left / per_update)
+    fitting = epochs.within(updates)
     if n_epochs is not None and fitting >= n_epochs:
         return n_epochs
     fitting = float(f"{fitting:.3g}")

@@ -2,7 +2,7 @@
 
 The state of a run is (config, data, step). The plan of an epoch is a function of (seed, epoch), and
 dropout is seeded by (seed, step, rank). So a run that was killed and resumed ends with the same
-weights, bit for bit on a CPU. The number of processes is not part of the state.
+weights, bit for bit on a CPU with as many threads. The number of processes is no part of the state.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ class Trainer:
         self.saved_step = self.start.from_update = step = self.state.step
         self.earlier = history_of(folder, meta)
         self.start.began_from = f"update {step:,}"
-        if "init_from" in meta:
-            self.meta["init_from"] = meta["init_from"]
+        self.meta |= {key: meta[key] for key in ("init_from", checkpoints.ENDS) if key in meta}
         self.log.drop_after(step)
         self.log.say(f"resuming after update {step:,} from {folder}")
         complete = partial(checkpoints.complete_saving, self.run_dir, self.config, self.state)
@@ -194,7 +193,8 @@ class Trainer:
         return stopped
 
     def _end_stage(self) -> None:
-        if self.state.has_reached(self.ends[self.state.stage]):
+        if self.state.has_reached(end := self.ends[self.state.stage]):
+            self.meta[checkpoints.ENDS] = [*self.meta.get(checkpoints.ENDS, []), end]
             self.state.begin_stage(self.state.stage + 1)
             position = {"stage": self.state.stage, "epoch": self.state.epoch}
             self.log.record("stage", self.state.step, **position, drawn=self.plan.drawn)

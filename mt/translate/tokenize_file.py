@@ -10,7 +10,7 @@ from pathlib import Path
 from mt.config.plan import held_out_sets, plan_data
 from mt.config.schema import Config
 from mt.config.settled import replace_auto
-from mt.data.reading.corpus import read_pairs
+from mt.data.reading.corpus import read_pairs, training_pairs
 from mt.data.reading.text import Pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
@@ -78,14 +78,12 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
 def _training_pairs(config: Config) -> Pairs:
     """The pairs of `data.train`, without what training holds out of them."""
     data, sets = plan_data(config.data), held_out_sets(config.data)
-    texts = [(corpus.source, data.root, corpus.name) for corpus in data.corpora]
-    parts: Sequence[Iterable[int]] = [repeat(STAYS)] * len(texts)
+    parts: Iterable[int] = repeat(STAYS)
     if sets:
-        whole = [read_pairs(*text) for text in texts]
-        parts = split_pairs(whole, [*sets.values()], config.run.seed, next(iter(sets)))
-    for text, of_text in zip(texts, parts, strict=True):
-        both = zip(read_pairs(*text), of_text, strict=False)
-        yield from (pair for pair, part in both if part == STAYS)
+        texts = [read_pairs(text.source, data.root, text.name) for text in data.corpora]
+        where, sizes = next(iter(sets)), [*sets.values()]
+        parts = chain.from_iterable(split_pairs(texts, sizes, config.run.seed, where))
+    return (pair for pair, part in zip(training_pairs(data), parts, strict=False) if part == STAYS)
 
 
 def tokenize_file(model: Path, files: TextFiles, side: str | None, decode: bool) -> None:

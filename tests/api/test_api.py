@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import yaml
-from conftest import QUICK, ROOT, Mt, lines_of, merged
+from conftest import QUICK, ROOT, Mt, lines_of, merged, weights_of
 from messages import raises_saying
 
 import mt as typed
@@ -296,3 +297,18 @@ mt.train("tiny.yaml", run_dir="runs/stopped", settings={"train.log_every": 5}).e
     assert results == ["0", "True", "130"]
     printed = [each for cell in notebook.cells for each in cell.outputs]
     assert not [each for each in printed if each.output_type == "stream"]
+
+
+def test_trainings_in_threads_have_the_weights_of_trainings_alone(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    """Dropout draws from the generator of the process, so one waits for the other."""
+    settings = {"data.test": None, "data.valid": None, "train.max_steps": 3}
+
+    def trained(name: str) -> bytes:
+        typed.train(tiny_config, tmp_path / name, settings, device="cpu")
+        return weights_of(tmp_path / name)
+
+    alone = trained("alone")
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(trained, ("one", "other"))] == [alone, alone]

@@ -23,7 +23,8 @@ from mt.data.tokens.plan import sampling_weights, sentences_of_epoch
 from mt.data.tokens.store import Store, fingerprint_of
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import CheckpointError
-from mt.runs.run_dir import check_same_run, write_config
+from mt.files import write_whole
+from mt.runs.run_dir import CONFIG, check_same_run
 from mt.training.prepare import Prepared, training_texts
 
 PAIRS = [("eins zwei drei vier fünf", "one two three four five")] * 50
@@ -169,7 +170,7 @@ def effect(before: Mapping[str, Any], after: Mapping[str, Any], run: Path, token
     """What the second config does to a run of the first one."""
     old, new = (State(values, run.parent, tokenizer) for values in (before, after))
     assert old.config != new.config
-    write_config(run, old.config)
+    write_whole(run / CONFIG, old.config.to_yaml())
     try:
         check_same_run(run, new.config)
     except CheckpointError as error:

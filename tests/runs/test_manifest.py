@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, log_of
+from messages import says
 
 from mt.data.reading.corpus_record import CorpusRecord, described
 from mt.package import VERSION
 from mt.runs.origin import history_of
-from mt.runs.run_dir import is_of_this_job, read_manifest, write_manifest
+from mt.runs.run_dir import is_of_this_job, read_manifest, update_manifest, write_manifest
 from mt.training.launch import train
 
 SLURM = {"SLURM_JOB_ID": "7"}
@@ -112,3 +113,17 @@ def test_of_a_damaged_history_nothing_is_claimed(entries: object, tmp_path: Path
     assert [corpus.licence for corpus in start.corpora] == ["unknown: not recorded"]
     good = start.model_dump()
     assert history_of(tmp_path, {"history": [good | {"new": 1}]}) == [start]
+
+
+def test_a_resume_with_other_threads_or_processes_is_noted(
+    quick_config: QuickConfig, tmp_path: Path
+) -> None:
+    """Sums over threads differ in their last bits; a run without updates has none yet."""
+    train(quick_config(BLIND, train={"max_steps": 1}), tmp_path, "cpu")
+    train(quick_config(BLIND, train={"max_steps": 2}), tmp_path, "cpu")
+    assert "note: device" not in log_of(tmp_path)
+    assert "note: processes" not in log_of(tmp_path)
+    update_manifest(tmp_path, {"device": "CPU in fp32, 4 threads", "processes": 2})
+    train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
+    told = "note: device: was CPU in fp32, 4 threads, now CPU in fp32, 1 thread: last bits"
+    assert says(log_of(tmp_path), told, "note: processes: was 2, now 1: last bits will differ")

@@ -20,8 +20,9 @@ from messages import raises_saying, says
 
 from mt.config.load import load_config
 from mt.errors import CheckpointError, DataError
+from mt.files import write_whole
 from mt.package import VERSION
-from mt.runs.run_dir import check_same_run, claim, read_settled, set_aside, write_config
+from mt.runs.run_dir import CONFIG, check_same_run, claim, read_settled, set_aside
 from mt.training import launch
 
 
@@ -141,7 +142,7 @@ def test_a_directory_that_cannot_be_renamed_says_so(
 @pytest.fixture
 def started(run_dir: Path, tiny_mapping: Mapping[str, Any]) -> Path:
     """A run directory with a tokenizer and a checkpoint."""
-    write_config(run_dir, config_of(tiny_mapping))
+    write_whole(run_dir / CONFIG, config_of(tiny_mapping).to_yaml())
     (run_dir / "tokenizer.model").write_bytes(b"")
     (run_dir / "checkpoints" / "step-00000001").mkdir(parents=True)
     return run_dir
@@ -195,7 +196,7 @@ def test_only_the_key_at_fault_is_named_and_learned_positions_are_weights(
     with pytest.raises(CheckpointError, match=r"\(model\.d_ff: was 64, now 128\)"):
         check_same_run(started, config_of(tiny_mapping, model={**DROPOUTS, "d_ff": 128}))
     learned = {"positions": "learned"}
-    write_config(started, config_of(tiny_mapping, model=learned))
+    write_whole(started / CONFIG, config_of(tiny_mapping, model=learned).to_yaml())
     with pytest.raises(CheckpointError, match=r"\(model\.max_positions: was 64, now 80\)"):
         check_same_run(started, config_of(tiny_mapping, model={**learned, "max_positions": 80}))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Mt, merged, metrics_of, refused
 from messages import says
 from processes import check_close, command_of, distributed_settings, ended, start, trained
@@ -55,6 +56,17 @@ def test_processes_within_processes_are_refused(
     assert says(message, "--processes", f"{started} processes", "leave it out")
 
 
+def test_more_processes_than_cores_are_refused(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU: on GPUs each has its own."""
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    message = refused(mt("train", "--config", "tiny.yaml", "--processes", 40, "--device", "cpu"))
+    assert says(message, "--processes", "at most 2", "cores", "found 40", "wait for each other")
+    monkeypatch.setattr(machine, "run_processes", lambda arguments, count: 70 + count)
+    assert mt("train", "--config", "tiny.yaml", "--processes", 2).code == 72
+    monkeypatch.setattr("mt.runtime.devices.find_device", lambda name: torch.device("cuda", 0))
+    assert mt("train", "--config", "tiny.yaml", "--processes", 3).code == 73
+
+
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
 def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
     """Under nohup; the other processes inherit that."""
@@ -82,6 +94,7 @@ def test_a_users_file_is_no_module_of_another_process(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(machine.usable_cores() < 2, reason="each process needs a core")
 def test_two_processes_train_as_one_and_stop_at_a_signal(
     tiny_mapping: Mapping[str, Any], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ import pytest
 from conftest import BLIND, Mt, QuickConfig, equal_weights, log_of
 from messages import says
 
+from mt import api
 from mt.config import settled as auto
 from mt.config.load import load_config
 from mt.config.settled import sizes_for
 from mt.data.reading import check
-from mt.data.reading.check import check_data
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.checkpoint import average_run, load_weights
-from mt.runs.model_folder import open_model
+from mt.runs.model_folder import checkpoints, open_model
 from mt.runs.run_dir import read_settled
 from mt.training import launch, settle
 from mt.training.launch import train
@@ -125,6 +126,21 @@ def test_a_training_takes_the_time_that_is_given(
     assert settled.epochs == float(epochs)
 
 
+def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The updates that are done count as well; then the run keeps its length."""
+    monkeypatch.setattr(settle, "typical_update", lambda updater, plan, epoch: 100.0)
+    length: dict[str, Any] = {"max_epochs": 9, "max_steps": 12}
+    train(quick_config(BLIND, train=length), tmp_path, "cpu")
+    length = {"max_epochs": 9, "max_steps": 999, "max_minutes": 10 * 100 / 60 / 0.9}
+    train(quick_config(BLIND, train=length), tmp_path, "cpu")
+    assert checkpoints(tmp_path)[-1].name in ("step-00000021", "step-00000022")
+    again = train(quick_config(BLIND, train=length | {"max_minutes": 9e9}), tmp_path, "cpu")
+    assert again.reason.startswith("all 2")
+    assert says(log_of(tmp_path), "fit into", "the run keeps", "no update is left to do")
+
+
 def test_time_that_is_too_short_or_longer_than_needed(
     mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,16 +155,22 @@ def test_time_that_is_too_short_or_longer_than_needed(
         assert says(ended.err, *fragments)
     clock, passed = time.perf_counter, [0]
 
-    def read_slowly(*arguments: Any) -> Any:
-        passed[0] += 600
-        return check_data(*arguments)
+    def slow(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            passed[0] += 600
+            return call(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "perf_counter", lambda: clock() + passed[0])
-        patch.setattr(launch, "check_data", read_slowly)
-        ended = mt(*command, "--set", "train.max_minutes=11")
-    assert ended.code == 2
-    assert says(ended.err, "no time", "found 11", "the data took 10.", "minutes to prepare")
+        return called
+
+    # Loading torch comes after the first of them.
+    for owner, name in ((launch, "check_data"), (api, "load_for_training")):
+        with monkeypatch.context() as patch:
+            passed[0] = 0
+            patch.setattr(time, "perf_counter", lambda: clock() + passed[0])
+            patch.setattr(owner, name, slow(getattr(owner, name)))
+            ended = mt(*command, "--set", "train.max_minutes=11")
+        assert ended.code == 2
+        assert says(ended.err, "no time", "found 11", "the data took 10.", "minutes to prepare")
     # Epochs would move the ends of stages, where it is the updates that end the training.
     ended = mt(*command, "--set", "train.max_minutes=6000", "--set", "train.max_steps=9")
     assert ended.code == 0

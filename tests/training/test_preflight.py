@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, lines_of, log_of, refused
+from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, lines_of, log_of, merged, refused
 from messages import raises_saying, says
 from test_batch_size import auto_is, full
 
@@ -30,6 +30,7 @@ from mt.training.launch import train
 from mt.training.outcome import Outcome
 from mt.training.preflight import run_preflight
 from mt.training.prepare import Prepared
+from mt.training.settle import Epochs
 from mt.training.trainer import Trainer
 from mt.training.update import Updater
 from mt.training.validation import Scoring
@@ -167,8 +168,9 @@ def prepared_of(trainer: Trainer) -> Prepared:
     """What the trainer was made of."""
     t = trainer
     data, store = plan_data(t.config.data), t.plan.pairs.store
-    made_of = t.config, Settled(), t.config, data, t.ends, t.tokenizer, store, t.updater, [t.plan]
-    return Prepared(*made_of, Scoring(t.config, data, "13a"), t.validations, None)
+    made_of = t.config, Settled(), t.config, data, Epochs(data, [t.plan], t.config.train), t.ends
+    more = t.tokenizer, store, t.updater, [t.plan]
+    return Prepared(*made_of, *more, Scoring(t.config, data, "13a"), t.validations, None)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_a_dry_run_says_what_a_run_would_be(
     assert ended.code == 0
     report = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
     words = sum(len(line.split()) for line in lines_of(tiny_corpus / "train.tgt"))
-    assert report["pairs"] == "2,000, 2,000 of them drawn for an epoch"
+    assert report["pairs"] == "2,000, 2,000 sentences drawn for an epoch"
     tokens = re.fullmatch(r"[\d,]+ source, ([\d,]+) target", report["tokens per epoch"])
     assert tokens
     assert int(tokens[1].replace(",", "")) >= words + 2000  # each line has its eos
@@ -249,6 +251,21 @@ def test_a_dry_run_says_what_a_run_would_be(
     assert list(tmp_path.iterdir()) == []
     assert mt(*command).code == 0
     assert mt(*command, "--dry-run").lines[5].endswith(" 0, 0.0 epochs")
+
+
+def test_a_dry_run_counts_all_stages(quick_config: QuickConfig, tmp_path: Path) -> None:
+    """Half of the epochs are both ways round; a longer training has more of the other half only."""
+    stages = [{"until": {"share": 0.5}, "both_directions": True}, {}]
+    data = merged(BLIND, {"data": {"stages": stages}, "batch": {"tokens_per_update": 4000}})
+    for n_epochs, had in ((4, 0), (10, 4)):
+        config = quick_config(data, train={"max_epochs": n_epochs, "max_steps": 10**9})
+        report = train(config, tmp_path, "cpu", dry_run=True).reason
+        rows = dict(re.split(r"  +", line, maxsplit=1) for line in report.splitlines())
+        assert rows["pairs"].startswith(f"2,000, {2000 if had else 4000:,} sentences drawn")
+        both, one = map(int, re.findall(r"(\d+)(?= and|,)", rows["updates per epoch"])[:2])
+        left = 6 * one if had else 2 * both + 2 * one
+        assert rows["updates to do"] == f"{left}, {n_epochs - had}.0 epochs"
+        train(config, tmp_path, "cpu")
 
 
 def content(folder: Path) -> dict[Path, bytes | str]:

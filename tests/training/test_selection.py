@@ -18,7 +18,7 @@ from mt.runs.records import drop_other_outputs, valid_output_steps, valid_path, 
 from mt.training import outcome
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.outcome import ValidationResult, standstill_note
+from mt.training.outcome import ValidationResult, rise_note, standstill_note
 
 
 def scored(metric: str, value: float, nll: float, bleu: float) -> Scored:
@@ -165,6 +165,26 @@ def test_a_validation_that_stands_still_while_training_goes_on_is_named() -> Non
         config = config_from_mapping({"train": {"metric": metric}}, "test")
         found = standstill_note(lines_of(scores, losses, metric), config)
         assert says(found, *words, "dropout", "fewer") if words else found == ""
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([5.0, 900.0, 492.0], ["nll of 492.00", "than the 5.00 of its beginning", "peak_lr"]),
+        ([492.0], ["nll of 492.00", "than the 6.91 of its beginning"]),  # a guess of 1,000
+        ([500.0, 7.3], ["nll of 7.30", "than the 6.91"]),
+        ([1.50, 1.57], []),  # fine-tuning: other sentences
+        ([8.5, 7.2], []),
+        ([6.0, math.nan], []),
+        ([math.nan, 8.0], ["than the 6.91"]),
+        ([], []),
+    ],
+)
+def test_a_training_that_ends_worse_than_it_began_is_named(
+    losses: list[float], words: list[str]
+) -> None:
+    found = rise_note(lines_of([3.0] * 9, losses), 1000)
+    assert says(found, *words) if words else found == ""
 
 
 def test_scores_of_an_earlier_validation_set_do_not_count() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import config_of, log_of, metrics_of, weights_of
+from conftest import BLIND, TrainerOf, config_of, log_of, metrics_of, weights_of
 from messages import raises_saying, says
 from run_comparison import Mapped, check_equal_states
 from token_stores import store_of_lengths
@@ -107,6 +107,24 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
     assert epochs.within(steps) == pytest.approx(36)
 
 
+def test_a_longer_training_keeps_the_ends_of_stages_that_are_over() -> None:
+    """Twelve epochs of 15 updates are done; of 40 epochs, the others have 10."""
+    data = data_of({"until": {"share": 0.5}, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]})
+    plans, train_config = plans_of(data), TrainConfig(max_epochs=40, max_steps=10**9)
+    over = [StageEnd(epochs=12.0)]
+    epochs = Epochs(data, plans, train_config, over=over)
+    assert epochs.updates(40) == 12 * 15 + 28 * 10
+    assert epochs.ends(40) == [*over, StageEnd()]
+    assert epochs.within(12 * 15 + 70) == pytest.approx(19)
+    assert Epochs(data, plans, train_config).updates(40) == 20 * 15 + 20 * 10
+    state = TrainState(stage=1, stage_epochs=2.0, stage_updates=20)
+    assert [*epochs.by_stage(state, epochs.ends(40), 260)] == [(1, 260)]
+    state = TrainState(stage_epochs=2.0, stage_updates=30)
+    assert [*epochs.by_stage(state, epochs.ends(40), 430)] == [(0, 150), (1, 280)]
+    assert [*epochs.by_stage(state, [StageEnd(50), StageEnd()], 40)] == [(0, 20), (1, 20)]
+    assert [*epochs.by_stage(state, [StageEnd(20), StageEnd()], 40)] == [(0, 0), (1, 40)]
+
+
 def test_a_share_is_of_the_updates_where_those_end_the_training_first() -> None:
     data = data_of(
         {"until": {"share": 0.5}, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0]
@@ -118,6 +136,18 @@ def test_a_share_is_of_the_updates_where_those_end_the_training_first() -> None:
         assert (first.epochs, last) == (pytest.approx(end), StageEnd())
     ends = Epochs(data, plans, TrainConfig(max_steps=30)).ends(None)
     assert ends == [StageEnd(updates=15), StageEnd()]
+
+
+def test_a_stage_without_an_update_is_told_before_training(
+    trainer_of: TrainerOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two epochs both stages before have one, 0.6 and 0.39 of them being rounded."""
+    stages = [{"until": {"share": 0.6}}, {"until": {"share": 0.39}}, {}]
+    for n_stages, told in ((3, True), (2, False)):
+        data = {"data": {"stages": stages[-n_stages:]}}
+        trainer_of(BLIND, data, train={"max_epochs": 2, "max_steps": 10**9})
+        said = "warning: data.stages[2]: has no update; lower until of those before\n"
+        assert (said in capsys.readouterr().err) == told
 
 
 def test_faults_of_stages() -> None:

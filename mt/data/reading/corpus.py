@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mt.config.data_schema import Source, SourceFormat
+from mt.config.plan import DataPlan
 from mt.data.reading import text_files
 from mt.data.reading.compression import unchanged
 from mt.data.reading.datasets_source import DataSetText
@@ -179,3 +180,8 @@ def read_pairs(
     text = open_text(source, root, where)
     text.require_one_format()
     yield from replace(text, stream=stream, records=records, damage=damage or Damage()).pairs()
+
+
+def training_pairs(data: DataPlan) -> Pairs:
+    for corpus in data.corpora:
+        yield from read_pairs(corpus.source, data.root, corpus.name)

@@ -208,11 +208,6 @@ class Tokenizer:
     def exists_in(folder: Path) -> bool:
         return any(all((folder / name).exists() for name in names) for names in (_JOINT, _SEPARATE))
 
-    @staticmethod
-    def remove_from(folder: Path) -> None:
-        for name in {*_JOINT, *_SEPARATE, *_IMPORTED}:
-            (folder / name).unlink(missing_ok=True)
-
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""
