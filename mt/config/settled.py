@@ -48,10 +48,11 @@ def told(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: auto is {number}" for key, number in numbers.items())
 
 
-def replace_auto(config: Config, n_pairs: int) -> tuple[Config, str]:
-    """The config with numbers where it says `auto`, and the text that tells them."""
-    settled = Settled.at_start(config, n_pairs, None)
-    return settled.apply(config), told({key: settled.values[key] for key in settled.reasons})
+def replace_auto(config: Config, n_pairs: int, base: Config | None = None) -> tuple[Config, str]:
+    """The config with numbers where it says `auto`, and the text that tells those for the pairs."""
+    settled = Settled.at_start(config, n_pairs, base)
+    by_pairs = [key for key, reason in settled.reasons.items() if reason.startswith("for ")]
+    return settled.apply(config), told({key: settled.values[key] for key in by_pairs})
 
 
 def with_shape_of(config: Config, there: Config) -> Config:

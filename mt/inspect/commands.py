@@ -17,6 +17,7 @@ from mt.search.options import ToLanguage
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+    from mt.data.tokens.tokenizer import Tokenizer
 
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
@@ -39,40 +40,42 @@ class ModelGroup:
         if self.trained is not None and self.settings:
             raise ConfigError("--set: changes a config; give --config, or leave it out")
 
-    def read_config(self) -> Config:
-        """Return the config with its changes, and the shape of a model that it continues."""
+    def read_config(self) -> tuple[Config, Tokenizer | None]:
+        """Return the config as a training begins with it, and its vocabulary, if that is there."""
         from mt.config.load import load_config
-
-        config = load_config(str(self.config), self.settings or []).config
-        if (base := config.train.init_from) is None:
-            return config
-        from mt.config.settled import with_shape_of
+        from mt.config.settled import TYPICAL_PAIRS, replace_auto, with_shape_of
+        from mt.data.tokens.tokenizer import own_tokenizer
         from mt.runs.model_folder import open_model
 
-        return with_shape_of(config, open_model(Path(base).expanduser(), "train.init_from").config)
+        config, base = load_config(str(self.config), self.settings or []).config, None
+        if (name := config.train.init_from) is not None:
+            base = open_model(Path(name).expanduser(), "train.init_from")
+            config = with_shape_of(config, base.config)
+        config, told = replace_auto(config, TYPICAL_PAIRS, base.config if base else None)
+        if told:
+            say(f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours")
+        if base is not None and not config.train.new_vocabulary:
+            return config, base.tokenizer
+        return config, own_tokenizer(config.tokenizer) if config.tokenizer.model else None
 
 
 @app.command("model")
 def model(given: ModelGroup, as_json: opt.AsJson = False) -> None:
     """Print the shape of every parameter.
 
-    Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
-    tokenizer.vocab_size, or those of tokenizer.model. mt train --dry-run measures memory.
+    Of a trained model, also one in train.init_from, the sizes of the vocabularies are those of its
+    tokenizer; else tokenizer.vocab_size, or those of tokenizer.model. mt train --dry-run measures
+    memory.
 
     \b
     mt inspect model --model runs/base
     mt inspect model --config vaswani2017.yaml --json
     """
-    from mt.config.settled import TYPICAL_PAIRS, replace_auto
-    from mt.data.tokens.tokenizer import own_tokenizer
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import open_model
 
     if given.trained is None:
-        values, told = replace_auto(given.read_config(), TYPICAL_PAIRS)
-        if told:
-            say(f"{told}, for {TYPICAL_PAIRS:,} pairs; mt train counts yours")
-        tokenizer = own_tokenizer(values.tokenizer) if values.tokenizer.model is not None else None
+        values, tokenizer = given.read_config()
     else:
         folder = open_model(given.trained)
         values, tokenizer = folder.config, folder.tokenizer
@@ -167,7 +170,7 @@ def steps(
                 "--config: gives shapes alone; give --model instead, or leave out the sentence, "
                 "--target, --to and --beam-size"
             )
-        matrices = steps_of_config(given.read_config(), layer, head)
+        matrices = steps_of_config(given.read_config()[0], layer, head)
     elif sentence is None:
         raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
     else:
@@ -211,7 +214,7 @@ def positions(
         loaded = load_model(given.trained)
         table, title = position_table(loaded.config.model, count, loaded.model, side)
     else:
-        table, title = position_table(given.read_config().model, count)
+        table, title = position_table(given.read_config()[0].model, count)
     if picture is None:
         print_result(as_text(table))
         say(title)

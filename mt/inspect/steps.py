@@ -19,7 +19,6 @@ from torch import Tensor
 
 from mt.config.plan import plan_data
 from mt.config.schema import Config
-from mt.config.settled import TYPICAL_PAIRS, replace_auto
 from mt.data.tokens.tokenizer import BOS, EOS
 from mt.errors import ConfigError
 from mt.inspect.attention import checked, usual_source
@@ -357,7 +356,6 @@ def steps_of_sentence(
 
 def steps_of_config(config: Config, layer: int, head: int) -> list[MatrixStep]:
     """Return the matrices of a model of this config without their values, for typical lengths."""
-    config, _ = replace_auto(config, TYPICAL_PAIRS)
     with torch.device("meta"):
         size = config.tokenizer.size
         model = Transformer(config.model, size, size, config.tokenizer.joint).eval()

@@ -21,14 +21,11 @@ from mt.training.outcome import scored_by
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
-FIGURES = (
-    "step", "seconds", "nll", "grad_norm", "lr", "tokens_per_second", "waiting", "skipped",
-    "memory_mb",
-)  # fmt: skip
+FIGURES = ("step", "seconds", "nll", "grad_norm", "lr", "tokens_per_second", "waiting", "skipped")
 MAX_SENTENCES = 50_000  # sentences read of a file of outputs
 VALIDATION = "validation"  # the name of the validation set among the sets that are scored
 NOT_KEPT = (
-    "The outputs behind the scores were not kept: there are no confidence intervals or sentences. "
+    "The outputs behind some scores were not kept: those have no interval and no sentences. "
     "mt evaluate --model has the intervals."
 )
 

@@ -33,7 +33,8 @@ def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
     """The `count` best and worst sentences by chrF2, and flagged ones, of the first set."""
     sets = [test for test in run.scored if test.sentences]
     if not sets or not count:
-        return {"groups": {}}
+        why = "No outputs are kept in this run" if count else "None were asked for"
+        return {"groups": {}, "note": f"{why}, so no sentences are shown."}
     test = sets[0]
     sentences = [line for line in test.sentences[:MAX_SCORED] if not is_blank(line.source)]
     metric = Chrf([[sentence.reference for sentence in sentences]])
@@ -41,19 +42,21 @@ def choose_sentences(run: RunSummary, count: int) -> dict[str, Any]:
     scored = zip(values, sentences, strict=True)
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
-    long = [pair for pair in ranked if len(words_of(pair[1].source)) >= LEAST_WORDS] or ranked
+    long = [pair for pair in ranked if len(words_of(pair[1].source)) >= LEAST_WORDS]
     flagged = [pair for pair in ranked if pair[1].flags]
     groups = {
         "Worst": worst,
         "Flagged as suspicious": [pair for pair in flagged if pair not in worst][:count],
-        "Best": [pair for pair in reversed(long) if pair not in worst][:count],
+        "Best": [pair for pair in reversed(long or ranked) if pair not in worst][:count],
     }
     limit = f" of the first {MAX_SCORED:,} sentences" if len(test.sentences) > MAX_SCORED else ""
     penalty = run.config.decode.length_penalty if run.config else 1.0
+    best = f"; best only from {LEAST_WORDS} words on" if long else ""
+    has_scores = any(sentence.score is not None for sentence in sentences)
+    formula = f" The model score is log-probability / length^{penalty:g}." if has_scores else ""
     note = (
-        f"By chrF2 of the single sentence{limit}; best only from {LEAST_WORDS} words on. Words "
-        "that differ from the reference are underlined. The model score is log-probability / "
-        f"length^{penalty:g}."
+        f"By chrF2 of the single sentence{limit}{best}. What differs from the reference is "
+        f"underlined.{formula}"
     )
     shown = {
         title: [_shown(chrf, sentence) for chrf, sentence in pairs]

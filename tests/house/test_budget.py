@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_234,
-    "core": 19_563,
-    "tests": 30_060,
+    "all of mt": 30_236,
+    "core": 19_564,
+    "tests": 30_097,
     "pages": 129_581,
     "api and single files": 1_100,
     "data": 5_114,
@@ -22,9 +22,9 @@ BUDGET = {
     "translate": 2_631,
     "cleaning": 2_129,
     "search": 2_096,
-    "inspect": 1_956,
+    "inspect": 1_957,
     "interop": 1_820,
-    "config": 1_738,
+    "config": 1_739,
     "cli": 1_614,
     "documents": 1_436,
     "evaluation": 1_162,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Mt
+from messages import says
 
 from mt.config.load import load_config
 from mt.config.schema import ModelConfig
@@ -104,3 +105,21 @@ def test_the_command_prints_json_and_takes_another_vocabulary(mt: Mt, tiny_run: 
     ended = mt("inspect", "model", "--config", "base.yaml", "--json", *own)
     size = Tokenizer.load(tiny_run).src.size
     assert json.loads(ended.out)["vocabulary"] == {"source": size, "target": size, "joint": True}
+
+
+def test_a_config_has_the_shape_and_vocabulary_of_the_model_that_it_continues(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    """As training has them, whatever `auto` would be for other text."""
+    config = tmp_path / "more.yaml"
+    config.write_text(
+        "tokenizer: {vocab_size: auto}\nmodel: {dropout: auto}\n"
+        f"train: {{init_from: {tiny_run}}}\n"
+    )
+    inspect = ("inspect", "model", "--json")
+    ended = mt(*inspect, "--config", config)
+    assert json.loads(ended.out) == json.loads(mt(*inspect, "--model", tiny_run).out)
+    assert "vocab_size" not in ended.err
+    assert says(ended.err, "model.dropout: auto is 0.1, for 100,000 pairs")
+    anew = mt(*inspect, "--config", config, "--set", "train.new_vocabulary=true")
+    assert json.loads(anew.out)["vocabulary"]["source"] == 8000

@@ -96,6 +96,7 @@ def test_the_page_says_what_was_trained(page: Page) -> None:
     assert "model.d_model 512 32" in page.text
     assert "optim.schedule" not in page.text, "as in base.yaml"
     assert "No update was skipped." in page.text
+    assert "the pale line is training, with its dropout, the strong one validation" in page.text
 
 
 def test_sentences(page: Page) -> None:
@@ -130,6 +131,8 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     page = Page(make_page([run]))
     assert "Nothing has been scored yet." in page.text
     assert page.text.count("not recorded") == 6
+    assert "No update was skipped" not in page.text
+    assert "the pale line" not in page.text
     (run / "metrics.jsonl").unlink()
     (run / "manifest.json").write_text("[1", encoding="utf-8")
     (run / "config.yaml").write_text("model: {d_modle: 3}", encoding="utf-8")

@@ -99,6 +99,21 @@ def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
         "Best": ["one two three four five"],
     }
     assert chosen["flagged"] == 1
+    assert says(chosen["note"], "; best only from 5 words on.", "underlined. The model score is")
+
+
+def test_a_note_on_sentences_says_what_holds(tmp_path: Path) -> None:
+    """Short sentences alone, without scores; none asked for; none kept."""
+    short = [
+        line | {"score": None} for line in outputs_of(("ja", "yes", "yes"), ("du", "you", "I"))
+    ]
+    run = run_of(tmp_path / "run", outputs=short)
+    chosen = choose_sentences(run, 1)
+    assert chosen["groups"].keys() == {"Worst", "Best"}
+    assert says(chosen["note"], "By chrF2 of the single sentence. What differs")
+    assert chosen["note"].endswith("is underlined.")
+    assert says(choose_sentences(run, 0)["note"], "None were asked for")
+    assert says(choose_sentences(run_of(tmp_path / "none"), 1)["note"], "No outputs are kept")
 
 
 def test_words_that_differ_are_marked_and_long_texts_cut() -> None:
