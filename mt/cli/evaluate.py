@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
@@ -50,6 +50,8 @@ class EvaluationGroup:
         "target language")] = "auto"
     tgt_lang: Annotated[str | None, opt.output_option("--tgt-lang", metavar="CODE", help=
         "target language, such as ja, for BLEU and TER; default: the model's")] = None
+    normalize: Annotated[Literal["nfc"] | None, opt.output_option("--normalize", help=
+        "compare both sides in this form of Unicode; sacreBLEU compares them as they are")] = None
     as_json: opt.AsJson = False
     perturb: Annotated[str, opt.output_option("--perturb", metavar="KINDS", help=
         "scores of a --model on the test set as people write it, and their drop: any of caps, "
@@ -246,6 +248,7 @@ def _settings(
         given.differences,
         comet,
         language,
+        nfc=given.normalize == "nfc",
     )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+from unicodedata import is_normalized
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +170,19 @@ class SacreBleuMetric(Metric):
         result = self._metric._compute_score_from_stats(statistics.sum(axis=0).tolist())
         # Rounding may leave 100.00000000000004; only an error rate can be higher.
         value = result.score if self.lower_is_better else min(result.score, 100.0)
-        return Score(self.title, value, self.signature(), *self.explain(result, hyps))
+        detail, note = self.explain(result, hyps)
+        return Score(self.title, value, self.signature(), detail, self.note_on_nfc(hyps) or note)
+
+    def note_on_nfc(self, hyps: Sequence[str]) -> str:
+        """That equal letters count as different, because only one side spells them in NFC."""
+        forms = ([is_normalized("NFC", line) for line in side] for side in (hyps, *self.refs))
+        if not (n := sum(len(set(line)) > 1 for line in zip(*forms, strict=True))):
+            return ""
+        return (
+            f"in {n / len(hyps):.1%} of the lines only one side, hypothesis or reference, is in "
+            "Unicode's NFC, so that equal letters count as different; write both in it before "
+            "scoring, or give mt evaluate --normalize nfc"
+        )
 
     def signature(self) -> str:
         return str(self._metric.get_signature())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ class EvaluationSet:
             hyps={system: chosen(lines) for system, lines in self.hyps.items()},
         )
 
+    def in_nfc(self) -> EvaluationSet:
+        return replace(self, refs=[*map(_in_nfc, self.refs)])
+
     def number(self, line: int) -> int:
         """The number of a line in the files; both count from 1."""
         return self.numbers[line - 1] if self.numbers else line
@@ -61,6 +65,7 @@ class Settings:
     n_differences: int = 0
     comet: Comet | None = None  # for a metric that needs it
     tgt_lang: str = ""  # for TER, and notes
+    nfc: bool = False  # whether both sides are compared in Unicode's NFC
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,10 @@ def evaluate_systems(
     DataError for an unknown metric and for line counts that differ, ConfigError if memory runs out.
     """
     check_metrics(settings.metrics)
+    if settings.nfc:
+        outputs = {system: _in_nfc(hyps) for system, hyps in outputs.items()}
+        data = data.in_nfc()
+        own_sets = own_sets and {name: own.in_nfc() for name, own in own_sets.items()}
     for hyps in outputs.values():
         check_lines(hyps, data.refs)
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
@@ -121,6 +130,10 @@ def evaluate_systems(
     return Evaluation(data, settings, systems, differences)
 
 
+def _in_nfc(lines: Sequence[str]) -> list[str]:
+    return [unicodedata.normalize("NFC", line) for line in lines]
+
+
 def _by_system(
     metrics: Mapping[str, Metric], outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> dict[str, SystemScore]:
@@ -130,6 +143,8 @@ def _by_system(
         metric = metrics.get(system) or metrics[""]  # which all share
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
+        if settings.nfc:
+            score = replace(score, signature=f"{score.signature}|unicode:nfc")
         interval = comparison = None
         if settings.intervals or len(outputs) > 1:
             sample = significance.resample(

@@ -211,6 +211,8 @@ def test_the_json_of_two_systems_and_the_line_of_one(mt: Mt, texts: Path) -> Non
     # A metric named twice is computed once.
     one = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu,BLEU").lines
     assert one == [f"BLEU {tree['a'][0]['value']:.2f}  {tree['a'][0]['signature']}"]
+    normal = ["--metrics", "bleu", "--normalize", "nfc"]
+    assert mt("evaluate", "--hyp", "a", "--ref", "ref", *normal).lines == [f"{one[0]}|unicode:nfc"]
 
 
 def test_differences_as_text_and_json(mt: Mt, texts: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from importlib.metadata import version
 from unittest.mock import Mock
 
@@ -12,6 +13,7 @@ from scores import score_corpus
 
 from mt.errors import DataError
 from mt.evaluation.metrics import CometMetric
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 
 REF = "the cat sat on the mat"
 
@@ -128,6 +130,19 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
     assert score_corpus(tokenised[21:], [tokenised[21:]], ["bleu"])[0].note == ""  # 99 of them
     assert caplog.records == []
     assert capfd.readouterr().err == ""
+
+
+def test_letters_in_another_form_of_unicode_are_noted_and_normalised_if_asked() -> None:
+    hyps = ["Ọjọ́ tó dára ni èyí jẹ́.", "Ile ni mo wa loni.", "", "যড় কয় বড় গাড়ি।"]
+    sets = EvaluationSet("", [[unicodedata.normalize("NFD", line) for line in hyps]])
+    hyps = [unicodedata.normalize("NFC", line) for line in hyps]
+    for nfc in (False, True):
+        settings = Settings(["bleu", "chrf", "ter"], nfc=nfc)
+        for metric in evaluate_systems(sets, {"": hyps}, settings).systems[""]:
+            score = metric.score
+            assert (score.value in (0, 100)) == nfc
+            assert score.note == "" if nfc else says(score.note, "25.0% of", "--normalize nfc")
+            assert score.signature.endswith("|unicode:nfc") == nfc
 
 
 PLAIN, QUOTED = "le chat est assis", "le chat dit"

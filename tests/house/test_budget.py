@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_236,
-    "core": 19_564,
-    "tests": 30_097,
-    "pages": 129_581,
+    "all of mt": 30_267,
+    "core": 19_592,
+    "tests": 30_114,
+    "pages": 129_575,
     "api and single files": 1_100,
     "data": 5_114,
     "training": 3_227,
@@ -25,9 +25,9 @@ BUDGET = {
     "inspect": 1_957,
     "interop": 1_820,
     "config": 1_739,
-    "cli": 1_614,
+    "cli": 1_617,
     "documents": 1_436,
-    "evaluation": 1_162,
+    "evaluation": 1_190,
     "model": 987,
     "runtime": 978,
     "runs": 923,
