@@ -179,7 +179,8 @@ class Language:
         """Score each text from 0 to 1: how surely it is in another language.
 
         0 where the language or a relative is the most probable one; else by how much the
-        probability of another language is above that of this one and its relatives.
+        probability of another language is above that of this one and its relatives; less of a
+        language that the model often takes for another.
         """
         lines = [languages.as_line(text, languages.FIRST_LOOK) for text in texts]
         looks = self._model.multilinePredict(lines, 1, languages.CLEARLY, "replace")
@@ -189,5 +190,6 @@ class Language:
                 continue
             if likely := self._model.predict(languages.as_line(texts[i]), 5, 0.01, "replace"):
                 expected = sum(p for p, label in likely if label in self._labels)
-                scores[i] = max(0.0, min(likely[0][0], 1.0) - expected)
+                sure = max(0.0, min(likely[0][0], 1.0) - expected)
+                scores[i] = sure * languages.WEAK.get(self.code, 1.0)
         return scores

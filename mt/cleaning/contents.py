@@ -44,9 +44,13 @@ _POWERS = (
     ((6,), r"mill?i[oó]|mill[oó]n|milh|milj|milyon|mio\b|mln|m\b|мил+и?[оь]|мільй|млн|εκατ|百万"),
     ((7,), r"crore|करोड़"),
     ((8,), r"[億亿억]"),
+    # Of scripts that have other words for these.
+    ((3, 6, 9), r"[\u0530-\u10ff\u1200-\u139f\u1780-\u17ff]"),
     ((9, 12), r"bil+i[oó]|mill?iard|mrd|mld|bn\b|мил+иард|мільярд|млрд|δισ"),
 )
 _SCALES = [(powers, re.compile(rf"\s?(?:{words})", re.IGNORECASE)) for powers, words in _POWERS]
+# In Nordic languages `1800-talet` is the 19th century.
+_CENTURY = re.compile(r"-?(?:tal|luvu)|s\b")
 # Digits from which numbers that only differ in spaces or hyphens are a code, such as a telephone's.
 _CODE = 5
 # Characters of a text up to which links, tags and numbers are looked at: it takes time that grows
@@ -159,6 +163,8 @@ def _number(match: re.Match[str]) -> _Number:
     for powers, words in _SCALES:
         if words.match(match.string, match.end()):
             values |= {value.scaleb(power) for value in values for power in powers}
+    if re.fullmatch(r"\d?\d00", match[0]) and _CENTURY.match(match.string, match.end()):
+        values.add(Decimal(match[0][:-2]) + 1)
     if len(groups) == 1 and len(groups[0]) <= 2 and _CLOCK.match(match.string, match.end()):
         values |= {value + (12 if value <= 12 else -12) for value in values}
     return _Number(tuple(map(int, groups)), frozenset(values))

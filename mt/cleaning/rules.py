@@ -25,7 +25,7 @@ from mt.cleaning.characters import (
     Language,
     count_characters,
 )
-from mt.data.reading.languages import LEAST_IDENTIFIED
+from mt.data.reading.languages import LEAST_IDENTIFIED, WEAK
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import without_invisible
 from mt.errors import DataError
@@ -87,7 +87,7 @@ def _mojibake_fixer() -> Callable[[str], str]:
 
 Scores = npt.NDArray[np.float32]
 # Raised where a rule or a repair gives other results: scores of another version are not used.
-SCORES_VERSION = 5
+SCORES_VERSION = 6
 BLOCK = 1024  # pairs measured together: their characters stay in the processor's cache
 Values = npt.NDArray[np.float64]
 # Added to both lengths before their ratio is taken, and to letters and characters before their
@@ -297,6 +297,9 @@ class PairScorer:
                 notes.append(f"{unchecked} script and language: {why}")
             elif self._identify and not language.is_identified:
                 notes.append(f"{unchecked} language: lid.176 cannot identify {language.code!r}")
+            elif self._identify and language.code in WEAK:
+                mild = f"the {side} side is checked mildly for its language"
+                notes.append(f"{mild}: lid.176 often takes {language.code!r} for another")
         return notes
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:

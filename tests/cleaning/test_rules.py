@@ -117,11 +117,13 @@ um 15.30 Uhr = at 3:30 p.m. | 17.00 Uhr = 5 p.m. | 15:30 = 15.30 | 3 heures = 15
 04.11.2020 = 11/04/2020 | 2019-2020 = 2019/20 | '90 = 1990 | Version 1.2.3 = version 1.2.3
 3,50 = 3.5 | 2.0 = 2 | 1 234,5 = 1,234.5 | 1.234.567,89 = 1,234,567.89 | 12,34,567 = 1234567
 1.500 = 1500 | 3,141 = 3.141 | 3,141 = 3141 | 555-1234 = 5551234 | 007 = 7 | 1.234 = 1,234
+på 1800-talet = in the 19th century | 1800-luvulla = 1800s | 1990-talet = the 1990s
+۳۸۰ هزار نفر = 380,000 people | 380 ሺህ = 380 thousand | 2.5 मिलियन = 2,500,000
 """
 OTHER_NUMBERS = """
 2019 = 2091 | 1.234 = 4,321 | 15 = 51 | 3,5 = 35 | 3.5 = 5.3 | 1,000 = 1 | 1,500 = 1.5
 100 = 1000 | 20 % = 2 % | 20 Millionen = 2 million | 12 Hunde = 12,000,000 dogs | 3 = 15
-18 Hunde = 2218 dogs | 1.2.3 = 1.3.2 | 3 Uhr = 2 o'clock
+18 Hunde = 2218 dogs | 1800-talet = 18th century | 1.2.3 = 1.3.2 | 3 Uhr = 2 o'clock
 """
 
 
@@ -148,6 +150,14 @@ def test_language() -> None:
     assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
     danish = "Jeg ved ikke hvad jeg skal gøre i morgen eftermiddag."
     assert scored("language", danish, english, "nb en") == 0  # a relative
+    uzbek = "Har bir insonning fuqarolik huquqi bor."
+    assert scored("language", uzbek, english, "uzb en") == 0
+    # The model must be surer where it often takes the language for another.
+    sure, weak, weakest = (
+        scored("language", SENTENCE, english, f"{code} en") for code in ("fr", "yor", "oss")
+    )
+    assert sure > weak > 0.5 >= weakest
+    assert says(" ".join(PairScorer(Clean(), "yo", "en").notes), "mildly", "'yo'")
 
 
 def test_good_pairs_are_kept() -> None:
@@ -203,6 +213,9 @@ def test_language_codes() -> None:
     assert [base_code(code) for code in ("de-DE", "deu_Latn", "zho_Hans", "iw")] == [
         "de", "de", "zh", "he",
     ]  # fmt: skip
+    codes = ("bak", "tuk", "bod", "div", "snd")
+    assert [base_code(code) for code in codes] == ["ba", "tk", "bo", "dv", "sd"]
+    assert all(Language(code, True).is_identified for code in codes)
     assert scripts_of("sr_Cyrl") == scripts_of("ru") != scripts_of("srp_Latn")
     assert set(scripts_of("sr")) == set(scripts_of("ru") + scripts_of("de"))
     assert scripts_of("xx") == []

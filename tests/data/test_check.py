@@ -273,6 +273,12 @@ def test_numbers_tell_of_lines_of_equal_length() -> None:
         moves = 101 <= line <= 120
         check.add(line, f"Zimmer {line + 300}", f"room {line + 300 + moves}")
     assert [(run.first, run.last) for run in check.finish()] == [(101, 120)]
+    check = AlignmentCheck()
+    khmer = str.maketrans("0123456789", "០១២៣៤៥៦៧៨៩")
+    for line in range(1, 301):
+        spaced = "\u200b".join("បន្ទប់ធំណាស់") if line > 200 else "បន្ទប់ធំណាស់"
+        check.add(line, f"large room {line}", f"{spaced * (1 + line % 2)} {line}".translate(khmer))
+    assert check.finish() == []
 
 
 # --- validation and test sets that training has seen; other languages ---------------------------

@@ -12,15 +12,15 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_267,
-    "core": 19_592,
-    "tests": 30_114,
+    "all of mt": 30_291,
+    "core": 19_605,
+    "tests": 30_133,
     "pages": 129_575,
     "api and single files": 1_100,
-    "data": 5_114,
+    "data": 5_127,
     "training": 3_227,
     "translate": 2_631,
-    "cleaning": 2_129,
+    "cleaning": 2_140,
     "search": 2_096,
     "inspect": 1_957,
     "interop": 1_820,

@@ -58,9 +58,10 @@ class AlignmentCheck:
     def add(self, line: int, src: str, tgt: str) -> None:
         """Add a pair with text on both sides."""
         self.lines.append(line)
-        self.lengths[0].append(len(src))
-        self.lengths[1].append(len(tgt))
-        numbers, others = _NUMBER.findall(src), _NUMBER.findall(tgt)
+        for text, lengths in zip((src, tgt), self.lengths, strict=True):
+            lengths.append(len(text) - text.count("\u200b"))  # between some words of Khmer
+        # In any digits; only the last ones of a long number, as int() has a limit.
+        numbers, others = ([int(n[-18:]) for n in _NUMBER.findall(text)] for text in (src, tgt))
         ratio = 0.0
         if numbers and others:
             ratio = OTHER_NUMBERS if set(numbers).isdisjoint(others) else COMMON_NUMBERS
