@@ -25,8 +25,10 @@ T = TypeVar("T")
 
 # With a wait, lines that may be read before they are wanted.
 LINES_AHEAD = 20_000
-# Seconds after which lines from stdin are passed on, though more may come.
+# Seconds after which lines from stdin or a pipe are passed on, though more may come.
 STDIN_WAIT = 0.2
+# Of other inputs, such as generators: seconds after which the next line ends a window.
+READING = 1.0
 # Bytes of a file that is worth a process for each GPU, and compiling: both take seconds.
 LARGE_INPUT = 10_000_000
 
@@ -49,7 +51,7 @@ class TextFiles:
 
     @property
     def wait(self) -> float | None:
-        return STDIN_WAIT if self.source == "-" else None
+        return None if os.path.isfile(self.source) else STDIN_WAIT
 
     @property
     def is_large(self) -> bool:
@@ -84,7 +86,7 @@ def windows(
 ) -> Iterator[list[str]]:
     """Yield lists of up to `size()` lines, with `wait` at most so many seconds after the first."""
     if wait is None:
-        yield from iter(lambda: list(itertools.islice(lines, size())), [])
+        yield from _windows_in_time(lines, size)
         return
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD)
 
@@ -112,6 +114,17 @@ def windows(
             item = arrived.get()
         else:
             yield window
+
+
+def _windows_in_time(lines: Iterator[str], size: Callable[[], int]) -> Iterator[list[str]]:
+    """Yield lists of up to `size()` lines, which end with the first line after `READING`."""
+    while window := list(itertools.islice(lines, 1)):
+        most, deadline = size(), time.monotonic() + READING
+        for line in itertools.islice(lines, most - 1):
+            window.append(line)
+            if time.monotonic() > deadline:
+                break
+        yield window
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:

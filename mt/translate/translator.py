@@ -21,8 +21,8 @@ from mt.translate.quality_flags import FLAGS, EscapeLoops, FlagOutputs, is_blank
 from mt.translate.segments import LanguageToken, Prefixes, Segments
 from mt.translate.streaming import read_ahead, windows
 
-# Lines of the first window of a stream.
-FIRST_WINDOW = 2_000
+# Lines of the first window of a file, and of what may have no end, where the first result counts.
+FIRST_WINDOW, FIRST_OF_STREAM = 2_000, 200
 # Later windows take about this long, so that an interruption costs little.
 WINDOW_SECONDS = 15.0
 # New objects after which Python looks for cyclic garbage. A window of lines is some 500,000, none
@@ -58,7 +58,7 @@ class Translator:
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Yield a `Translation` for each line, in order. Lines are read a window at a time."""
-        cut = windows(iter(lines), lambda: self.loaded.engine.window)
+        cut = windows(iter(lines), lambda: self._window_size(FIRST_OF_STREAM))
         yield from itertools.chain.from_iterable(self.translate_windows(cut))
 
     def translate_windows(
@@ -90,10 +90,11 @@ class Translator:
         """
         gc.set_threshold(GARBAGE_THRESHOLD)
         read: deque[list[str]] = deque()  # windows that are not translated yet
+        n_first = FIRST_WINDOW if wait is None else FIRST_OF_STREAM
 
         def texts() -> Iterator[list[str]]:
             first = n_before + 1
-            for window in windows(lines, self._window_size, wait):
+            for window in windows(lines, lambda: self._window_size(n_first), wait):
                 read.append(window)
                 yield [text_of(line, number) for number, line in enumerate(window, first)]
                 first += len(window)
@@ -101,10 +102,10 @@ class Translator:
         for translations in self.translate_windows(texts(), n_before):
             yield read.popleft(), translations
 
-    def _window_size(self) -> int:
+    def _window_size(self, first: int) -> int:
         """Return how many lines to translate next, by the speed so far."""
         if not self.tally.lines:
-            return FIRST_WINDOW
+            return first
         most = 1 + WINDOW_SECONDS * self.tally.lines / self.tally.seconds
         return int(min(self.loaded.engine.window, most))
 

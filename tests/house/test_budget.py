@@ -12,14 +12,14 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_291,
-    "core": 19_605,
-    "tests": 30_133,
+    "all of mt": 30_305,
+    "core": 19_619,
+    "tests": 30_150,
     "pages": 129_575,
     "api and single files": 1_100,
     "data": 5_127,
     "training": 3_227,
-    "translate": 2_631,
+    "translate": 2_645,
     "cleaning": 2_140,
     "search": 2_096,
     "inspect": 1_957,

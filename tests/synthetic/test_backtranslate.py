@@ -63,7 +63,7 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "SECONDS_BETWEEN_RECORDS", 0.0)
-    monkeypatch.setattr(Translator, "_window_size", lambda _: 10)
+    monkeypatch.setattr(Translator, "_window_size", lambda *_: 10)
     lines = lines_of(tiny_corpus / "test.src")
     lines[7] = lines[33] = ""  # one is read by the first start, one by the second
     lines[25] = lines[35] = lines[3]

@@ -17,9 +17,12 @@ import pytest
 from conftest import Mt, mt_command, open_pipes, refused
 from corpora import write
 from messages import raises_saying, says
+from stand_in_engine import StandInEngine, stand_in_translator
 
 from mt.errors import DataError
 from mt.files import whole_file
+from mt.translate import streaming
+from mt.translate.lines import Translation
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import open_output, read_ahead, read_input, windows, write_lines
 
@@ -40,6 +43,20 @@ def test_windows_hold_all_lines_in_order(wait: float | None) -> None:
 
     with pytest.raises(DataError, match="line 2"):
         list(windows(lines(), lambda: 10, wait))
+
+
+def test_the_first_result_comes_after_few_lines_and_little_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_read = itertools.count(1)
+    for seconds, most in ((10.0, 200), (-1.0, 2)):
+        monkeypatch.setattr(streaming, "READING", seconds)
+        engine = StandInEngine(lambda text: Translation((text,), (0.0,)))
+        endless = (f"line {next(n_read)}" for _ in itertools.count())
+        before = next(n_read)
+        first = next(stand_in_translator(engine).translate(endless))
+        assert first.texts == (f"line {before + 1}",)
+        assert next(n_read) - before - 1 == most
 
 
 def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
