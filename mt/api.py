@@ -7,25 +7,23 @@ compatibility promise in CHANGELOG.md; other modules are not.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from mt.errors import ConfigError, DataError, leaf_for
 from mt.errors import MtError as Error
-from mt.removed import why_option_left
 from mt.search.options import EngineOptions, PrecisionName, Sampling, SearchOptions
-from mt.settings import declared, with_keywords
+from mt.settings import Setting, called_with, check, declared
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -92,6 +90,12 @@ class Translator:
         first = open_model(engine.models[0])
         first.tokenizer.before_source(search.to, first.data)  # refuses what it does not know
         self._loaded = load_engine(search, engine)
+        self._process = os.getpid()
+        # Not __del__: at the end of a program modules are gone before it.
+        self._close = weakref.finalize(self, self._loaded.__exit__)
+        in_child = weakref.WeakMethod(self._was_forked)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=lambda: (in_child() or int)())
 
     def __enter__(self) -> Translator:
         return self
@@ -100,11 +104,20 @@ class Translator:
         self.close()
 
     def close(self) -> None:
-        self._loaded.__exit__()
+        self._close()
 
-    def __del__(self) -> None:
-        with suppress(Exception):  # also where loading failed
-            self.close()
+    def _was_forked(self) -> None:
+        """Never end the engine: it would wait for threads that are in the parent alone."""
+        self._close.detach()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._loaded))
+
+    def _require_own_process(self) -> None:
+        if self._process != os.getpid():
+            raise ConfigError(
+                "this process was forked from the one that loaded the model, whose threads it does "
+                "not have; load the model here, and not before the fork, or start processes by "
+                "multiprocessing.get_context('spawn')"
+            )
 
     def translate(self, lines: Iterable[str], n_best: int | None = None) -> Iterator[Translated]:
         """Yield the translations of each line, in order; lines are read a window at a time.
@@ -114,8 +127,9 @@ class Translator:
         """
         from mt.translate.translator import make_translator
 
-        if n_best is not None and n_best < 1:
-            raise ConfigError(f"n_best: must be at least 1, found {n_best}")
+        self._require_own_process()
+        if n_best is not None and not (isinstance(n_best, int) and n_best > 0):
+            raise ConfigError(f"n_best: must be a whole number from 1 on, found {n_best!r}")
         search = self._search
         loaded = self._loaded.with_n_best(n_best or search.n_best)
         translator = make_translator(loaded, search.to, search.from_)
@@ -131,6 +145,7 @@ class Translator:
             raise ConfigError(f"score: takes one model, found {len(self._engine.models)}")
         from mt.evaluation.metrics import check_counts
 
+        self._require_own_process()
         srcs, tgts = [*_texts("sources", sources)], [*_texts("targets", targets)]
         check_counts({"sources": srcs, "targets": tgts})
         with self._loaded.lock:
@@ -148,36 +163,52 @@ class Translator:
         return load_scorer(self._search, replace(self._engine, precision=precision))
 
 
-@with_keywords(SearchOptions, EngineOptions)
-def load(model: StrPath | Sequence[StrPath], **options: Any) -> Translator:
+@dataclass(frozen=True)
+class LoadOptions(SearchOptions, EngineOptions):
+    """The parameters of `load`: the models, and the options of the search and of the engine."""
+
+    model: StrPath | Sequence[StrPath]
+    # Of commands alone.
+    models: Sequence[Any] = field(init=False, default=())
+    with_scores: bool = field(init=False, default=True)
+    prefixes: bool = field(init=False, default=False)
+
+
+@called_with(LoadOptions, "mt translate")
+def load(options: LoadOptions) -> Translator:
     """Load a run directory, checkpoint, averaged or imported model; several make an ensemble.
 
-    `options`: those of `mt translate`, by their names.
-    Raises Error for a folder that is no model, and for options that do not go together.
+    Raises Error for a folder that is no model, and for options that do not go together. Options are
+    those of `mt translate`:
     """
-    models = [model] if isinstance(model, str | Path) else [*model]
-    if not models:
+    models: Any = options.model
+    if isinstance(models, str | Path) or not isinstance(models, Iterable):
+        models = [models]
+    if not (paths := [_path("model", model) for model in models]):
         raise ConfigError("load: no model; name a run directory, checkpoint or model folder")
-    known = [*declared(SearchOptions), *declared(EngineOptions)]
-    if unknown := options.keys() - {*known}:
-        for name in sorted(unknown):
-            if reason := why_option_left("mt translate", name.replace("_", "-")):
-                raise ConfigError(f"load: {name} was removed in {reason}")
-        raise ConfigError(
-            f"load: has no option {', '.join(sorted(unknown))}; known are {', '.join(known)}"
-        )
-    given = {name: value for name, value in options.items() if value is not None}
-    if isinstance(given.get("shortlist"), str):
-        given["shortlist"] = Path(given["shortlist"])
-    engine = {name: given.pop(name) for name in declared(EngineOptions) if name in given}
-    engine["models"] = [*map(Path, models)]
-    return Translator(SearchOptions(**given), EngineOptions(**engine))
+    search, engine = (
+        {name: getattr(options, name) for name in declared(kind)}
+        for kind in (SearchOptions, EngineOptions)
+    )
+    return Translator(SearchOptions(**search), EngineOptions(models=paths, **engine))
+
+
+def _path(name: str, value: object) -> Path:
+    if not isinstance(value, str | Path):
+        raise ConfigError(f"{name}: must be a path, found {value!r}")
+    return Path(value)
+
+
+def _list(name: str, values: Any) -> list[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise DataError(f"{name}: must be a list, found {values!r}; write [{values!r}]")
+    return [*values]
 
 
 def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
     """Texts one by one; DataError for one alone, what is none, and a lone surrogate (no UTF-8)."""
-    if isinstance(values, str):
-        raise DataError(f"{name}: must be a list of texts, found one text; write [{name}]")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DataError(f"{name}: must be a list of texts, found {values!r}; write [{values!r}]")
 
     def checked() -> Iterator[str]:
         for number, value in enumerate(values, start=1):
@@ -218,6 +249,11 @@ def train(
     must correct.
     """
     started = time.perf_counter()
+    _path("config", config)
+    _path("run_dir", run_dir or ".")
+    for name, value in {"fresh": fresh, "dry_run": dry_run}.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}: must be true or false, found {value!r}")
     loaded = load_for_training(config, run_dir, settings)  # before torch, which takes seconds
     from mt.training import launch
 
@@ -280,10 +316,10 @@ def evaluate(
     from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
     from mt.terminal import say
 
-    if isinstance(metrics, str):
-        raise DataError(f"metrics: must be a list of names, found {metrics!r}; write [{metrics!r}]")
+    metrics = [*_texts("metrics", metrics)]
     check_metrics(metrics)
-    given: list[Any] = [] if isinstance(references, str) else list(references)
+    given = _list("references", references)
+    [language] = _texts("language", [language or ""])
     if not given:
         raise DataError("references: must be a list of texts, or several such lists")
     lists = [given] if isinstance(given[0], str | None) else given
@@ -293,8 +329,8 @@ def evaluate(
     check_counts({"outputs": hyps} | ({} if srcs is None else {"sources": srcs}))
     needs_model = any(METRICS[name].needs_model for name in metrics)
     comet = Comet(comet_model or None, "comet_model") if needs_model else None
-    tokenizer = choose_tokenizer(language or "", tokenize, say, "tokenize")
-    settings = Settings(metrics, tokenizer, comet=comet, tgt_lang=language or "")
+    tokenizer = choose_tokenizer(language, tokenize, say, "tokenize")
+    settings = Settings(metrics, tokenizer, comet=comet, tgt_lang=language)
     test_set = EvaluationSet("", refs, srcs)
     [scores] = evaluate_systems(test_set, {"": hyps}, settings).systems.values()
     return {score.metric: score.score for score in scores}
@@ -314,7 +350,7 @@ class Tokenizer:
         """Open a SentencePiece `.model` file, or the tokenizer of a run directory or model."""
         from mt.runs.model_folder import open_tokenizer
 
-        return cls(open_tokenizer(Path(path), "path"))
+        return cls(open_tokenizer(_path("path", path), "path"))
 
     def _side(self, side: Literal["src", "tgt"]) -> tokenizer.Side:
         if side not in ("src", "tgt"):
@@ -329,29 +365,44 @@ class Tokenizer:
         self, ids: Iterable[Sequence[int]], side: Literal["src", "tgt"] = "tgt"
     ) -> list[str]:
         """Return the text of each list of ids."""
-        rows = [list(row) for row in ids]
-        size = self.size(side)
-        if wrong := [number for row in rows for number in row if not 0 <= number < size]:
-            raise DataError(f"ids: must be from 0 to {size - 1:,}, found {wrong[0]}")
+        rows = [_list("ids", row) for row in _list("ids", ids)]
+        known = range(self.size(side))  # a text or 1.5 is in none
+        if wrong := [number for row in rows for number in row if number not in known]:
+            raise DataError(f"ids: must be from 0 to {known[-1]:,}, found {wrong[0]!r}")
         return self._side(side).decode(rows)
 
     def pieces(self, line: str, side: Literal["src", "tgt"] = "src") -> list[str]:
-        return self._side(side).pieces(line)
+        [text] = _texts("line", [line])
+        return self._side(side).pieces(text)
 
     def size(self, side: Literal["src", "tgt"] = "src") -> int:
         return self._side(side).size
 
 
-class ExportOptions(TypedDict, total=False):
-    """Options of the exporters; `EXPORTS` says which takes which."""
+@dataclass(frozen=True)
+class ExportOptions:
+    """The parameters of `export`; `EXPORTS` says which program takes which."""
 
-    quantization: Literal["fp32", "fp16", "bf16", "int8"] | None
-    shortlist: bool  # also write the likely target pieces of each source piece
-    language: str | None  # the one to translate into, of a model that knows several
-    from_code: str | None  # languages and version that a package states
-    to_code: str | None
-    package_version: str
-    license_name: str | None  # on the model card
+    model: StrPath
+    folder: StrPath
+    to: Literal["ctranslate2", "argos", "huggingface"]
+    _: KW_ONLY
+    quantization: Annotated[Literal["fp32", "fp16", "bf16", "int8"] | None, Setting(
+        "precision of the weights, for ctranslate2 (default: fp32) and argos (default: int8)"
+    )] = None  # fmt: skip
+    shortlist: Annotated[bool, Setting(
+        "also write vmap.txt, the likely target pieces of each source piece, for ctranslate2"
+    )] = False  # fmt: skip
+    language: Annotated[str | None, Setting(
+        "the one to translate into, of a model that knows several, for ctranslate2"
+    )] = None  # fmt: skip
+    from_code: Annotated[str | None, Setting("language to translate from, for argos")] = None
+    to_code: Annotated[str | None, Setting("language to translate into, for argos")] = None
+    package_version: Annotated[str | None, Setting("such as 1.0, for argos")] = None
+    license_name: Annotated[str | None, Setting("for the model card of huggingface")] = None
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 # By program: the module of `mt.interop` that exports for it, and the options that it takes.
@@ -362,27 +413,27 @@ EXPORTS = {
 }
 
 
-def export(
-    model: StrPath,
-    folder: StrPath,
-    to: Literal["ctranslate2", "argos", "huggingface"],
-    **options: Unpack[ExportOptions],
-) -> None:
+@called_with(ExportOptions, "mt export")
+def export(options: ExportOptions) -> None:
     """Convert a model for another program, as `mt export` does; `folder` must be new.
 
     Raises Error for an option that the exporter does not take, and if the other program would give
-    other probabilities.
+    other probabilities. Options:
     """
     from mt.model.checkpoint import load_model
 
+    to = str(options.to)
     if to not in EXPORTS:
         raise ConfigError(f"export: `to` must be one of {', '.join(EXPORTS)}, found {to!r}")
     module, known = EXPORTS[to]
-    if unknown := options.keys() - {*known}:
+    values = {name: getattr(options, name) for name in declared(ExportOptions)}
+    given = {name: value for name, value in values.items() if value}
+    if unknown := given.keys() - {*known}:
         raise ConfigError(
             f"export to {to}: takes {', '.join(known)}, found {', '.join(sorted(unknown))}"
         )
-    loaded = load_model(Path(model))
+    folder = _path("folder", options.folder)
+    loaded = load_model(_path("model", options.model))
     with leaf_for(f"export to {to}"):
         exporter = import_module(f"mt.interop.{module}")
-        exporter.export(loaded, Path(folder), **options)
+        exporter.export(loaded, folder, **given)

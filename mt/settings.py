@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from mt.errors import ConfigError
+from mt.removed import why_option_left
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -45,20 +48,29 @@ def declared(kind: type) -> dict[str, tuple[Setting, Any]]:
     }
 
 
-def with_keywords(*kinds: type) -> Callable[[F], F]:
-    """Give a function that takes `**options` the declared fields of dataclasses as keywords."""
+def called_with(kind: Callable[P, T], command: str) -> Callable[[Callable[[T], R]], Callable[P, R]]:
+    """Give a function of one dataclass the fields of that as parameters, which `help` lists."""
+    hints = get_type_hints(kind)
+    signature = inspect.signature(kind)
+    fields = [each.replace(annotation=hints[each.name]) for each in signature.parameters.values()]
+    known = declared(cast("type", kind))
 
-    def decorated(function: F) -> F:
-        first, *_ = inspect.signature(function).parameters.values()
-        keywords = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=getattr(kind, name), annotation=hint
-            )
-            for kind in kinds
-            for name, (_, hint) in declared(kind).items()
-        ]
-        function.__signature__ = inspect.Signature([first, *keywords])  # type: ignore[attr-defined]
-        return function
+    def decorated(function: Callable[[T], R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*args: P.args, **keywords: P.kwargs) -> R:
+            for name in sorted(keywords.keys() - signature.parameters.keys()):
+                reason = why_option_left(command, name.replace("_", "-"))
+                why = f"it was removed in {reason}" if reason else f"known are {', '.join(known)}"
+                raise ConfigError(f"{function.__name__}: has no option {name}; {why}")
+            given = {name: value for name, value in keywords.items() if value is not None}
+            return function(kind(*args, **given))  # type: ignore[arg-type]
+
+        helps = [f"    `{name}`: {setting.help}." for name, (setting, _) in known.items()]
+        called.__doc__ = "\n".join([function.__doc__ or "", *helps])
+        result = inspect.signature(function).return_annotation
+        shown = inspect.Signature(fields, return_annotation=result)
+        called.__signature__ = shown  # type: ignore[attr-defined]
+        return called
 
     return decorated
 
@@ -78,6 +90,9 @@ def check(settings: Any) -> None:
         value = getattr(settings, name)
         kinds = get_args(kind) if NoneType in get_args(kind) else (kind,)
         if value is None and NoneType in kinds:
+            continue
+        if Path in kinds and isinstance(value, str):
+            object.__setattr__(settings, name, Path(value))
             continue
         if required := _required(setting, kinds[0], value):
             off = f"; {setting.off}" if setting.off else ""

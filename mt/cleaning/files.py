@@ -14,8 +14,10 @@ from mt.cleaning.executors import run_here, run_on_slurm
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.plan import plan_data
+from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import local_files
 from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
+from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import matching_files
 from mt.errors import ConfigError, DataError
 from mt.runs.origin import corpora_of_text
@@ -83,7 +85,10 @@ def cleaning_files(
     fault = ""
     src, tgt = data.usual
     directions = dict.fromkeys(str(corpus.direction) for corpus in data.corpora)
-    if packing and not is_table:
+    if (ending := suffix_of(Path(prefix))) in {*SUFFIXES, f".{src}", f".{tgt}"} - {".tsv"}:
+        fault = f"two files {prefix}.{src} and {prefix}.{tgt} would be written; leave {ending} "
+        fault += "out for these, or name a table that ends in .tsv"
+    elif packing and not is_table:
         fault = f"only a table can be compressed, as OUT.tsv{packing}"
     elif prefix.endswith("/") or Path(prefix).is_dir():
         fault = f"is a folder; add a name, as {Path(prefix)}/clean"

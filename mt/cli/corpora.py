@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.data.reading.compression import suffix_of, unpacked_name
+from mt.data.reading.languages import require_language
 from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 from mt.errors import ConfigError
@@ -23,6 +24,11 @@ def data_of(names: list[str], langs: str | None) -> DataConfig:
     """The `data` section whose `train` are the corpora of these names."""
     train = [mapping_of(words) for words in paired(names)]
     src, tgt = languages(langs, train)
+    for source in train:
+        if isinstance(source, dict) and "path" not in source:
+            remedy = f"swap source and target, or give --langs {tgt}-{src}"
+            require_language(str(source.get("src", "")), src, tgt, remedy)
+            require_language(str(source.get("tgt", "")), tgt, src, remedy)
     section = {"src_lang": src, "tgt_lang": tgt, "train": train}
     return config_from_mapping({"data": section}, "IN").data
 

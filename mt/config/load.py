@@ -97,7 +97,10 @@ def as_settings(values: Mapping[str, Any] | Sequence[str] | None) -> list[str]:
         return value.item() if hasattr(value, "item") else str(value)
 
     if not isinstance(values, Mapping):
-        return [*(values or ())]
+        settings = [values] if isinstance(values, str | int | float) else [*(values or ())]
+        if wrong := [value for value in settings if not isinstance(value, str)]:
+            raise ConfigError(f"settings: must be KEY=VALUE or a mapping, found {wrong[0]!r}")
+        return settings
     dump = partial(json.dumps, ensure_ascii=False, default=plain)
     return [f"{key}={dump(value)}" for key, value in values.items()]
 

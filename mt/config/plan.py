@@ -61,6 +61,11 @@ class Corpus:
     def file(self) -> str:
         return self.source.path or self.source.src
 
+    @property
+    def shown(self) -> str:
+        """The file, for messages; those in `HELD_OUT` are none of the user's."""
+        return "without what is held out" if HELD_OUT in self.file else self.file
+
 
 @dataclass(frozen=True)
 class Flow:

@@ -42,8 +42,10 @@ import ctranslate2
 import sentencepiece
 
 translator = ctranslate2.Translator("FOLDER")
-pieces = sentencepiece.SentencePieceProcessor("FOLDER/MODEL").encode("...", out_type=str)
-print(translator.translate_batch([pieces])[0].hypotheses[0])
+source = sentencepiece.SentencePieceProcessor("FOLDER/SOURCE")
+target = sentencepiece.SentencePieceProcessor("FOLDER/TARGET")
+pieces = source.encode("...", out_type=str)
+print(target.decode(translator.translate_batch([pieces])[0].hypotheses[0]))
 ```
 
 Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
@@ -71,8 +73,9 @@ def export(
         parity = write_model(loaded, partial, quantization, first_ids)
         notes = [f"{output}: {parity}"]
         loaded.tokenizer.save(partial)
-        source = min(path.name for path in partial.glob("*.model"))
-        usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
+        source, *_, target = sorted(path.name for path in partial.glob("*.model")) * 2
+        usage = USAGE.replace("FOLDER", output.name)
+        usage = usage.replace("SOURCE", source).replace("TARGET", target)
         if first_ids:
             usage += (
                 f"\n\nIt translates into {language}: its language token is put before each source."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mt.artefacts import whole_folder
-from mt.config.plan import Direction, plan_data
+from mt.config.plan import HELD_OUT, Direction, plan_data
 from mt.data.reading.corpus_record import TrainedCorpus
 from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES
 from mt.errors import CheckpointError, ConfigError
@@ -179,7 +180,10 @@ def _files(history: Sequence[Start], manifest: dict[str, Any]) -> Iterator[Seque
         if isinstance(file, dict) and (key := (path, file.get("sha256", ""))) not in shown:
             shown.add(key)
             lines = file.get("lines")
-            yield Path(path).name, f"{lines:,}" if isinstance(lines, int) else "", f"`{key[1]}`"
+            name = Path(path).name
+            if HELD_OUT in path:  # valid-0.src, which mt has written
+                name = re.sub(r"(\w+)-(\d+)\.", r"data.\1[\2], held out, ", name)
+            yield name, f"{lines:,}" if isinstance(lines, int) else "", f"`{key[1]}`"
 
 
 def _corpus(corpus: TrainedCorpus) -> Sequence[object]:

@@ -15,13 +15,14 @@ from pathlib import Path
 from mt.config.plan import Limits
 from mt.config.yaml_text import dump
 from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
+from mt.data.reading.languages import require_language
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
 from mt.data.tokens.store import LENGTH_FAULTS, Counts, length_fault
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
-from mt.runs.model_folder import find_model
+from mt.runs.model_folder import find_model, open_model
 from mt.runs.origin import corpora_of_output, corpora_of_text
 from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import Progress, can_show_bar, say
@@ -118,6 +119,11 @@ def backtranslate(
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
     check_output(files, [("the input", files.source)], engine.folders)
+    if direction := open_model(engine.models[0]).data.direction(search.from_, search.to):
+        src, tgt = direction
+        remedy = f"give a model that translates from {tgt} into {src}"
+        require_language(files.source, src, tgt, remedy)
+        say(f"{files.name} must be text in {src}, the model translates it into {tgt}")
     before = f"{tag} " if tag else ""
     spec = CorpusSpec(
         (line.replace("\t", " ") for line in files.read()),  # a tab would begin a reference

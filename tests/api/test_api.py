@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import shutil
@@ -194,6 +195,40 @@ def test_a_tokenizer_of_a_run_and_of_a_file(tiny_run: Path) -> None:
     assert tokenizer.size() > max(ids[0])
 
 
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_a_forked_process_is_told_to_load_by_itself(tiny_run: Path, engine: str) -> None:
+    """Without a word at the end of the parent, too."""
+    pytest.importorskip(engine)
+    program = f"""
+import os, sys, mt
+translator = mt.load({str(tiny_run)!r}, engine={engine!r})
+assert [*translator.translate(["drei"])]
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    translator.translate(["drei"])
+except mt.Error as error:
+    assert "forked" in str(error) and "load the model here" in str(error)
+    sys.exit(7)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "")
+
+
+def test_help_lists_every_option() -> None:
+    for function, names in (
+        (package.load, {"beam_size", "engine", "sample", "from_"}),
+        (package.export, {"quantization", "license_name", "to"}),
+    ):
+        parameters = inspect.signature(function).parameters
+        assert names < parameters.keys()
+        options = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+        assert [name for name in options if f"`{name}`: " not in function.__doc__] == []
+    assert not {"models", "prefixes", "kind"} & inspect.signature(package.load).parameters.keys()
+
+
 def test_a_model_is_exported_once(tiny_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     package.export(tiny_run, tmp_path / "ct2", to="ctranslate2", quantization="int8")
@@ -206,6 +241,22 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
     for call, parts in [
         (lambda run: package.load("nowhere"), "nowhere"),
         (lambda run: package.load([]), "no model"),
+        (lambda run: package.load(5), "model|a path|5"),
+        (lambda run: package.load(run, shortlist=5), "shortlist|a path|5"),
+        (lambda run: list(package.load(run).translate(5)), "lines|list of texts|5"),
+        (lambda run: list(package.load(run).translate(["a"], n_best="2")), "n_best|number|'2'"),
+        (lambda run: package.export(5, "x", to="argos"), "model|a path|5"),
+        (lambda run: package.export(run, "x", to="argos", package_version=1.0), "text|1.0"),
+        (lambda run: package.export(run, "x", to="argos", beams=1), "export|beams|quantization"),
+        (lambda run: package.Tokenizer.load(5), "path|5"),
+        (lambda run: package.Tokenizer.load(run).decode([5]), "ids|list|5"),
+        (lambda run: package.Tokenizer.load(run).decode([["a"]]), "ids|'a'"),
+        (lambda run: package.Tokenizer.load(run).pieces(5), "line|text|5"),
+        (lambda run: package.evaluate(["a"], 5), "references|list|5"),
+        (lambda run: package.evaluate(["a"], ["a"], language=5), "language|text|5"),
+        (lambda run: package.train(5), "config|a path|5"),
+        (lambda run: package.train("tiny.yaml", fresh="no"), "fresh|true or false|'no'"),
+        (lambda run: package.train("tiny.yaml", settings=5), "settings|KEY=VALUE|5"),
         (lambda run: package.load(run, workers=0), "workers|1|0"),
         (lambda run: package.load(run, with_scores=False), "with_scores"),
         (lambda run: package.load(run, sample=True), "sample|mt.Sampling"),

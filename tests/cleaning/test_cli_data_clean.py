@@ -199,6 +199,13 @@ def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) ->
     assert kept.read_text() == "kept\n"
 
 
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl.gz", "out.de", "out.en"])
+def test_an_ending_that_two_files_would_share_is_refused(mt: Mt, name: str) -> None:
+    ending = Path(name.removesuffix(".gz")).suffix
+    said = refused(mt(*IN, "-o", name))
+    assert says(said, f"--output {name}", f"{name}.de and {name}.en", f"leave {ending}", ".tsv")
+
+
 def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mt.cleaning.files.run_here", "mt.cleaning.clean.sum_up"):
         assert not Path("out.work").exists()

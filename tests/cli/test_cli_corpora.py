@@ -89,3 +89,19 @@ def test_what_cannot_be_meant_is_refused() -> None:
     ]:
         with raises_saying(ConfigError, *parts):
             group.value()
+
+
+@pytest.mark.parametrize(
+    ("names", "langs", "said"),
+    [
+        (["a.en", "a.de"], "de-en", "a.en: text in de|.en|--langs en-de"),
+        (["a.en", "a.de"], "deu-en_GB", "a.en: text in deu|.en|swap"),
+        (["a.de", "b.de"], "de-en", "b.de: text in en|.de"),
+        (["a.de", "a.en", "b.en", "b.de"], None, "b.en: text in de|.en|swap"),
+    ],
+)
+def test_files_of_the_other_language_are_refused(
+    names: list[str], langs: str | None, said: str
+) -> None:
+    with raises_saying(ConfigError, *said.split("|")):
+        pairs(*names, langs=langs)

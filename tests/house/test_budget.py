@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_305,
-    "core": 19_619,
-    "tests": 30_150,
+    "all of mt": 30_414,
+    "core": 19_653,
+    "tests": 30_244,
     "pages": 129_575,
-    "api and single files": 1_100,
-    "data": 5_127,
+    "api and single files": 1_166,
+    "data": 5_138,
     "training": 3_227,
     "translate": 2_645,
-    "cleaning": 2_140,
+    "cleaning": 2_145,
     "search": 2_096,
     "inspect": 1_957,
-    "interop": 1_820,
-    "config": 1_739,
-    "cli": 1_617,
+    "interop": 1_827,
+    "config": 1_747,
+    "cli": 1_623,
     "documents": 1_436,
     "evaluation": 1_190,
     "model": 987,
     "runtime": 978,
     "runs": 923,
     "report": 850,
-    "synthetic": 473,
+    "synthetic": 479,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -117,13 +119,18 @@ def test_special_pieces_of_other_names(
 
 
 def test_a_trained_model_translates_alike(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, source = tmp_path / "out", tiny_corpus / "test.src"
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "# Translation model de → en" in card
-    assert 'SentencePieceProcessor("out/tokenizer.model")' in card
+    program = card.split("```python\n")[1].split("```")[0]
+    line = source.read_text(encoding="utf-8").split("\n")[0]
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:  # text, no pieces
+        exec(program.replace("...", line), {})
+    assert printed.getvalue() == mt("translate", "-m", tiny_run, source).lines[0] + "\n"
     assert ended.code == 0
     assert "have the same log-probability, within " in ended.err
     tokenizer = load_model(tiny_run).tokenizer

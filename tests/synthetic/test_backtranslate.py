@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Mt, lines_of, refused
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.config import yaml_text
@@ -182,3 +182,12 @@ def test_a_corpus_is_replaced_only_if_that_is_asked_for(
         assert corpus.read_text(encoding="utf-8") == "eins\tone\n"
     assert mt("backtranslate", text, *command, "--overwrite").code == 0
     assert [target for _, target in rows_of(corpus)] == ["eins one"]
+
+
+def test_a_model_of_the_other_direction_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "news.en", ["one"])
+    ended = mt("backtranslate", "-m", tiny_run, tmp_path / "news.en", "-o", tmp_path / "bt.tsv")
+    assert says(refused(ended), "news.en", "text in de", ".en", "from en into de")
+    write_lines(tmp_path / "news.de", ["eins zwei drei"])
+    ended = mt("backtranslate", "-m", tiny_run, tmp_path / "news.de", "-o", tmp_path / "bt.tsv")
+    assert says(ended.err, "news.de must be text in de", "translates it into en")

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mt.errors import DataError
+from mt.data.reading.compression import suffix_of
+from mt.errors import ConfigError, DataError
 from mt.package import pip_install
 
 # ISO 639-2/3 codes and old ones that corpora use, as ISO 639-1.
@@ -40,6 +41,16 @@ def base_code(code: str) -> str:
     """The language of a code as identification names it: `de` of de-DE, deu and deu_Latn."""
     language = re.split("[-_]", code)[0].lower()
     return _SHORT.get(language, language)
+
+
+def require_language(name: str, wanted: str, other: str, remedy: str) -> None:
+    """Raise ConfigError for a file whose ending is the other language of a direction."""
+    ending = suffix_of(Path(name))[1:]
+    if base_code(ending) == base_code(other) != base_code(wanted):
+        raise ConfigError(
+            f"{name}: text in {wanted} is required here, found the ending .{ending}; {remedy}, or "
+            "rename the file"
+        )
 
 
 # Lines of fewer letters are not identified: guesses about them are wrong too often.

@@ -88,7 +88,7 @@ def describe_mixture(
     for flow, n_pairs, n_drawn in zip(stage.flows, kept, drawn, strict=True):
         heat = f", temperature {data.temperature:g}" * (data.temperature != 1)
         yield (
-            f"{flow.name} ({data.corpora[flow.corpus].file}, {flow.direction}): weight "
+            f"{flow.name} ({data.corpora[flow.corpus].shown}, {flow.direction}): weight "
             f"{flow.weight:g}{heat}; delivered {n_drawn / total:.2%}, {n_drawn:,} sentences of "
             f"{n_pairs:,} pairs"
         )

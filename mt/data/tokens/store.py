@@ -329,7 +329,7 @@ def _copy(folder: Path, lengths: Starts, stays: Flags, id_type: np.dtype[Any]) -
 def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
     """The counts of each of several corpora, and a warning where one loses more than half."""
     for counts, corpus in zip(corpora, texts.corpora, strict=False):
-        name = f"{corpus.name} ({corpus.file})"
+        name = f"{corpus.name} ({corpus.shown})"
         if len(corpora) > 1:
             yield f"{name}: {counts.summary(texts.limits)}"
         if 2 * counts.kept < counts.read:
