@@ -101,6 +101,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
         sets = [_given_set(systems, given.src, given.ref, _direction_of(models, search))]
     else:
         sets = _configured_sets(*next(iter(models.items())), search)
+    sets = [test_set.in_nfc() for test_set in sets] if given.normalize else sets
     comet = _load_comet(given, sets[0], engine.device)
     settings = {
         each: _settings(given, models, comet, each.tgt if each else "")
@@ -248,7 +249,7 @@ def _settings(
         given.differences,
         comet,
         language,
-        nfc=given.normalize == "nfc",
+        given.normalize == "nfc",
     )
 
 

@@ -175,14 +175,13 @@ class SacreBleuMetric(Metric):
 
     def note_on_nfc(self, hyps: Sequence[str]) -> str:
         """That equal letters count as different, because only one side spells them in NFC."""
-        forms = ([is_normalized("NFC", line) for line in side] for side in (hyps, *self.refs))
-        if not (n := sum(len(set(line)) > 1 for line in zip(*forms, strict=True))):
-            return ""
-        return (
-            f"in {n / len(hyps):.1%} of the lines only one side, hypothesis or reference, is in "
-            "Unicode's NFC, so that equal letters count as different; write both in it before "
-            "scoring, or give mt evaluate --normalize nfc"
+        rows = zip(hyps, *self.refs, strict=True)
+        n = sum(len({is_normalized("NFC", line) for line in row}) > 1 for row in rows)
+        note = (
+            f"in {n / max(1, len(hyps)):.1%} of the lines only one side is in Unicode's NFC, so "
+            "that equal letters differ; write both in it, or give mt evaluate --normalize nfc"
         )
+        return note if n else ""
 
     def signature(self) -> str:
         return str(self._metric.get_signature())

@@ -46,7 +46,13 @@ class EvaluationSet:
         )
 
     def in_nfc(self) -> EvaluationSet:
-        return replace(self, refs=[*map(_in_nfc, self.refs)])
+        """With all texts in Unicode's NFC, in which models write theirs."""
+
+        def nfc(lines: list[str]) -> list[str]:
+            return [unicodedata.normalize("NFC", line) for line in lines]
+
+        hyps = {system: nfc(lines) for system, lines in self.hyps.items()}
+        return replace(self, refs=[*map(nfc, self.refs)], hyps=hyps)
 
     def number(self, line: int) -> int:
         """The number of a line in the files; both count from 1."""
@@ -65,7 +71,7 @@ class Settings:
     n_differences: int = 0
     comet: Comet | None = None  # for a metric that needs it
     tgt_lang: str = ""  # for TER, and notes
-    nfc: bool = False  # whether both sides are compared in Unicode's NFC
+    nfc: bool = False  # whether the texts are in Unicode's NFC
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,6 @@ def evaluate_systems(
     DataError for an unknown metric and for line counts that differ, ConfigError if memory runs out.
     """
     check_metrics(settings.metrics)
-    if settings.nfc:
-        outputs = {system: _in_nfc(hyps) for system, hyps in outputs.items()}
-        data = data.in_nfc()
-        own_sets = own_sets and {name: own.in_nfc() for name, own in own_sets.items()}
     for hyps in outputs.values():
         check_lines(hyps, data.refs)
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
@@ -128,10 +130,6 @@ def evaluate_systems(
             texts = outputs[baseline], outputs[system]
             differences[system] = largest_differences(*texts, data.refs, n)
     return Evaluation(data, settings, systems, differences)
-
-
-def _in_nfc(lines: Sequence[str]) -> list[str]:
-    return [unicodedata.normalize("NFC", line) for line in lines]
 
 
 def _by_system(

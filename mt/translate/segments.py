@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import regex
 
-from mt.data.reading.words import has_visible, join_sentences
+from mt.data.reading.words import has_visible, join_sentences, single_spaced
 from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.errors import DataError
 from mt.translate.lines import Line, LineNumbers, Segment, SegmentOutput, Step, Translation
@@ -18,9 +18,8 @@ LINES_PER_THREAD = 1_000
 # A long source is cut after these, best first: the end of a sentence, a clause, a word.
 SEPARATORS = (
     regex.compile(
-        r"(?<=[\p{Sentence_Terminal}…།--၊])(?<!\d\.)[\"'”’“‘»«)\]]*\s+(?!\p{CWT})"
-        r"|(?<=[。！？])[”’」』）]*",
-        regex.V1,  # with differences of sets
+        r"(?V1)(?<=[\p{Sentence_Terminal}…།--၊])(?<!\d\.)[\"'”’“‘»«)\]]*\s+(?!\p{CWT})"
+        r"|(?<=[。！？])[”’」』）]*"
     ),
     regex.compile(r"(?<=[,;:–—!?…၊])\s+|(?<=\D\.)\s+|(?<=[，；：、])"),
     regex.compile(r"\s+"),
@@ -87,11 +86,9 @@ class Segments(Step):
                 self.split.add(line.number)
 
     def _joined(self, line: Line, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
-        lines = [list[str]()]
-        for segment, part in zip(line.segments, parts, strict=True):
-            lines += [list[str]() for _ in range(segment.line_feeds)]
-            lines[-1].append(part.text)
-        text = "\n".join(map(join_sentences, lines))
+        pairs = zip(line.segments, parts, strict=True)
+        texts = ["\n" * segment.line_feeds + part.text for segment, part in pairs]
+        text = single_spaced(join_sentences(texts))
         length = sum(part.length + 1 for part in parts)
         return text, sum(part.log_prob for part in parts) / length**self.length_penalty
 
@@ -187,11 +184,9 @@ def split_source(
     return parts
 
 
-def pack(
-    separator: regex.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int
-) -> list[str]:
-    """Cut a text after separators into as few segments as fit, or that have no separator."""
-    ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
+def pack(mark: regex.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
+    """Cut a text after marks into as few segments as fit, or that have no mark."""
+    ends = [0, *(match.end() for match in mark.finditer(text)), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
     if len(tokenizer.src.encode([text])[0]) <= max_tokens:
         return [text]

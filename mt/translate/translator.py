@@ -182,10 +182,9 @@ def make_translator(
     # A vocabulary that was taken from another model may be that of other languages.
     styles = loaded.styles
     writing = styles.between(*direction) if styles and direction else None
-    cut: Callable[[str], list[str]] | None = None
-    if loaded.cuts_sentences:
-        openers = frozenset(writing.src.openers if writing else ())
-        cut = partial(split_sentences, language=base_code(source), openers=openers)
+    openers = frozenset(writing.src.openers if writing else ())
+    sentences = partial(split_sentences, language=base_code(source), openers=openers)
+    cut = sentences if loaded.cuts_sentences else None
     # The first step is the first to see a line and the last to see its translation.
     steps: list[Step] = []
     if search.n_best > 1 and search.sample is None:  # samples repeat what is probable

@@ -134,11 +134,11 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
 
 def test_letters_in_another_form_of_unicode_are_noted_and_normalised_if_asked() -> None:
     hyps = ["Ọjọ́ tó dára ni èyí jẹ́.", "Ile ni mo wa loni.", "", "যড় কয় বড় গাড়ি।"]
-    sets = EvaluationSet("", [[unicodedata.normalize("NFD", line) for line in hyps]])
-    hyps = [unicodedata.normalize("NFC", line) for line in hyps]
-    for nfc in (False, True):
+    refs = [[unicodedata.normalize("NFD", line) for line in hyps]]
+    raw = EvaluationSet("", refs, hyps={"": [unicodedata.normalize("NFC", line) for line in hyps]})
+    for nfc, sets in ((False, raw), (True, raw.in_nfc())):
         settings = Settings(["bleu", "chrf", "ter"], nfc=nfc)
-        for metric in evaluate_systems(sets, {"": hyps}, settings).systems[""]:
+        for metric in evaluate_systems(sets, sets.hyps, settings).systems[""]:
             score = metric.score
             assert (score.value in (0, 100)) == nfc
             assert score.note == "" if nfc else says(score.note, "25.0% of", "--normalize nfc")

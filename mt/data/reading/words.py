@@ -137,15 +137,13 @@ def composed(text: str) -> tuple[str, Sequence[int]]:
 
 
 # What may end a sentence; of scripts without such a mark, as Thai, nobody knows where it does.
-_TAIL = 16  # characters at the end of a text that show whether a sentence may end there
 _END = regex.compile(r"[\p{Sentence_Terminal}…;།༎--၊][\p{P}\p{S}\s]*\Z", regex.V1)
-# The library does not know these; the mark stands double at the end of Tibetan texts.
-_OTHER_MARKS = frozenset("។៕།༎")
-_OTHER_END = regex.compile(r"(?<=[។៕།༎][»”’)]?\s*)(?=[^\s។៕།༎»”’)])", regex.V1)
 # What is no end of a sentence, though the library may take it for one: `M. Dupont`, `c.-à-d.`
 _INITIAL = re.compile(r"(?:(?<![\w’'])(?<!\w-)[^\W\d_]\.\s*|\w\.)$")
 # What stands around sentences, inside which the library does not look for ends.
 _QUOTES = dict.fromkeys(map(ord, '"„“”«»‹›()[]「」『』'), " ")
+# Instead of the marks of Khmer and Tibetan, which the library lacks, one that it knows.
+_QUOTES |= dict.fromkeys(map(ord, "។៕།༎"), "।")
 _MARKS = frozenset(map(chr, _QUOTES))
 _OPENING = re.compile(r"(?<=\s)(?:[\"„“”«»‹›(\[]+|[«‹]\s)\Z|[“「『]+\Z")
 _CLOSED = re.compile(r"[\"“”«»’)\]」』）]\s*\Z")
@@ -153,10 +151,8 @@ _INTRODUCED = re.compile(r"[:：]\s*[“「『][^“「『]*\Z")
 # Behind a closing quotation mark these go on with the sentence: particles of Korean.
 _SAID = re.compile(r"하[고며는였]|이?라[고며는]")
 _COMMA = re.compile(r"\W*[,;،؛，；、](?=\s|\w|\Z)")
-_ORDINAL = re.compile(r"(?:(?<![\w.,:])(?<!\d[–-])\d{1,3}|\b[IVXL]+)\.\s*\Z")
-_YEAR = re.compile(r"(?<![\w.,:])\d{4}\.\s*\Z")
-_WORD = re.compile(r"[^\W_]+")
-# Languages that write `3. Oktober`, by the ordinals of CLDR, and those that write `1998.` in it.
+_ORDINAL = r"(?:(?<![\w.,:])(?<!\d[–-])\d{1,3}|\b[IVXL]+)\.(?=\s\W*(\w*))"
+# Languages that write `3. Oktober`, by the ordinals of CLDR, and those that write `1998.` so, too.
 _WITH_YEARS = "bs et eu hr hu lv sh sr"
 _WITH_ORDINALS = f"{_WITH_YEARS} cs da de dsb fi fo gsw hsb is lb lt nb nn no pl se sk sl sq tr"
 # Before the second item of a numbered list and those after it.
@@ -165,34 +161,31 @@ _ITEM = re.compile(r"(?<=[.!?…:;]\s)(?=\d{1,3}[.) ]\s)")
 
 # Abbreviations that the library takes for the end of a sentence, but that only stand before a name
 # or what they introduce. Those in lower case stand for any case; French `prof` is a word as well.
-_SLAVIC = "br. dr. gl. inž. mr. np. npr. prof. red. sl. st. str. sv. tj. tzv. ul. čl."
-_NORWEGIAN = "dvs. ekskl. evt. f.eks. hhv. inkl. jf. kl. t.eks. tlf."
+_ABBREVIATIONS = """
+bs hr sl sr: br. dr. gl. inž. mr. np. npr. prof. red. sl. st. str. sv. tj. tzv. ul. čl. oz. pribl.
+cs: kpt. mjr. plk. thdr.
+da: sct.
+de: bspw. dipl.-ing. ehem. exkl. frl. hl. inkl. insb. insbes. univ.-prof. zzgl.
+es: dña. excma. mons. Profa. rvdo. sras. srs.
+et: dr. joon. lk. nn. nt. prof. s.o. s.t. st. u. vt.
+fi: esim. klo. n. os. prof. s. tri.
+fr: dr. drs. mgr. mlle. mlles. mme. mmes. pr. Prof. st. ste. vve.
+hu: dr. ill. kb. pl. prof. ún.
+is: bls. dr. kl. próf. sbr. t.d. u.þ.b. þ.e.
+it: dott.ssa. pag. prof.ssa.
+lv: apm. dr. piem. plkst. prof. sk. skat. t.i. t.s.
+nb nn no: dvs. ekskl. evt. f.eks. hhv. inkl. jf. kl. t.eks. tlf.
+nl: ds. excl. fam. incl. jhr. mej. mevr. mw.
+pl: abp. bp. dr. hab. inż. kard. kpt. ks. m.in. mgr. mjr. płk. ppłk. tj. tzw. św.
+pt: av. exma. mons. Profa. srta. sta.
+ru: доц. св.
+sv: dvs. resp. t.ex.
+tr: bkz. dr. doç. prof. sn. yrd. örn.
+"""
 _BEFORE_MORE = {
     language: frozenset(words.split())
-    for language, words in {
-        **dict.fromkeys(("bs", "hr", "sr"), _SLAVIC),
-        "cs": "kpt. mjr. plk. thdr.",
-        "da": "sct.",
-        "de": "bspw. dipl.-ing. ehem. exkl. frl. hl. inkl. insb. insbes. univ.-prof. zzgl.",
-        "es": "dña. excma. mons. Profa. rvdo. sras. srs.",
-        "et": "dr. joon. lk. nn. nt. prof. s.o. s.t. st. u. vt.",
-        "fi": "esim. klo. n. os. prof. s. tri.",
-        "fr": "dr. drs. mgr. mlle. mlles. mme. mmes. pr. Prof. st. ste. vve.",
-        "hu": "dr. ill. kb. pl. prof. ún.",
-        "is": "bls. dr. kl. próf. sbr. t.d. u.þ.b. þ.e.",
-        "it": "dott.ssa. pag. prof.ssa.",
-        "lv": "apm. dr. piem. plkst. prof. sk. skat. t.i. t.s.",
-        "nb": _NORWEGIAN,
-        "nl": "ds. excl. fam. incl. jhr. mej. mevr. mw.",
-        "nn": _NORWEGIAN,
-        "no": _NORWEGIAN,
-        "pl": "abp. bp. dr. hab. inż. kard. kpt. ks. m.in. mgr. mjr. płk. ppłk. tj. tzw. św.",
-        "pt": "av. exma. mons. Profa. srta. sta.",
-        "ru": "доц. св.",
-        "sl": "oz. pribl. " + _SLAVIC,
-        "sv": "dvs. resp. t.ex.",
-        "tr": "bkz. dr. doç. prof. sn. yrd. örn.",
-    }.items()
+    for languages, _, words in (row.partition(":") for row in _ABBREVIATIONS.splitlines())
+    for language in languages.split()
 }
 
 
@@ -211,64 +204,44 @@ def split_sentences(text: str, language: str, openers: Set[str] = frozenset()) -
             f"--split-sentences: needs the package sentencex ({error}); pip install sentencex"
         ) from None
     masked = text if _MARKS.isdisjoint(text) else text.translate(_QUOTES)
+    if "." in masked.rstrip()[:-1] and language in _WITH_ORDINALS.split():
+        ordinal = _ORDINAL.replace("3", "4") if language in _WITH_YEARS.split() else _ORDINAL
+        masked = re.sub(ordinal, lambda n: n[0] if n[1] in openers else f"{n[0][:-1]} ", masked)
     lengths: list[int] = []
-    items = _ITEM.split(masked) if _LIST.match(masked) else [masked]
-    if not _OTHER_MARKS.isdisjoint(text):
-        items = [part for item in items for part in _OTHER_END.split(item)]
-    for item in items:
+    for item in _ITEM.split(masked) if _LIST.match(masked) else [masked]:
         begin = match.end() if (match := _LIST.match(item)) else 0
         first, *rest = [*map(len, segment(language, item[begin:]))] or [0]
         lengths += [begin + first, *rest]
     if len(lengths) < 2:
         return [text]
     sentences = [""]
-    number, end = "", 0
+    end = 0
     for length in lengths:
-        part, end = number + text[end : end + length], end + length
-        if language in _WITH_ORDINALS.split() and _ORDINAL.fullmatch(part.lstrip()):
-            number = part  # of what follows
-            continue
-        number = ""
+        part, end = text[end : end + length], end + length
         if opening := _OPENING.search(sentences[-1]):
             sentences[-1], part = sentences[-1][: opening.start()], opening[0] + part
         if (
             has_letter(part)
             and has_letter(sentences[-1])
-            and _is_end(sentences[-1], part)
-            and not _is_abbreviated(sentences[-1], language)
-            and not _is_ordinal(sentences[-1], part, language, openers)
+            and _is_end(sentences[-1], part, language)
         ):
             sentences.append(part)
         else:
             sentences[-1] += part
-    sentences[-1] += number
     return sentences
 
 
-def _is_end(text: str, after: str) -> bool:
+def _is_end(text: str, after: str, language: str) -> bool:
     """Whether a text may be a sentence, by its end and by what is after it."""
-    if not _END.search(text[-_TAIL:]) or _INITIAL.search(text) or _COMMA.match(after):
-        return False
+    word = text.rsplit(None, 1)[-1].lstrip("([\"'“„«‘")
+    is_abbreviated = not _BEFORE_MORE.get(language, set()).isdisjoint((word, word.casefold()))
+    is_open = _INITIAL.search(text) or is_abbreviated or _COMMA.match(after)
     first = next(filter(str.isalnum, after))
     # Georgian letters are small, and have no capitals at the beginning of a sentence.
-    if first.islower() and first.title() != first:
+    if is_open or not _END.search(text[-16:]) or (first.islower() and first.title() != first):
         return False
     goes_on = (after[0].isalnum() and not text[-1].isspace()) or _SAID.match(after)
     return not (goes_on and _CLOSED.search(text)) or _INTRODUCED.search(text) is not None
-
-
-def _is_ordinal(text: str, after: str, language: str, openers: Set[str]) -> bool:
-    """Whether a text ends in an ordinal, unless one of `openers` is after it."""
-    numbers = (_WITH_YEARS, _YEAR), (_WITH_ORDINALS, _ORDINAL)
-    if not any(language in codes.split() and n.search(text[-_TAIL:]) for codes, n in numbers):
-        return False
-    word = _WORD.search(after)
-    return word is None or word[0] not in openers
-
-
-def _is_abbreviated(text: str, language: str) -> bool:
-    word = text.rsplit(None, 1)[-1].lstrip("([\"'“„«‘")
-    return not _BEFORE_MORE.get(language, frozenset()).isdisjoint((word, word.casefold()))
 
 
 def join_sentences(texts: Sequence[str]) -> str:
