@@ -218,8 +218,9 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
     return lines
 
 
-def write_settled(run_dir: Path, settled: Settled) -> None:
+def write_config(run_dir: Path, config: Config, settled: Settled) -> None:
     with explain_write_errors(run_dir):
+        write_whole(run_dir / CONFIG, config.to_yaml())
         write_whole(run_dir / SETTLED, json.dumps(asdict(settled), indent=1))
 
 

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mt.artefacts import exclusive
-from mt.config.load import load_config
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
 from mt.config.schema import Config
-from mt.config.settled import Settled, has_auto
+from mt.config.settled import has_auto
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import check_tokenizer
-from mt.files import read_json, write_whole
 from mt.model.checkpoint import LoadedModel
 from mt.runs import run_dir as runs
 from mt.runs.model_folder import checkpoints
@@ -96,6 +94,7 @@ def _train(
     clean: CleanText,
     started: float | None,
 ) -> Outcome:
+    config = world.on_main(lambda: config)
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main)
     run_log.started = started or run_log.started  # loading torch counts, too
     # A restarted job resumes the run that its first start created with --fresh.
@@ -105,11 +104,10 @@ def _train(
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: load_base(config) if is_new else None)
     world.on_main(lambda: check_tokenizer(config.train.bleu_tokenize, "train.bleu_tokenize"))
-    path = run_dir / runs.CONFIG
-    before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
-    lock, config, read = world.main_first(
-        lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(path)
+    lock, read = world.main_first(
+        lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(run_dir)
     )
+    read = replace(read, settled=world.on_main(lambda: read.settled))
     with (
         lock or nullcontext(),
         run_log as log,  # has the last words of all that follows
@@ -118,21 +116,14 @@ def _train(
     ):
         where = "dry run" if dry_run else f"run directory {run_dir}"
         log.say(f"{where} on {device}" + f", {world.size} processes" * (world.size > 1))
-        try:
-            prepared = world.all_or_raise(
-                lambda: preparation.prepare(config, device, log, world, base, read, clean)
-            )
-            trainer = Trainer(prepared, log)
-            preflight = _resume(trainer, prepared, base)
-        except BaseException:
-            if before:  # a config that cannot be trained does not replace the one that could
-                write_whole(path, before)
-            raise
+        prepared = world.all_or_raise(
+            lambda: preparation.prepare(config, device, log, world, base, read, clean)
+        )
+        trainer = Trainer(prepared, log)
+        preflight = _resume(trainer, prepared, base)
         base = None  # frees its memory
-        if not trainer.is_done():
-            world.on_main(lambda: runs.write_settled(run_dir, prepared.settled))
-        elif before:
-            write_whole(path, before)
+        if not trainer.is_done():  # a run keeps the config that it was trained with
+            world.on_main(lambda: runs.write_config(run_dir, config, prepared.settled))
         if dry_run:
             return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
         log.say(f"preflight passed: {preflight}")
@@ -179,8 +170,8 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
 
 def _claim(
     config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
-) -> tuple[Any, Config, CorpusRead]:
-    """Check data and run directory; return its lock and config, and what was read of the data."""
+) -> tuple[Any, CorpusRead]:
+    """Check data and run directory; return its lock, and what was read of the data."""
     runs.check_can_start(run_dir, fresh)
     read = _check_corpora(config, run_dir, fresh, base, log)
     if fresh and (aside := runs.set_aside(run_dir)):
@@ -192,12 +183,12 @@ def _claim(
             log.say(f"config changed since this run was started: {line}")
         with runs.explain_write_errors(run_dir):
             tidy(run_dir)
-            write_whole(run_dir / runs.CONFIG, config.to_yaml())
-            runs.write_settled(run_dir, settled)
+        if not checkpoints(run_dir):
+            runs.write_config(run_dir, config, settled)
     except BaseException:
         lock.close()
         raise
-    return lock, config, replace(read, settled=settled)
+    return lock, replace(read, settled=settled)
 
 
 def _check_corpora(
@@ -241,9 +232,8 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
         with exclusive(run_dir / runs.LOCK, lambda: log.say(waiting)):
             settled = settle_start(config, log, read.n_pairs, base)
             runs.check_same_run(run_dir, config)
-            if not checkpoints(run_dir):  # else they say what it was trained with
-                write_whole(run_dir / runs.CONFIG, config.to_yaml())
-                runs.write_settled(run_dir, settled)
+            if not checkpoints(run_dir):
+                runs.write_config(run_dir, config, settled)
             config = preparation.hold_out(settled.apply(config), log, world)
             data = clean(plan_data(config.data), log, world)
             tokenizer = preparation.prepare_tokenizer(config, data, log, world, base, read.sample)
@@ -251,12 +241,10 @@ def prepare_data(config: Config, run_dir: Path, clean: CleanText = not_cleaned) 
     return f"{run_dir}: ready to train on {len(store):,} pairs, {len(store.ids):,} tokens"
 
 
-def _find_claimed(path: Path) -> tuple[None, Config, CorpusRead]:
-    for name in (runs.CONFIG, runs.SETTLED):
-        if not path.with_name(name).exists():
-            raise DataError(f"run directory {path.parent}: holds no {name}.")
-    settled = Settled(**read_json(path.with_name(runs.SETTLED)))
-    return None, load_config(str(path)).config, CorpusRead(settled=settled)
+def _find_claimed(run_dir: Path) -> tuple[None, CorpusRead]:
+    if not (run_dir / runs.LOCK).exists():
+        raise DataError(f"run directory {run_dir}: holds no {runs.LOCK}.")
+    return None, CorpusRead()
 
 
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:

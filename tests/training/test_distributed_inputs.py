@@ -39,7 +39,7 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     """One message, by rank 0; nothing in the run directory of rank 1 changes."""
     mapping = merged(settings, {"data": {"valid": None}})
     other = tmp_path / "1" / "run"
-    start_of_message = "holds no config.yaml. All processes must see what rank 0 writes: "
+    start_of_message = "holds no .lock. All processes must see what rank 0 writes: "
     if there == "another run":
         shortened(tiny_corpus, tmp_path / "corpus")
         changes = {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}
