@@ -127,7 +127,11 @@ def _train(
         if dry_run:
             return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
         log.say(f"preflight passed: {preflight}")
-        _announce_time(trainer, preflight)
+        left = trainer.config.train.max_steps - trainer.state.step
+        seconds = trainer.seconds_per_update = preflight.seconds_per_update
+        if left > 0:
+            duration = f"{format_duration(left * seconds)} for {left:,} updates"
+            log.say(f"time: about {seconds:.2f} s an update, {duration}")
         del preflight  # frees its epoch, whose text may be augmented
         outcome = trainer.train()
         if outcome.exit_code == 0:
@@ -245,16 +249,6 @@ def _find_claimed(run_dir: Path) -> tuple[None, CorpusRead]:
     if not (run_dir / runs.LOCK).exists():
         raise DataError(f"run directory {run_dir}: holds no {runs.LOCK}.")
     return None, CorpusRead()
-
-
-def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
-    log = trainer.log
-    seconds = trainer.seconds_per_update = preflight.seconds_per_update
-    left = trainer.config.train.max_steps - trainer.state.step
-    days = left * seconds / 86_400
-    duration = f"{days:,.0f} days" if days > 2 else format_duration(left * seconds)
-    if left > 0:
-        log.say(f"time: about {seconds:.2f} s an update, {duration} for {left:,} updates")
 
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:

@@ -132,7 +132,9 @@ class RunLog:
 
 
 def format_duration(seconds: float) -> str:
-    """Format 3,725 seconds as `1:02:05`."""
+    """Format 3,725 seconds as `1:02:05`, and more than two days as `3 days`."""
+    if seconds > 2 * 86_400:
+        return f"{seconds / 86_400:,.0f} days"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

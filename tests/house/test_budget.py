@@ -12,13 +12,13 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_368,
-    "core": 19_606,
+    "all of mt": 30_364,
+    "core": 19_602,
     "tests": 30_244,
     "pages": 129_575,
     "api and single files": 1_166,
     "data": 5_111,
-    "training": 3_215,
+    "training": 3_211,
     "translate": 2_639,
     "cleaning": 2_145,
     "search": 2_096,
