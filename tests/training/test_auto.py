@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,9 @@ def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
     again = train(quick_config(BLIND, train=length | {"max_minutes": 9e9}), tmp_path, "cpu")
     assert again.reason.startswith("all 2")
     assert says(log_of(tmp_path), "fit into", "the run keeps", "no update is left to do")
+    shutil.rmtree(tmp_path / "checkpoints")  # as in a run that was killed before the first one
+    train(quick_config(BLIND, train=length), tmp_path, "cpu")
+    assert log_of(tmp_path).count("fit into") == 2
 
 
 def test_time_that_is_too_short_or_longer_than_needed(

@@ -25,7 +25,7 @@ from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.distributed import World
-from mt.training import launch, loss, settle, update
+from mt.training import launch, loss, preflight, settle, update
 from mt.training.launch import train
 from mt.training.outcome import Outcome
 from mt.training.preflight import run_preflight
@@ -120,6 +120,20 @@ def test_what_does_not_fit_into_the_memory_is_named(
             patch.setattr(owner, name, full)
             train(quick_config(NO_TEST), tmp_path, "cpu")
         assert {stage for stage, _ in batches} <= {"preflight"}
+
+
+def test_the_preflight_of_several_ranks_copies_all_gradients_into_one_buffer(
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an update does; how much memory that takes is a matter of the allocator."""
+    copied: list[int] = []
+    monkeypatch.setattr(World, "all_gather", lambda _, value: [value])
+    monkeypatch.setattr(preflight, "flatten_gradients", lambda all_: copied.append(len([*all_])))
+    prepared = replace(prepared_of(trainer_of(BLIND)), seconds_per_update=1.0)
+    for size in (1, 2):
+        prepared.updater.world = World(size=size)
+        run_preflight(prepared, 0, lambda _: None)
+    assert copied == [len([*prepared.updater.model.parameters()])]
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -254,16 +268,17 @@ def test_a_dry_run_says_what_a_run_would_be(
 
 
 def test_a_dry_run_counts_all_stages(quick_config: QuickConfig, tmp_path: Path) -> None:
-    """Half of the epochs are both ways round; a longer training has more of the other half only."""
-    stages = [{"until": {"share": 0.5}, "both_directions": True}, {}]
+    """Half of the epochs are both ways round; longer trainings have more of the other half only."""
+    stages = [{"until": {"share": 0.25}, "both_directions": True} for _ in range(2)]
+    stages.append({})
     data = merged(BLIND, {"data": {"stages": stages}, "batch": {"tokens_per_update": 4000}})
-    for n_epochs, had in ((4, 0), (10, 4)):
+    for n_epochs, had in ((4, 0), (10, 4), (12, 10)):
         config = quick_config(data, train={"max_epochs": n_epochs, "max_steps": 10**9})
         report = train(config, tmp_path, "cpu", dry_run=True).reason
         rows = dict(re.split(r"  +", line, maxsplit=1) for line in report.splitlines())
         assert rows["pairs"].startswith(f"2,000, {2000 if had else 4000:,} sentences drawn")
-        both, one = map(int, re.findall(r"(\d+)(?= and|,)", rows["updates per epoch"])[:2])
-        left = 6 * one if had else 2 * both + 2 * one
+        both, _, one = map(int, re.findall(r"(\d+)(?= and|,)", rows["updates per epoch"])[:3])
+        left = (n_epochs - had) * one if had else 2 * both + 2 * one
         assert rows["updates to do"] == f"{left}, {n_epochs - had}.0 epochs"
         train(config, tmp_path, "cpu")
 
