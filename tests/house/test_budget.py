@@ -12,12 +12,12 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_364,
-    "core": 19_602,
-    "tests": 30_265,
+    "all of mt": 30_370,
+    "core": 19_608,
+    "tests": 30_267,
     "pages": 129_575,
     "api and single files": 1_166,
-    "data": 5_111,
+    "data": 5_117,
     "training": 3_211,
     "translate": 2_639,
     "cleaning": 2_145,

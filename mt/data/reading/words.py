@@ -136,8 +136,12 @@ def composed(text: str) -> tuple[str, Sequence[int]]:
     return "".join(composed), [*places, len(text)]
 
 
-# What may end a sentence; of scripts without such a mark, as Thai, nobody knows where it does.
-_END = regex.compile(r"[\p{Sentence_Terminal}…;།༎--၊][\p{P}\p{S}\s]*\Z", regex.V1)
+# What may end a sentence; a stop does not in scripts with another mark for it, or without any, as
+# Bengali and Thai.
+_OTHER_STOPS = r"\u0980-\u0a7f\u0b00-\u0b7f\u0e00-\u109f\u1200-\u139f\u1780-\u17ff"
+_END = regex.compile(
+    rf"(?V1)(?:[\p{{STerm}}…;།༎--[.၊]]|(?<![{_OTHER_STOPS}])\.)[\p{{P}}\p{{S}}\s]*\Z"
+)
 # What is no end of a sentence, though the library may take it for one: `M. Dupont`, `c.-à-d.`
 _INITIAL = re.compile(r"(?:(?<![\w’'])(?<!\w-)[^\W\d_]\.\s*|\w\.)$")
 # What stands around sentences, inside which the library does not look for ends.
@@ -170,6 +174,7 @@ es: dña. excma. mons. Profa. rvdo. sras. srs.
 et: dr. joon. lk. nn. nt. prof. s.o. s.t. st. u. vt.
 fi: esim. klo. n. os. prof. s. tri.
 fr: dr. drs. mgr. mlle. mlles. mme. mmes. pr. Prof. st. ste. vve.
+hi mr ne: डॉ. पं. प्रो. मो.
 hu: dr. ill. kb. pl. prof. ún.
 is: bls. dr. kl. próf. sbr. t.d. u.þ.b. þ.e.
 it: dott.ssa. pag. prof.ssa.
@@ -179,8 +184,9 @@ nl: ds. excl. fam. incl. jhr. mej. mevr. mw.
 pl: abp. bp. dr. hab. inż. kard. kpt. ks. m.in. mgr. mjr. płk. ppłk. tj. tzw. św.
 pt: av. exma. mons. Profa. srta. sta.
 ru: доц. св.
-sv: dvs. resp. t.ex.
+sv: dvs. kl. resp. t.ex.
 tr: bkz. dr. doç. prof. sn. yrd. örn.
+vi: gs. pgs. ths. tp. ts.
 """
 _BEFORE_MORE = {
     language: frozenset(words.split())
