@@ -319,8 +319,10 @@ def _direction_of(models: Mapping[str, ModelFolder], search: SearchOptions) -> D
 
 def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
     """The numbers of the lines that have a reference, and so can be scored; none if all have."""
+    from mt.data.reading.words import has_visible
+
     rows = zip(*refs.values(), strict=True)
-    numbers = [number for number, row in enumerate(rows, start=1) if "".join(row).strip()]
+    numbers = [number for number, row in enumerate(rows, start=1) if has_visible("".join(row))]
     n_lines = len(next(iter(refs.values())))
     if not numbers:
         fault = f"all {n_lines:,} lines are blank, so nothing can be scored"

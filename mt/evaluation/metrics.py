@@ -16,6 +16,7 @@ from unicodedata import is_normalized
 import numpy as np
 from numpy.typing import NDArray
 
+from mt.data.reading.words import has_visible
 from mt.errors import DataError
 from mt.evaluation.bleu_tokenizer import DEFAULT, fitting_tokenizer, looks_like, splits_characters
 
@@ -114,7 +115,7 @@ class SacreBleuMetric(Metric):
         if len(self.refs) == 1:
             return self.refs
         rows = [
-            [ref if ref.strip() or not "".join(row).strip() else None for ref in row]
+            [ref if has_visible(ref) or not any(map(has_visible, row)) else None for ref in row]
             for row in zip(*self.refs, strict=True)
         ]
         return [list(refs) for refs in zip(*rows, strict=True)]
@@ -291,7 +292,7 @@ class CometMetric(Metric):
         """The score of the sentence, and 1."""
         if self.comet is None or self.sources is None:
             raise DataError("metric comet: needs a COMET model and the sources; give both")
-        refs = [next(filter(str.strip, row), "") for row in zip(*self.refs, strict=True)]
+        refs = [next(filter(has_visible, row), "") for row in zip(*self.refs, strict=True)]
         scores = self.comet.sentence_scores(self.sources, hyps, refs)
         return np.stack([np.array(scores), np.ones(len(scores))], axis=1)
 

@@ -19,6 +19,7 @@ import torch
 from mt.config.plan import HELD_OUT, Corpus, DataPlan, Direction, Flow, Limits
 from mt.config.schema import Config
 from mt.data.reading.corpus import read_pairs
+from mt.data.reading.words import has_visible
 from mt.data.tokens import store as token_store
 from mt.data.tokens.batches import collate
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
@@ -54,7 +55,7 @@ SAMPLES = 8
 
 
 def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
-    pairs = [pair for pair in read_pairs(text.source, root, text.name) if pair[1].strip()]
+    pairs = [pair for pair in read_pairs(text.source, root, text.name) if has_visible(pair[1])]
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 

@@ -296,7 +296,7 @@ def test_lines_without_a_reference_are_said_and_not_scored(
     """Sources and all systems lose them too; of two references one is enough."""
     texts = {
         "hyp": ["a b c d", "x", "a b c d e"], "other": ["a b c d", "y", "e"],
-        "ref": ["a b c d", " ", "a b c d e"], "src": ["ein", "zwei", "drei"],
+        "ref": ["a b c d", "\u3164", "a b c d e"], "src": ["ein", "zwei", "drei"],
         "second": ["a b c", "x", "a b"],
     }  # fmt: skip
     for name, lines in texts.items():
