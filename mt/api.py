@@ -8,6 +8,7 @@ compatibility promise in CHANGELOG.md; other modules are not.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 import os
 import threading
@@ -114,9 +115,8 @@ class Translator:
     def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise ConfigError(
-                "this process was forked from the one that loaded the model, whose threads it does "
-                "not have; load the model here, and not before the fork, or start processes by "
-                "multiprocessing.get_context('spawn')"
+                "this process was forked from one that had loaded the model, without its threads; "
+                "load the model here alone, or use multiprocessing.get_context('spawn')"
             )
 
     def translate(self, lines: Iterable[str], n_best: int | None = None) -> Iterator[Translated]:
@@ -379,38 +379,48 @@ class Tokenizer:
         return self._side(side).size
 
 
+OUTPUT = "Output"
+Quantization = Annotated[Literal["fp32", "fp16", "bf16", "int8"] | None, Setting(
+    "precision of the weights: fp32, fp16, bf16 or int8 (default: fp32; of argos int8)",
+    OUTPUT, "NAME",
+)]  # fmt: skip
+Shortlist = Annotated[bool, Setting(
+    "also write vmap.txt: likely target pieces of each source piece, learned from the run's "
+    "training data, for mt translate --shortlist", OUTPUT,
+)]  # fmt: skip
+FromCode = Annotated[str | None, Setting(
+    "language to translate from, such as de (default: data.src_lang)", OUTPUT, "CODE"
+)]  # fmt: skip
+ToCode = Annotated[str | None, Setting(
+    "language to translate to (default: data.tgt_lang)", OUTPUT, "CODE"
+)]  # fmt: skip
+PackageVersion = Annotated[str | None, Setting(
+    "version of the package, a higher one replaces a lower one (default: 1.0)", OUTPUT, "N.N"
+)]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ExportOptions:
-    """The parameters of `export`; `EXPORTS` says which program takes which."""
+    """The parameters of `export`."""
 
     model: StrPath
     folder: StrPath
     to: Literal["ctranslate2", "argos", "huggingface"]
     _: KW_ONLY
-    quantization: Annotated[Literal["fp32", "fp16", "bf16", "int8"] | None, Setting(
-        "precision of the weights, for ctranslate2 (default: fp32) and argos (default: int8)"
-    )] = None  # fmt: skip
-    shortlist: Annotated[bool, Setting(
-        "also write vmap.txt, the likely target pieces of each source piece, for ctranslate2"
-    )] = False  # fmt: skip
-    language: Annotated[str | None, Setting(
-        "the one to translate into, of a model that knows several, for ctranslate2"
-    )] = None  # fmt: skip
-    from_code: Annotated[str | None, Setting("language to translate from, for argos")] = None
-    to_code: Annotated[str | None, Setting("language to translate into, for argos")] = None
-    package_version: Annotated[str | None, Setting("such as 1.0, for argos")] = None
-    license_name: Annotated[str | None, Setting("for the model card of huggingface")] = None
+    quantization: Quantization = None
+    shortlist: Shortlist = False
+    language: Annotated[str | None, Setting("ctranslate2: as mt export ctranslate2 --to")] = None
+    from_code: FromCode = None
+    to_code: ToCode = None
+    package_version: PackageVersion = None
+    license_name: Annotated[str | None, Setting("huggingface: licence for the card")] = None
 
     def __post_init__(self) -> None:
         check(self)
 
 
-# By program: the module of `mt.interop` that exports for it, and the options that it takes.
-EXPORTS = {
-    "ctranslate2": ("ctranslate2", ("quantization", "shortlist", "language")),
-    "argos": ("argos", ("quantization", "from_code", "to_code", "package_version")),
-    "huggingface": ("huggingface_export", ("license_name",)),
-}
+# By program: the module of `mt.interop` that exports for it.
+EXPORTS = {"ctranslate2": "ctranslate2", "argos": "argos", "huggingface": "huggingface_export"}
 
 
 @called_with(ExportOptions, "mt export")
@@ -425,15 +435,13 @@ def export(options: ExportOptions) -> None:
     to = str(options.to)
     if to not in EXPORTS:
         raise ConfigError(f"export: `to` must be one of {', '.join(EXPORTS)}, found {to!r}")
-    module, known = EXPORTS[to]
     values = {name: getattr(options, name) for name in declared(ExportOptions)}
     given = {name: value for name, value in values.items() if value}
-    if unknown := given.keys() - {*known}:
-        raise ConfigError(
-            f"export to {to}: takes {', '.join(known)}, found {', '.join(sorted(unknown))}"
-        )
     folder = _path("folder", options.folder)
     loaded = load_model(_path("model", options.model))
     with leaf_for(f"export to {to}"):
-        exporter = import_module(f"mt.interop.{module}")
+        exporter = import_module(f"mt.interop.{EXPORTS[to]}")
+        _, _, *known = inspect.signature(exporter.export).parameters
+        if unknown := ", ".join(given.keys() - {*known}):
+            raise ConfigError(f"export to {to}: takes {', '.join(known)}, found {unknown}")
         exporter.export(loaded, folder, **given)

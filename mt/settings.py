@@ -67,9 +67,7 @@ def called_with(kind: Callable[P, T], command: str) -> Callable[[Callable[[T], R
 
         helps = [f"    `{name}`: {setting.help}." for name, (setting, _) in known.items()]
         called.__doc__ = "\n".join([function.__doc__ or "", *helps])
-        result = inspect.signature(function).return_annotation
-        shown = inspect.Signature(fields, return_annotation=result)
-        called.__signature__ = shown  # type: ignore[attr-defined]
+        called.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
         return called
 
     return decorated

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ErrorsName = Literal["strict", "replace"]
 SideName = Literal["src", "tgt"]
-PrecisionOfWeights = Literal["fp32", "fp16", "bf16", "int8"]
 
 
 def options_in(panel: str | None) -> Callable[..., Any]:

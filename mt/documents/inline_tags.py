@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
+
+import regex
 
 from mt.data.reading.words import composed, has_letter, is_unspaced
 
@@ -22,7 +23,7 @@ TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES = re.compile(r"[ \t\r\n\f]+")
 ENTITY = re.compile(r"&#?\w+;")
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
-NOTE = re.compile(r"[*†‡§¶#]+|[\[(]?[\d,;\s–-]+[\])]")  # its mark
+NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols
 BLANK_LINE = re.compile(r"\A\s*\n|[ \t]*\r?\n\s*?(?=\r?\n)|\s*\n\s*\Z")
 DEEPEST = 50  # pairs inside each other; deeper ones are placed as single tags
 
@@ -331,17 +332,14 @@ def _kept_alone(tag: InlineTag | None) -> InlineTag | None:
 
 
 def _keep_without_letters(element: Sequence[MarkupToken]) -> None:
-    """Keep the number that an element holds; hide from the model the mark of a note, or a symbol.
-
-    What has a letter is translated, and so is punctuation.
-    """
+    """Keep the number in an element; the model does not see the mark of a note, or a symbol."""
     parts = [token for token in element if token.kind in ("text", "kept")]
     text = "".join(html.unescape(token.content or token.raw) for token in parts).strip()
-    names = {token.name for token in element}
-    links = [token.attributes.get("href") or "" for token in element]
-    is_note = NOTE.fullmatch(text) or "#" in "".join(links) or not names.isdisjoint(("sup", "sub"))
-    is_note = is_note or all(unicodedata.category(char)[0] in "SMC" for char in text)
-    if text and not has_letter(text) and (is_note or any(map(str.isdecimal, text))):
+    is_note = NOTE.fullmatch(text) or any(
+        token.name in ("sup", "sub") or "#" in str(token.attributes.get("href"))
+        for token in element
+    )
+    if text and not has_letter(text) and (is_note or re.search(r"\d", text)):
         for token in parts:
             if is_note:
                 token.kind = "point"

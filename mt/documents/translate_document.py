@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 
@@ -98,17 +96,16 @@ def _check_languages(
     """Raise DataError if a document is in other languages than the model; name the target's."""
     data = open_model(engine.models[0]).data
     direction = data.direction(search.from_, search.to) or Direction("", search.to or "")
-    is_known = direction != ("src", "tgt")  # of a model that does not know its languages
+    if direction == ("src", "tgt"):  # of a model that does not know its languages
+        direction = Direction("", "")
     if document.unnamed and document.texts:
-        if not is_known:
+        if not direction.tgt:
             raise DataError(
                 f"{name}: XLIFF 2 requires the language of its targets, which the model does not "
                 'know; add it to <xliff>, such as trgLang="en"'
             )
         code = direction.tgt.replace("_", "-")
         document.unnamed.raw = with_attribute(document.unnamed.raw, "trgLang", code)
-    if not is_known:
-        return
     for side, code, line in document.languages:
         wanted = direction.src if side == "source" else direction.tgt
         if wanted and code and base_code(code) != base_code(wanted):
@@ -135,13 +132,9 @@ def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> Search
 def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
     """Find the texts of a document. Raises DataError, which begins with `name`."""
     declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
-    encoding = "utf-8"
-    if declared:
-        with suppress(LookupError):
-            encoding = codecs.lookup(encoding := declared[1]).name
-    if declared and encoding == "ascii":  # the translation may have other letters
+    if declared and declared[1].lower().endswith("ascii"):  # the translation may have other letters
         content = f"{content[: declared.start(1)]}utf-8{content[declared.end(1) :]}"
-    elif declared and encoding != "utf-8":
+    elif declared and declared[1].lower() not in ("utf-8", "utf8"):
         raise DataError(
             f"{name}: says that it is {declared[1]}, but must be UTF-8, as the translation is; "
             "convert it and what it says"

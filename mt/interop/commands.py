@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from mt import api
 from mt.cli import options as opt
 from mt.cli.console import say
 from mt.cli.help import command_group
@@ -42,12 +43,8 @@ def import_huggingface(
 def ctranslate2(
     model: opt.Model,
     new_folder: opt.NewFolder,
-    quantization: Annotated[opt.PrecisionOfWeights, opt.output_option(
-        "--quantization", metavar="NAME", help=
-        "precision of the weights: fp32, fp16, bf16 or int8")] = "fp32",
-    shortlist: Annotated[bool, opt.output_option("--shortlist", help=
-        "also write vmap.txt: likely target pieces of each source piece, learned from the run's "
-        "training data, for mt translate --shortlist")] = False,
+    quantization: api.Quantization = None,
+    shortlist: api.Shortlist = False,
     to: Annotated[str | None, opt.output_option("--to", metavar="CODE", help=
         "the one language to translate into, such as fr, of a model that knows several (default: "
         "any; the first token of a source names it)")] = None,
@@ -60,8 +57,6 @@ def ctranslate2(
     mt export ctranslate2 --model runs/base -o base.ct2
     mt export ctranslate2 --model runs/base --quantization int8 -o base-int8.ct2
     """
-    from mt import api
-
     api.export(
         model, new_folder, "ctranslate2",
         quantization=quantization, shortlist=shortlist, language=to,
@@ -73,15 +68,10 @@ def argos(
     model: opt.Model,
     output: Annotated[Path, opt.output_option("--output", "-o", metavar="FILE.argosmodel", help=
         "new package to write")],
-    quantization: Annotated[opt.PrecisionOfWeights, opt.output_option(
-        "--quantization", metavar="NAME", help=
-        "precision of the weights: fp32, fp16, bf16 or int8")] = "int8",
-    from_code: Annotated[str | None, opt.output_option("--from-code", metavar="CODE", help=
-        "language to translate from, such as de (default: data.src_lang)")] = None,
-    to_code: Annotated[str | None, opt.output_option("--to-code", metavar="CODE", help=
-        "language to translate to (default: data.tgt_lang)")] = None,
-    package_version: Annotated[str, opt.output_option("--package-version", metavar="N.N", help=
-        "version of the package; a higher one replaces a lower one")] = "1.0",
+    quantization: api.Quantization = None,
+    from_code: api.FromCode = None,
+    to_code: api.ToCode = None,
+    package_version: api.PackageVersion = None,
 ) -> None:  # fmt: skip
     """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
 
@@ -90,8 +80,6 @@ def argos(
     \b
     mt export argos --model runs/base -o de_en.argosmodel
     """
-    from mt import api
-
     api.export(
         model, output, "argos", quantization=quantization, from_code=from_code, to_code=to_code,
         package_version=package_version,
@@ -113,6 +101,4 @@ def export_huggingface(
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0
     """
-    from mt import api
-
     api.export(model, new_folder, "huggingface", license_name=license_name)

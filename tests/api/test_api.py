@@ -208,7 +208,7 @@ if child := os.fork():
 try:
     translator.translate(["drei"])
 except mt.Error as error:
-    assert "forked" in str(error) and "load the model here" in str(error)
+    assert "forked" in str(error) and "load the model here alone" in str(error)
     sys.exit(7)
 """
     ended = subprocess.run(

@@ -276,11 +276,9 @@ def wide_encoding(start: bytes) -> str:
     for name in ("UTF32_LE", "UTF32_BE", "UTF16_LE", "UTF16_BE"):
         if start.startswith(getattr(codecs, f"BOM_{name}")):
             return f"UTF-{name[3:5]}"
-    zeros = [start[place::4].count(0) for place in range(4)]
-    even, odd = zeros[0] + zeros[2], zeros[1] + zeros[3]
-    if len(start) < 8 or 10 * (even + odd) < len(start):
+    if len(start) < 8 or 10 * start.count(0) < len(start):
         return ""
-    if 8 * min(even, odd) < max(even, odd):
-        return "UTF-16LE" if odd > even else "UTF-16BE"
-    halves = {"UTF-32LE": zeros[2:], "UTF-32BE": zeros[:2]}
-    return next((name for name, half in halves.items() if 5 * min(half) > len(start)), "")
+    names = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
+    texts = {name: start.decode(name, "replace") for name in names}
+    best = max(names, key=lambda name: sum("\0" < char < "\x7f" for char in texts[name]))
+    return "" if "\0" in texts[best] else best
