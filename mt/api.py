@@ -199,19 +199,18 @@ def _path(name: str, value: object) -> Path:
     return Path(value)
 
 
-def _list(name: str, values: Any) -> list[Any]:
+def _items(name: str, values: Any) -> Iterator[Any]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise DataError(f"{name}: must be a list, found {values!r}; write [{values!r}]")
-    return [*values]
+    return iter(values)
 
 
 def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
     """Texts one by one; DataError for one alone, what is none, and a lone surrogate (no UTF-8)."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise DataError(f"{name}: must be a list of texts, found {values!r}; write [{values!r}]")
+    items = _items(name, values)
 
     def checked() -> Iterator[str]:
-        for number, value in enumerate(values, start=1):
+        for number, value in enumerate(items, start=1):
             if not isinstance(value, str):
                 raise DataError(f"{name}, line {number:,}: must be text, found {value!r}")
             if any("\ud800" <= char <= "\udfff" for char in value):
@@ -318,9 +317,8 @@ def evaluate(
 
     metrics = [*_texts("metrics", metrics)]
     check_metrics(metrics)
-    given = _list("references", references)
     [language] = _texts("language", [language or ""])
-    if not given:
+    if not (given := [*_items("references", references)]):
         raise DataError("references: must be a list of texts, or several such lists")
     lists = [given] if isinstance(given[0], str | None) else given
     refs = [[*_texts("references", texts)] for texts in lists]
@@ -365,7 +363,7 @@ class Tokenizer:
         self, ids: Iterable[Sequence[int]], side: Literal["src", "tgt"] = "tgt"
     ) -> list[str]:
         """Return the text of each list of ids."""
-        rows = [_list("ids", row) for row in _list("ids", ids)]
+        rows = [[*_items("ids", row)] for row in _items("ids", ids)]
         known = range(self.size(side))  # a text or 1.5 is in none
         if wrong := [number for row in rows for number in row if number not in known]:
             raise DataError(f"ids: must be from 0 to {known[-1]:,}, found {wrong[0]!r}")

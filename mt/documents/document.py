@@ -26,7 +26,8 @@ class DocumentText:
     first: int
     last: int
     line: int  # of the document, from 1
-    around: tuple[str, str] = ("", "")  # what is written before and after the translation
+    before: str = ""  # what is written before the translation
+    after: str = ""
     attribute: str = ""  # as written, in the token `first`; "": the text is no attribute
 
 
@@ -67,7 +68,7 @@ class Document:
                 token.raw = f'{before}{name}="{value}"{after}'
                 continue
             parts += [token.raw for token in self.tokens[at : text.first]]
-            parts += [text.around[0], written, text.around[1]]
+            parts += [text.before, written, text.after]
             at = text.last
         return "".join([*parts, *(token.raw for token in self.tokens[at:])]), lost
 

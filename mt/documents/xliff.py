@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from typing import Any, Literal
@@ -168,45 +168,41 @@ class XliffReader:
         if not is_segment:
             start = with_attribute(start, "state", "needs-review-translation")
             start = with_attribute(start, "state-qualifier", "mt-suggestion")
-        texts = list(self._texts_of(unit))
+        texts = self._texts_of(unit)
         if not texts:
             return
         if is_segment:
             segment = self.tokens[unit.first]
             segment.raw = with_attribute(segment.raw, "state", "translated")
             segment.raw = re.sub(r"""\ssubState\s*=\s*("[^"]*"|'[^']*')""", "", segment.raw)
-        texts[0].around = (start + texts[0].around[0], texts[0].around[1])
-        texts[-1].around = (texts[-1].around[0], f"{texts[-1].around[1]}</{name}>")
+        texts[0].before = start + texts[0].before
+        texts[-1].after += f"</{name}>"
         self.document.texts += texts
 
-    def _texts_of(self, unit: _Element) -> Iterator[DocumentText]:
+    def _texts_of(self, unit: _Element) -> list[DocumentText]:
         """The texts of a unit, to be written one after the other in the place of a target."""
         if not unit.segments:
             assert unit.source is not None
-            yield from self._text(unit, *unit.source, unit.source_line)
-            return
-        before, text = "", None
+            return self._text(unit, *unit.source, unit.source_line)
+        before, texts = "", list[DocumentText]()
         at, end = unit.cut_source
         for segment in unit.segments:
             before += self._raw(at, segment.first + 1)
             at = segment.last - 1
-            texts = [*self._text(unit, segment.first + 1, at, segment.line)]
-            if segment.is_fixed or not texts:
+            found = self._text(unit, segment.first + 1, at, segment.line)
+            if segment.is_fixed or not found:
                 before += self._raw(segment.first + 1, at)
                 continue
-            if text is not None:
-                yield text
-            texts[0].around = (before + texts[0].around[0], texts[0].around[1])
-            *others, text = texts
-            yield from others
+            found[0].before = before + found[0].before
             before = ""
-        if text is not None:
-            text.around = (text.around[0], text.around[1] + before + self._raw(at, end))
-            yield text
+            texts += found
+        if texts:
+            texts[-1].after += before + self._raw(at, end)
+        return texts
 
-    def _text(self, unit: _Element, start: int, end: int, line: int) -> Iterator[DocumentText]:
-        """The text between two tokens, or its lines, if it has words."""
-        before, text = "", None
+    def _text(self, unit: _Element, start: int, end: int, line: int) -> list[DocumentText]:
+        """The text between two tokens, or its lines where white space counts, if it has words."""
+        before, texts = "", list[DocumentText]()
         source = _xliff_tokens(self.tokens[start:end])
         if unit.has_lines:
             cut = (lines_of(part.raw) if part.kind == "text" else [part] for part in source)
@@ -217,14 +213,13 @@ class XliffReader:
             if is_break or not has_words(part):
                 before += raw
             else:
-                if text is not None:
-                    yield text
                 tagged = TaggedText(self._protect(part))
-                text, before = DocumentText(tagged, *unit.place, line, (before, "")), ""
+                texts.append(DocumentText(tagged, *unit.place, line, before))
+                before = ""
             line += raw.count("\n")
-        if text is not None:
-            text.around = (text.around[0], before)
-            yield text
+        if texts:
+            texts[-1].after = before
+        return texts
 
     def _raw(self, first: int, last: int) -> str:
         return "".join(token.raw for token in self.tokens[first:last])

@@ -243,7 +243,7 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
         (lambda run: package.load([]), "no model"),
         (lambda run: package.load(5), "model|a path|5"),
         (lambda run: package.load(run, shortlist=5), "shortlist|a path|5"),
-        (lambda run: list(package.load(run).translate(5)), "lines|list of texts|5"),
+        (lambda run: list(package.load(run).translate(5)), "lines|list|5"),
         (lambda run: list(package.load(run).translate(["a"], n_best="2")), "n_best|number|'2'"),
         (lambda run: package.export(5, "x", to="argos"), "model|a path|5"),
         (lambda run: package.export(run, "x", to="argos", package_version=1.0), "text|1.0"),

@@ -12,11 +12,11 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_354,
+    "all of mt": 30_348,
     "core": 19_606,
     "tests": 30_267,
-    "pages": 129_575,
-    "api and single files": 1_172,
+    "pages": 129_569,
+    "api and single files": 1_170,
     "data": 5_115,
     "training": 3_212,
     "translate": 2_639,
@@ -26,7 +26,7 @@ BUDGET = {
     "interop": 1_813,
     "config": 1_747,
     "cli": 1_625,
-    "documents": 1_427,
+    "documents": 1_423,
     "evaluation": 1_188,
     "model": 987,
     "runtime": 978,
