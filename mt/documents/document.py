@@ -1,7 +1,7 @@
 """A document: its parts as they were written, and the texts among them.
 
-All but the translated texts is written as it was read, byte for byte: HTML and XLIFF are read with
-the parsers of the standard library, which tell places; lxml writes attributes in its own way.
+All but the translated texts is written as it was read, byte for byte: XLIFF is read with expat,
+which tells places; lxml writes attributes in its own way.
 """
 
 from __future__ import annotations

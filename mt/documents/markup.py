@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from html.parser import HTMLParser
-from typing import Any
+from collections.abc import Iterator
 
 from mt.documents.inline_tags import MarkupToken, TokenKind
 from mt.errors import DataError
@@ -21,89 +19,63 @@ CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
 _LIST_MARK = r"(?:[-–—•*·]|\d{1,2}[.)])[ \t]+"
 LINE_START = re.compile(rf"(\A{_LIST_MARK}|[ \t]*\r?\n\s*(?:{_LIST_MARK})?)")
-# A comment as the standard ends it, an element whose content is no markup, a tag, an open tag.
+# An attribute of a tag.
+ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _ATTRIBUTES = r"""(?:=\s*"[^"]*"|=\s*'[^']*'|=(?!\s*["'])|[^>=])*"""
+# A comment as the standard ends it, what is no element, an element whose content is no markup, a
+# tag, an open tag.
 _MARKUP = re.compile(
-    r"<!--(?P<comment>-?>|.*?(?:--!?>|\Z))"
+    r"<!--(?:-?>|.*?(?:--!?>|\Z))|(?P<break><!doctype[^>]*>|<\?[^>]*>|<!\[cdata\[.*?\]\]>|<!\[[^>]*>)"
+    r"|(?:<!|</(?![a-z]))[^>]*>"
     rf"|(?P<start><(?P<name>script|style|textarea|title)(?=[\s/>]){_ATTRIBUTES}>)"
     r"(?P<content>.*?)(?=</(?P=name)[\s/>]|\Z)"
-    rf"|</?[a-z]{_ATTRIBUTES}(?:>|\Z)|</?[a-z](?P<open>[^>=]*=\s*[\"'])?",
+    rf"|(?P<tag></?[a-z]{_ATTRIBUTES}(?:>|\Z))|(?P<cut></?[a-z](?P<open>[^>=]*=\s*[\"'])?)",
     re.DOTALL | re.IGNORECASE,
 )
 
 
-def _masked(content: str, name: str) -> str:
-    """HTML as all versions of the parser cut it alike, every character in its place. DataError."""
-
-    def masked(match: re.Match[str]) -> str:
-        if match["comment"] is not None:
-            return "<!" + re.sub(r"[^\n]", "x", match[0][2:-1]) + ">"
-        if match["content"] is not None:
-            return match["start"] + match["content"].replace("<", "+")
+def _parts(content: str, name: str) -> Iterator[MarkupToken]:
+    """Texts, tags and breaks of HTML as they are written; raises DataError."""
+    at = 0
+    for match in _MARKUP.finditer(content):
+        tag = match["start"] or match["tag"] or ""
         if match["open"] is not None:
             line = content.count("\n", 0, match.start()) + 1
             raise DataError(
                 f"{name}, line {line:,}: a tag has a quotation mark that never closes, found "
                 f"{content[match.start() : match.start() + 40]!r}; close it"
             )
-        # A tag that the end of the document cuts off is text.
-        return match[0] if match[0].endswith(">") else match[0].replace("<", "+")
+        if match["cut"] or (tag and not tag.endswith(">")):
+            continue  # a tag that the end of the document cuts off is text
+        yield MarkupToken("text", content[at : match.start()])
+        at = match.end()
+        if tag:
+            yield tag_token(tag)
+            yield MarkupToken("text", match["content"] or "")
+        else:
+            yield MarkupToken("break" if match["break"] else "point", match[0])
+    yield MarkupToken("text", content[at:])
 
-    # A parser of its own opinion on `&#` takes all that follows for text.
-    return _MARKUP.sub(masked, content).replace("&", "+")
 
-
-class _HtmlParser(HTMLParser):
-    """Notes where each part of an HTML text begins, and what it is."""
-
-    def __init__(self, content: str) -> None:
-        """`content`: see `_masked`."""
-        super().__init__(convert_charrefs=False)
-        self.parts: list[tuple[int, TokenKind, str, dict[str, str | None]]] = []
-        self._lines = [0, *(match.end() for match in re.finditer("\n", content))]
-        self.feed(content)
-        self.close()
-
-    def _add(self, kind: TokenKind, name: str = "", attributes: Iterable[Any] = ()) -> None:
-        line, column = self.getpos()
-        self.parts.append((self._lines[line - 1] + column, kind, name, dict(attributes)))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("point" if tag in VOID else "start", tag, attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("point", tag, attrs)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._add("end", tag)
-
-    def handle_data(self, data: str) -> None:
-        self._add("text")
-
-    def handle_comment(self, data: str) -> None:
-        self._add("point")
-
-    def handle_decl(self, decl: str) -> None:
-        self._add("break")
-
-    def handle_pi(self, data: str) -> None:
-        self._add("break")
-
-    unknown_decl = handle_pi
+def tag_token(raw: str) -> MarkupToken:
+    """A tag: the start or end of a pair, or a single one."""
+    name = re.split(r"[\s/>]", raw.removeprefix("<").removeprefix("/"), maxsplit=1)[0].lower()
+    if raw.startswith("</"):
+        return MarkupToken("end", raw, name)
+    pairs = ATTRIBUTE.findall(raw)
+    attributes = {key.lower(): value[1:-1] if value[0] in "\"'" else value for key, value in pairs}
+    is_single = name in VOID or raw.endswith("/>")
+    return MarkupToken("point" if is_single else "start", raw, name, attributes)
 
 
 def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
     """Cut HTML, an element that is not translated as one token. DataError begins with `name`."""
-    try:
-        parts = _HtmlParser(_masked(content, name)).parts
-    except AssertionError as error:  # of `<![` and something unknown
-        raise DataError(f"{name}: cannot be read as HTML: {error}") from None
     skipped = MarkupToken("point", "")  # an element that is not translated, so far
     inside: list[str] = []  # names of open elements: its own, and those in it
-    n_pre = first = 0
-    ends = [*(start for start, *_ in parts), len(content)][1:]
-    for (start, kind, tag, attributes), end in zip(parts, ends, strict=True):
-        raw = content[start:end]
+    n_pre = first = end = 0
+    for token in _parts(content, name):
+        kind, raw, tag, attributes = token.kind, token.raw, token.name, token.attributes
+        start, end = end, end + len(raw)
         if inside:
             skipped.raw += raw
             skipped.content += raw * (kind == "text")

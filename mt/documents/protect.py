@@ -18,13 +18,12 @@ from mt.data.reading.words import composed, is_unspaced, tokens
 from mt.data.tokens import noise
 from mt.data.tokens.writing import ADDRESS, Case, case_of
 from mt.documents.inline_tags import MarkupToken, TaggedText, partners_of
-from mt.documents.markup import INLINE, VOID
+from mt.documents.markup import INLINE, tag_token
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import SHOWN, Line, Step
 from mt.translate.streaming import read_file
 
-# A tag in a text: whether it ends a pair, its name, whether it stands alone.
-TAG = re.compile(r"<(/?)([A-Za-z][^<>\s/]*)[^<>]*?(/?)>")
+TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
 # <tag> and &entity;, where a document does not have them as such.
 AUTO = [re.compile(pattern) for pattern in (
@@ -116,11 +115,9 @@ class Protection(Step):
                 self._counts["term" if target else "text"] += 1
                 taken = MarkupToken("kept", target or written, term=content if target else "")
                 taken.content = content
-                if not target and (tag := TAG.fullmatch(content)):
-                    taken.name = tag[2].lower()
-                    is_single = tag[3] or taken.name in VOID
-                    taken.kind = "end" if tag[1] else "point" if is_single else "start"
-                    taken.space_after = taken.name == "br"
+                if not target and TAG.fullmatch(content):
+                    tag = tag_token(content)
+                    taken.kind, taken.name, taken.space_after = tag.kind, tag.name, tag.name == "br"
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
                 at = places[end]
             merged_tokens.append(MarkupToken("text", raw[at:]))

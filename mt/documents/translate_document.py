@@ -11,7 +11,7 @@ from mt.config.plan import Direction
 from mt.data.reading.languages import base_code
 from mt.documents.document import Document, DocumentText, Protect, merged
 from mt.documents.inline_tags import MarkupToken, TaggedText, has_words
-from mt.documents.markup import html_tokens, srt_tokens
+from mt.documents.markup import ATTRIBUTE, html_tokens, srt_tokens
 from mt.documents.protect import Protection
 from mt.documents.xliff import XliffReader, with_attribute
 from mt.errors import ConfigError, DataError
@@ -27,8 +27,6 @@ from mt.translate.translate_file import DOCUMENTS, LineFormat, translate_file
 ENCODING = re.compile(
     r"""<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE
 )
-# An attribute of an HTML tag.
-ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 
 
 def translate_protected(

@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_348,
+    "all of mt": 30_315,
     "core": 19_606,
     "tests": 30_267,
     "pages": 129_573,
@@ -26,7 +26,7 @@ BUDGET = {
     "interop": 1_813,
     "config": 1_747,
     "cli": 1_625,
-    "documents": 1_423,
+    "documents": 1_390,
     "evaluation": 1_188,
     "model": 987,
     "runtime": 978,
