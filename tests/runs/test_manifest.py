@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -127,3 +128,7 @@ def test_a_resume_with_other_threads_or_processes_is_noted(
     train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     told = "note: device: was CPU in fp32, 4 threads, now CPU in fp32, 1 thread: last bits"
     assert says(log_of(tmp_path), told, "note: processes: was 2, now 1: last bits will differ")
+    shutil.rmtree(tmp_path / "checkpoints")
+    update_manifest(tmp_path, {"processes": 7})
+    train(quick_config(BLIND, train={"max_steps": 1}), tmp_path, "cpu")
+    assert "was 7" not in log_of(tmp_path)

@@ -23,7 +23,7 @@ from mt.runs.records import valid_output_steps, valid_path, write_sentences
 from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
-from mt.training.runlog import Meter, RunLog
+from mt.training.runlog import Meter, RunLog, format_duration
 from mt.training.trainer import Trainer
 
 
@@ -229,3 +229,8 @@ def test_speed_and_waiting_are_relative_to_the_time_of_the_interval(
     assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
     meter.exclude(2.0)  # a validation
     assert meter.figures()["tokens_per_second"] == 100.0
+
+
+def test_a_long_duration_is_told_in_days() -> None:
+    durations = [format_duration(seconds) for seconds in (3_725, 2 * 86_400, 10 * 86_400)]
+    assert durations == ["1:02:05", "48:00:00", "10 days"]
