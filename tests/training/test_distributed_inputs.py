@@ -20,6 +20,7 @@ from messages import raises_saying, says
 from processes import Mapped, command_of, distributed_settings, run_ranks, shortened, trained
 
 from mt.cli.main import main
+from mt.config.load import load_config
 from mt.errors import ConfigError
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World, process_group
@@ -56,6 +57,18 @@ def test_a_run_directory_that_is_not_shared_is_refused(
         "on a file system that all machines share, where nothing else writes"
     )
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
+
+
+def test_all_ranks_train_with_the_config_of_rank_0(settings: Mapped, tmp_path: Path) -> None:
+    """With seeds of their own, each would have its own order of the data."""
+    short = {"data": {"valid": None}, "train": {"max_steps": 1}}
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+        command_of(merged(settings, short | {"run": {"seed": rank}}), tmp_path / str(rank) / "run")
+    command = ["train", "-c", "run.yaml", "--run-dir", str(tmp_path / "run"), "--device", "cpu"]
+    done = run_ranks(tmp_path, command)
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    assert load_config(str(tmp_path / "run" / "config.yaml")).config.run.seed == 0
 
 
 @pytest.mark.slow
