@@ -68,9 +68,7 @@ class AttentionOfSentence:
         n_layers, n_heads = self.weights.shape[:2]
         if layer is None:
             layer = max(1, n_layers - 1)
-        for option, number, most in (("--layer", layer, n_layers), ("--head", head, n_heads)):
-            if number is not None and not 1 <= number <= most:
-                raise ConfigError(f"{option}: the model has 1 to {most}, found {number}")
+        check_choice(layer, n_layers, 1 if head is None else head, n_heads)
         if head is None:
             return self.weights[layer - 1].mean(0), f"layer {layer}, mean of {n_heads} heads"
         return self.weights[layer - 1, head - 1], f"layer {layer}, head {head}"
@@ -114,13 +112,9 @@ def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str
 
 
 def read_attention(
-    loaded: LoadedModel,
-    device: Device,
-    source: str,
-    target: str | None,
-    kind: Kind = "cross",
-    to: str | None = None,
-) -> AttentionOfSentence:
+    loaded: LoadedModel, device: Device, source: str, target: str | None,
+    kind: Kind = "cross", to: str | None = None,
+) -> AttentionOfSentence:  # fmt: skip
     """Return the attention weights for one sentence, translated by the model if `target` is None.
 
     The row of a target word belongs to the step that writes it. A word of several pieces has the
@@ -196,6 +190,13 @@ def merged(
     return (to_row @ weights @ to_column).astype(np.float32)
 
 
+def check_choice(layer: int, n_layers: int, head: int, n_heads: int) -> None:
+    """Raise ConfigError for a layer or head, from 1, that the model does not have."""
+    for option, number, most in (("--layer", layer, n_layers), ("--head", head, n_heads)):
+        if not 1 <= number <= most:
+            raise ConfigError(f"{option}: the model has 1 to {most}, found {number}")
+
+
 def checked(ids: list[int], what: str, max_tokens: int) -> list[int]:
     """Return the ids of a sentence. Raises ConfigError if there are none, or too many."""
     if not ids:
@@ -236,23 +237,32 @@ class Mask(NamedTuple):
     allowed: npt.NDArray[np.bool_]  # (T, S)
 
 
-def masks_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[Mask]]:
-    """The three masks of each pair of a batch as in training; the causal one hides padding too."""
+def masks_of(
+    tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], length: int = 0
+) -> list[list[Mask]]:
+    """The masks of each pair of a batch, padded to at least `length` tokens."""
     src_rows = tokenizer.src.encode([src for src, _ in pairs])
     tgt_rows = tokenizer.tgt.encode([tgt for _, tgt in pairs])
     ids = zip(src_rows, tgt_rows, strict=True)
     batch = collate([(np.array(src, np.int64), np.array(tgt, np.int64)) for src, tgt in ids])
-    causal = causal_mask(batch.tgt_in.shape[1], batch.src.device).numpy()  # (T, T)
+    src_ids, tgt_ids = (
+        torch.nn.functional.pad(ids, (0, max(0, length - ids.shape[1])), value=PAD)
+        for ids in (batch.src, batch.tgt_in)
+    )
+    causal = causal_mask(tgt_ids.shape[1], batch.src.device).numpy()  # (T, T)
     masks = []
-    for *both, real in zip(batch.src, batch.tgt_in, batch.src_mask.numpy(), strict=True):
+    for both in zip(src_ids, tgt_ids, strict=True):
         src, tgt = (
             [NAMES.get(number) or printable(side.pieces_of([number])[0]) for number in row.tolist()]
             for side, row in zip((tokenizer.src, tokenizer.tgt), both, strict=True)
         )
-        by_src, by_tgt = (np.broadcast_to(real, (len(rows), len(src))) for rows in (src, tgt))
+        of_src, of_tgt = ((row != PAD).numpy() for row in both)  # (S,), (T,)
+        by_src, by_tgt = (np.broadcast_to(of_src, (len(rows), len(src))) for rows in (src, tgt))
         encoder = Mask("encoder: padding", src, src, by_src)
         decoder = Mask("decoder: causal", tgt, tgt, causal)
-        masks.append([encoder, decoder, Mask("decoder: source padding", tgt, src, by_tgt)])
+        both_masks = Mask("decoder: causal and padding", tgt, tgt, causal & of_tgt)
+        cross = Mask("decoder: source padding", tgt, src, by_tgt)
+        masks.append([encoder, decoder, both_masks, cross])
     return masks
 
 
@@ -260,7 +270,7 @@ def masks_as_text(pairs: Sequence[Sequence[Mask]]) -> str:
     """Return the masks of each pair: ■ where a row's token may attend to a column's, else ·."""
     lines = []
     for number, masks in enumerate(pairs, start=1):
-        _, _, cross = masks
+        *_, cross = masks
         lines.append(f"pair {number}: {' '.join(cross.columns)}  →  {' '.join(cross.rows)}")
         for mask in masks:
             width = max(map(display_width, mask.rows))
@@ -273,12 +283,13 @@ def masks_as_text(pairs: Sequence[Sequence[Mask]]) -> str:
 
 
 def save_masks(output: Path, pairs: Sequence[Sequence[Mask]]) -> str:
-    """Draw the masks, a row of three for each pair; return what `save_figure` does."""
+    """Draw the masks, a row for each pair; return what `save_figure` does."""
 
     def draw() -> Figure:
         size = max(2.4, 0.26 * max(len(mask.rows) for mask in pairs[0]))
-        figure = new_figure(3 * size + 1, len(pairs) * size + 0.6, layout="constrained")
-        axes = figure.subplots(len(pairs), 3, squeeze=False)
+        columns = len(pairs[0])
+        figure = new_figure(columns * size + 1, len(pairs) * size + 0.6, layout="constrained")
+        axes = figure.subplots(len(pairs), columns, squeeze=False)
         for axis, mask in zip(axes.flat, chain.from_iterable(pairs), strict=True):
             draw_cells(axis, mask.allowed, mask.rows, mask.columns, 1.4, 6)
             axis.set_xlabel(mask.title, fontsize=8)

@@ -60,8 +60,8 @@ class ModelGroup:
 
 
 @app.command("model")
-def model(given: ModelGroup, as_json: opt.AsJson = False) -> None:
-    """Print the shape of every parameter.
+def model(given: ModelGroup, as_json: opt.AsJson = False, picture: opt.Picture = None) -> None:
+    """Print the shape of every parameter; with -o, draw the architecture.
 
     Of a trained model, also one in train.init_from, the sizes of the vocabularies are those of its
     tokenizer; else tokenizer.vocab_size, or those of tokenizer.model. mt train --dry-run measures
@@ -70,10 +70,14 @@ def model(given: ModelGroup, as_json: opt.AsJson = False) -> None:
     \b
     mt inspect model --model runs/base
     mt inspect model --config vaswani2017.yaml --json
+    mt inspect model --config tiny.yaml -o model.svg
     """
+    from mt.inspect.architecture import save_architecture
+    from mt.inspect.pictures import check_picture_file
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import open_model
 
+    check_picture_file(picture)
     if given.trained is None:
         values, tokenizer = given.read_config()
     else:
@@ -84,6 +88,8 @@ def model(given: ModelGroup, as_json: opt.AsJson = False) -> None:
     summary = summarise(values.model, sizes, (tokenizer or values.tokenizer).joint)
     tree = summary_as_json(summary)
     print_result(json.dumps(tree, indent=2) if as_json else format_summary(summary))
+    if picture is not None:
+        say(f"{picture}: {save_architecture(picture, summary) or 'written'}")
 
 
 @app.command("attention")
@@ -108,7 +114,6 @@ def attention(
 
     \b
     mt inspect attention --model runs/base "Das Haus ist alt."
-    mt inspect attention --model runs/base "Guten Morgen!" -o map.svg
     mt inspect attention --model runs/base "Ja!" --kind encoder --layer 1 --head 3
     """
     from mt.inspect.attention import read_attention, usual_source
@@ -142,47 +147,72 @@ def steps(
         "head to show, from 1")] = 1,
     html: Annotated[Path | None, opt.output_option("--html", metavar="FILE", help=
         "write a page with heat maps, .html, instead of text")] = None,
+    npz: Annotated[Path | None, opt.output_option("--npz", metavar="FILE", help=
+        "write every matrix and weight of all layers and heads, .npz, for NumPy")] = None,
+    document: Annotated[Literal["B", "C", "D", "M", "S"] | None, opt.output_option(
+        "--names", metavar="LETTER", help=
+        "also names and sections of a document of mt/README.md: B, C, D, M or S")] = None,
+    lengths: Annotated[str | None, opt.output_option("--lengths", metavar="S,T", help=
+        "with --config, tokens of source and target (default: 10,12)")] = None,
+    batch: Annotated[int, opt.output_option("--batch", metavar="N", min=1, help=
+        "with --config, sentence pairs, padded to those lengths")] = 1,
     beam_size: Annotated[int | None, opt.search_option("--beam-size", metavar="N", min=1, help=
         "hypotheses of the search (default: 1, greedy search)")] = None,
 ) -> None:  # fmt: skip
     """Show every matrix of one sentence, and its search step by step.
 
     In the order of the computation: formula, shape, first values, and the line of mt that computes
-    it. Of a config, shapes alone. The search shows the most probable next tokens at each step, of
-    each hypothesis with --beam-size.
+    it. Scores and weights of up to 12 tokens are whole. Of a config, shapes alone. The search shows
+    the most probable next tokens at each step, of each hypothesis with --beam-size.
 
     \b
     mt inspect steps --model runs/base "Das Haus ist alt."
-    mt inspect steps --model runs/base "Guten Morgen!" --layer 2 --head 3
     mt inspect steps --model runs/base "Ja!" --beam-size 3 --html steps.html
-    mt inspect steps --config base.yaml
+    mt inspect steps --model runs/base "Ja!" --npz steps.npz --names B
+    mt inspect steps --config base.yaml --lengths 5,10 --batch 2
     """
     from mt.inspect import steps_view
     from mt.inspect.pictures import check_picture_file
-    from mt.inspect.steps import Prefix, steps_of_config, steps_of_sentence
+    from mt.inspect.steps import LENGTHS, Search, steps_of_config, steps_of_sentence
 
     check_picture_file(html, (".html",), "--html")
-    prefixes: list[list[Prefix]] = []
-    text = ""
+    if npz is not None and (npz.suffix != ".npz" or npz.exists()):
+        problem = "exists; name another file" if npz.exists() else "must end in .npz"
+        raise ConfigError(f"--npz {npz}: {problem}")
+    search: Search | None = None
     if given.trained is None:
-        if any(value is not None for value in (sentence, target, to, beam_size)):
+        if any(value is not None for value in (sentence, target, to, beam_size, npz)):
             raise ConfigError(
                 "--config: gives shapes alone; give --model instead, or leave out the sentence, "
-                "--target, --to and --beam-size"
+                "--target, --to, --beam-size and --npz"
             )
-        matrices = steps_of_config(given.read_config()[0], layer, head)
+        sizes = LENGTHS if lengths is None else _two_lengths(lengths)
+        walk = steps_of_config(given.read_config()[0], layer, head, sizes, batch)
     elif sentence is None:
         raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
+    elif lengths is not None or batch > 1:
+        raise ConfigError("--lengths, --batch: are for shapes; give --config, or leave them out")
     else:
         shown = (to, layer, head, beam_size)
-        matrices, prefixes, text = steps_of_sentence(given.trained, (sentence, target), *shown)
+        walk, search = steps_of_sentence(given.trained, (sentence, target), *shown)
+    if npz is not None:
+        steps_view.save_arrays(npz, walk)
+        say(f"{npz}: written")
     if html is not None:
-        steps_view.save_page(html, sentence or str(given.config), matrices, prefixes, text)
+        title = sentence or str(given.config)
+        steps_view.save_page(html, title, walk.matrices, search, document)
         say(f"{html}: written")
         return
-    print_result(steps_view.as_text(matrices))
-    if prefixes:
-        print_result(f"\n{steps_view.search_as_text(prefixes, text)}")
+    print_result(steps_view.as_text(walk.matrices, document))
+    if search is not None:
+        print_result(f"\n{steps_view.search_as_text(search)}")
+
+
+def _two_lengths(text: str) -> tuple[int, int]:
+    match text.split(","):
+        case [src, tgt] if src.isdecimal() and tgt.isdecimal() and int(src) and int(tgt):
+            return int(src), int(tgt)
+    raise ConfigError(f"--lengths: must be two numbers from 1 on, such as 5,10, found {text!r}")
 
 
 @app.command("positions")
@@ -192,22 +222,26 @@ def positions(
         "src or tgt, where the positions are learned")] = "src",
     count: Annotated[int, opt.output_option("--positions", metavar="N", min=2, help=
         "how many positions to show, from the first on")] = 100,
+    at: Annotated[int | None, opt.output_option("--at", metavar="K", min=0, help=
+        "print the vector of one position, from 0, instead")] = None,
     picture: opt.Picture = None,
 ) -> None:  # fmt: skip
     """Show position embeddings and how similar they are.
 
-    As text, the cosine of positions at some distances. The picture has the matrix, a row for each
-    position, and the cosine of every two positions.
+    As text, the cosine of positions at some distances, or one vector. The picture has the matrix, a
+    row for each position, and the cosine of every two positions.
 
     \b
-    mt inspect positions --config base.yaml
+    mt inspect positions --config base.yaml --at 20
     mt inspect positions --config base.yaml -o positions.svg
     mt inspect positions --model runs/base --side tgt -o positions.png
     """
     from mt.inspect.pictures import check_picture_file
-    from mt.inspect.position_map import as_text, position_table, save_picture
+    from mt.inspect.position_map import as_text, position_table, save_picture, vector_as_text
 
     check_picture_file(picture)
+    if at is not None:
+        count = at + 1
     if given.trained is not None:
         from mt.model.checkpoint import load_model
 
@@ -216,7 +250,7 @@ def positions(
     else:
         table, title = position_table(given.read_config()[0].model, count)
     if picture is None:
-        print_result(as_text(table))
+        print_result(as_text(table) if at is None else vector_as_text(table, at, title))
         say(title)
         return
     say(f"{picture}: {save_picture(picture, table, title) or 'written'}")
@@ -242,7 +276,6 @@ def tokens(
     \b
     mt inspect tokens --model runs/base "Guten Morgen!" --target "Good morning!"
     mt inspect tokens --model runs/base --src train.de --tgt train.en --lines 0
-    mt inspect tokens --model mine.model --src train.de
     """
     from mt.inspect.token_listing import list_tokens
     from mt.runs.model_folder import open_tokenizer
@@ -268,16 +301,26 @@ def tokens(
 @app.command("masks")
 def masks(
     tokenizer: opt.TokenizerPath,
-    src: Annotated[str, opt.input_option("--src", metavar="FILE", help="source lines")],
-    tgt: Annotated[str, opt.input_option("--tgt", metavar="FILE", help="target lines")],
+    sentence: opt.OptionalSentence = None,
+    target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
+        "with a sentence, its translation")] = None,
+    src: Annotated[str | None, opt.input_option("--src", metavar="FILE", help=
+        "source lines, instead of a sentence")] = None,
+    tgt: Annotated[str | None, opt.input_option(
+        "--tgt", metavar="FILE", help="target lines")] = None,
+    length: Annotated[int, opt.input_option("--length", metavar="N", min=0, help=
+        "pad to at least so many tokens (default: the longest of the batch)")] = 0,
     lines: Annotated[int, opt.output_option("--lines", metavar="N", min=1, help=
         "pairs of the batch, the first ones")] = 2,
     picture: opt.Picture = None,
 ) -> None:  # fmt: skip
     """Show a padded batch and its masks.
 
+    Of the decoder's self-attention, the mask of later tokens, and with it that of padding. Training
+    needs the first alone, as padding comes last.
+
     \b
-    mt inspect masks --model runs/base --src test.de --tgt test.en
+    mt inspect masks --model runs/base "Guten Morgen!" --target "Good morning!" --length 8
     mt inspect masks --model runs/base --src test.de --tgt test.en -o masks.svg
     """
     from mt.inspect.attention import MOST_DRAWN, masks_as_text, masks_of, save_masks
@@ -288,8 +331,13 @@ def masks(
     check_picture_file(picture)
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
-    sources = [*islice(read_input(src, option="--src"), lines)]
-    targets = [*islice(read_input(tgt, option="--tgt"), lines)]
+    if sentence is not None and target is not None and src is None and tgt is None:
+        sources, targets = [sentence], [target]
+    elif src is not None and tgt is not None and sentence is None and target is None:
+        sources = [*islice(read_input(src, option="--src"), lines)]
+        targets = [*islice(read_input(tgt, option="--tgt"), lines)]
+    else:
+        raise ConfigError("masks: give a sentence and --target, or --src and --tgt")
     if not sources or len(sources) != len(targets):
         raise ConfigError(
             "--src, --tgt: must have as many lines, at least one, found "
@@ -297,7 +345,7 @@ def masks(
         )
     if picture is not None and lines > MOST_DRAWN:
         raise ConfigError(f"--lines: at most {MOST_DRAWN} in a picture, found {lines:,}")
-    masked = masks_of(open_tokenizer(tokenizer), [*zip(sources, targets, strict=True)])
+    masked = masks_of(open_tokenizer(tokenizer), [*zip(sources, targets, strict=True)], length)
     if picture is None:
         print_result(masks_as_text(masked))
         return
@@ -318,7 +366,6 @@ def lr(
     \b
     mt inspect lr --config base.yaml
     mt inspect lr --config base.yaml --config vaswani2017.yaml -o lr.svg
-    mt inspect lr --config tiny.yaml --set optim.schedule=constant
     """
     from mt.config.load import load_config
     from mt.inspect.pictures import check_picture_file

@@ -62,6 +62,21 @@ def as_text(table: Table) -> str:
     return "\n".join(lines)
 
 
+def vector_as_text(table: Table, position: int, title: str) -> str:
+    """Return a vector, of sinusoids by pairs of one frequency 10000^(-2i/D). ConfigError beyond."""
+    if position >= len(table):
+        raise ConfigError(f"--at: the model has positions 0 to {len(table) - 1}, found {position}")
+    row = table[position]
+    if not title.startswith(SINUSOIDAL):
+        return "\n".join(f"{number:>4}  {value:8.5f}" for number, value in enumerate(row))
+    frequencies = 10_000.0 ** (-np.arange(0, len(row), 2) / len(row))
+    return "\n".join(
+        f"{2 * i:>4}  sin({position} · {omega:.6g}) = {row[2 * i]:8.5f}   "
+        f"{2 * i + 1:>4}  cos({position} · {omega:.6g}) = {row[2 * i + 1]:8.5f}"
+        for i, omega in enumerate(frequencies)
+    )
+
+
 def save_picture(output: Path, table: Table, title: str) -> str:
     """Draw the matrix (P, D) and the cosines of its rows; return what `save_figure` does."""
     width = table.shape[1]

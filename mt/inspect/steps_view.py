@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,49 +12,76 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, FileSystemLoader
+from matplotlib.image import imsave
 
 from mt.data.reading.words import display_width
+from mt.inspect.names import Document, name_in, part_in
 from mt.inspect.pictures import save_file
-from mt.inspect.steps import MatrixStep, Prefix
+from mt.inspect.steps import MatrixStep, Search, Walk, share_of
 from mt.terminal import printable
 
 # Rows and columns of a matrix that are printed, are in a table of the page, and in its heat map.
 CORNER = (3, 5)
 TABLE = (12, 10)
+WHOLE = (12, 12)  # scores and weights of so many tokens are shown whole, with both sides' words
 PIXELS = (64, 192)
 NARROW = 120  # a heat map of fewer pixels is drawn with larger cells
 WIDTHS = (52, 16)  # columns of the text form: name and formula, shape, and file and line
 BLUE, RED, GREY = (31, 78, 140), (179, 58, 30), (128, 128, 128)
 
 
-def as_text(matrices: Iterable[MatrixStep]) -> str:
-    """Return a paragraph for each part of the model: a line for each matrix, then its corner."""
+def as_text(matrices: Iterable[MatrixStep], document: Document | None = None) -> str:
+    """Return a paragraph for each part of the model: a line for each matrix, then its corner.
+
+    With a document, one of `names.DOCUMENTS`, its names and sections follow.
+    """
     lines = []
     for part, group in groupby(matrices, key=lambda matrix: matrix.part):
-        lines.append(f"{part}:")
+        lines.append(f"{part}:{part_in(document, part)}")
         for matrix in group:
             what = f"  {matrix.name} = {matrix.formula}"
             shape = str(matrix.shape).replace(",)", ")")
             lines.append(f"{what:<{WIDTHS[0]}} {shape:<{WIDTHS[1]}} {matrix.place}")
+            if named := name_in(document, matrix):
+                lines.append(f"      {document}: {named}")
             lines += [f"      {row}" for row in corner(matrix, CORNER)]
         lines.append("")
     return "\n".join(lines[:-1])
 
 
 def corner(matrix: MatrixStep, size: tuple[int, int]) -> list[str]:
-    """Return the first rows and columns of a matrix as text, each row after its token."""
+    """Return the first rows and columns of a matrix as text, each row after its token.
+
+    Scores and weights of few tokens are whole, below the tokens of their columns.
+    """
     if matrix.values is None:
         return []
+    if whole := matrix.columns and max(map(len, (matrix.rows, matrix.columns))) <= WHOLE[0]:
+        size = WHOLE
     labels = [printable(label) for label in matrix.rows[: size[0]]]
-    if len(matrix.values) == 1:  # the ids of all tokens, or a matrix of one token
+    cells = [[number(value) for value in row[: size[1]]] for row in matrix.values[: size[0]]]
+    if len(matrix.values) == 1 and not whole:  # the ids of all tokens, or a matrix of one token
         labels = [""]
-    width = max(map(display_width, labels), default=0)
-    rows = []
-    for label, row in zip(labels, matrix.values[: size[0]], strict=True):
-        numbers = " ".join(f"{number(value):>7}" for value in row[: size[1]])
-        more = " …" * (len(row) > size[1])
-        rows.append(f"{label}{' ' * (width - display_width(label))} {numbers}{more}".rstrip())
-    return rows
+    if matrix.notes:
+        size, cells = (0, matrix.values.shape[1]), [[note] for note in map(printable, matrix.notes)]
+        labels = [printable(label) for label in matrix.rows]
+    if whole:
+        labels = ["", *labels]
+        cells = [[printable(column) for column in matrix.columns], *cells]
+    labels = labels or [""] * len(cells)
+    width = max(map(display_width, labels))
+    column = max([7, *(display_width(cell) for cell in cells[0])]) if whole else 7
+    more = " …" * (matrix.values.shape[1] > size[1])
+    return [
+        f"{padded(label, -width)} {' '.join(padded(cell, column) for cell in row)}{more}".rstrip()
+        for label, row in zip(labels, cells, strict=True)
+    ]
+
+
+def padded(text: str, width: int) -> str:
+    """Return the text on so many columns of a terminal: at the right, for < 0 at the left."""
+    blank = " " * (abs(width) - display_width(text))
+    return f"{text}{blank}" if width < 0 else f"{blank}{text}"
 
 
 def number(value: np.integer[Any] | np.floating[Any]) -> str:
@@ -64,15 +90,23 @@ def number(value: np.integer[Any] | np.floating[Any]) -> str:
     return str(value) if isinstance(value, np.integer) else f"{value:.3f}"
 
 
-def search_as_text(steps: Sequence[Sequence[Prefix]], text: str) -> str:
-    """Return a paragraph for each step: each hypothesis, and the most probable next tokens."""
+def search_as_text(search: Search) -> str:
+    """Return a paragraph for each step: each hypothesis, and the most probable next tokens.
+
+    Then the hypotheses that ended, by the score that decided.
+    """
     lines = []
-    for count, prefixes in enumerate(steps, start=1):
+    for count, prefixes in enumerate(search.steps, start=1):
         lines.append(f"step {count}:")
         for prefix in prefixes:
-            best = "  ".join(f"{printable(token)} {share:.3f}" for token, share in prefix.best)
-            lines.append(f"  {printable(' '.join(('<s>', *prefix.tokens)))}  →  {best}")
-    return "\n".join([*lines, "", f"output: {printable(text)}"])
+            words = printable(" ".join(("<s>", *prefix.tokens)))
+            best = printable(share_of(prefix.best))
+            lines.append(f"  {prefix.log_prob:7.3f}  {words}  →  {best}")
+    penalty = f"(tokens + 1)^{search.length_penalty:g}"
+    lines += ["", f"ended: ln p, score = ln p / {penalty}; the highest score wins"]
+    for tokens, log_prob, score in search.ended:
+        lines.append(f"  {log_prob:7.3f} {score:7.3f}  {printable(' '.join(tokens))}")
+    return "\n".join([*lines, "", f"output: {printable(search.text)}"])
 
 
 def heat_map(values: npt.NDArray[Any]) -> str:
@@ -83,35 +117,43 @@ def heat_map(values: npt.NDArray[Any]) -> str:
     ink = np.where(finite[..., None] >= 0, BLUE, RED)  # (rows, columns, 3)
     colours = 255 - (255 - ink) * strength[..., None]
     colours = np.where(np.isfinite(shown)[..., None], colours, GREY).astype(np.uint8)
-    rows = b"".join(b"\0" + row.tobytes() for row in colours)  # each without a filter
-    size = struct.pack(">IIBBBBB", shown.shape[1], shown.shape[0], 8, 2, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in ((b"IHDR", size), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    )
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    png = io.BytesIO()
+    imsave(png, colours, format="png")
+    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+
+
+def save_arrays(output: Path, walk: Walk) -> None:
+    """Write every matrix, of all heads and layers, and every weight, by part and name."""
+    arrays = {f"{one.part}/{one.name}": one.whole for one in (*walk.matrices, *walk.others)}
+    content = io.BytesIO()
+    np.savez(content, **arrays, **walk.weights)
+    save_file(output, content.getvalue(), "--npz")
 
 
 def save_page(
     output: Path, title: str, matrices: Iterable[MatrixStep],
-    steps: Sequence[Sequence[Prefix]], text: str,
+    search: Search | None, document: Document | None,
 ) -> None:  # fmt: skip
     """Write the page. A matrix opens to its first numbers. Raises DataError where it cannot be."""
     groups = groupby(matrices, key=lambda matrix: matrix.part)
-    parts = [(part, [*map(_shown, group)]) for part, group in groups]
+    parts = [
+        (f"{part}{part_in(document, part)}", [_shown(one, document) for one in group])
+        for part, group in groups
+    ]
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     page = environment.get_template("steps_page.html").render(
-        title=printable(title), parts=parts, steps=steps, text=printable(text)
+        title=printable(title), parts=parts, search=search
     )
     save_file(output, page, "--html")
 
 
-def _shown(matrix: MatrixStep) -> dict[str, Any]:
+def _shown(matrix: MatrixStep, document: Document | None) -> dict[str, Any]:
     """The fields of a matrix as the template has them."""
     fields: dict[str, Any] = {
         **{name: getattr(matrix, name) for name in ("name", "formula", "place")},
         "shape": " x ".join(map(str, matrix.shape)),
         "numbers": "\n".join(corner(matrix, TABLE)),
+        "in_document": name_in(document, matrix),
     }
     if matrix.values is not None:
         rows, columns = matrix.values[: PIXELS[0], : PIXELS[1]].shape

@@ -29,8 +29,8 @@ class Matrix:
         return 0 if self.tied_to else math.prod(self.shape)
 
 
-def count_of(matrices: list[Matrix]) -> int:
-    return sum(matrix.count for matrix in matrices)
+def count_of(matrices: list[Matrix], but: str = "-") -> int:
+    return sum(matrix.count for matrix in matrices if but not in matrix.name)
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,9 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Parameters by block, each with its shapes."""
     blocks = []
     for name, block in summary.blocks.items():
-        matrices = [
-            {"name": one.name, "shape": list(one.shape), "parameters": one.count}
-            | {"tied_to": one.tied_to}
-            for one in block
-        ]
+        numbers = [{"shape": list(one.shape), "parameters": one.count} for one in block]
+        names = [{"name": one.name, "tied_to": one.tied_to} for one in block]
+        matrices = [first | second for first, second in zip(names, numbers, strict=True)]
         blocks.append({"name": name, "parameters": count_of(block), "matrices": matrices})
     source, target = summary.sizes
     vocabulary = {"source": source, "target": target, "joint": summary.joint}
@@ -102,7 +100,7 @@ def format_summary(summary: Summary) -> str:
         f"{config.norm}-norm",
         "",
     ]
-    totals = [f"{'totals':<44}{'each':>16}{'parameters':>14}"]
+    totals = [f"{'totals':<36}{'each':>14}{'norms apart':>14}{'parameters':>16}"]
     for _, alike in groupby(summary.blocks.items(), key=lambda one: (one[0].split(".")[0], one[1])):
         names, (block, *_) = zip(*alike, strict=True)
         several = len(names) > 1
@@ -117,6 +115,13 @@ def format_summary(summary: Summary) -> str:
                 count, note = "tied", f"  is {matrix.tied_to.split('.')[0]}"
             lines.append(f"  {matrix.name:<42}{shape:>16}{count:>14}{note}")
         lines.append("")
-        each = f"{count_of(block):,}" if several else ""
-        totals.append(f"  {title:<42}{each:>16}{len(names) * count_of(block):>14,}")
-    return "\n".join([*lines, *totals, f"  {'all':<42}{'':>16}{summary.total:>14,}"])
+        each, apart = f"{count_of(block):,}", f"{count_of(block, but='norm'):,}"
+        all_of = len(names) * count_of(block)
+        totals.append(f"  {title:<34}{each:>14}{apart:>14}{all_of:>16,}")
+    matrices = [matrix for block in summary.blocks.values() for matrix in block]
+    n_apart = count_of(matrices, "norm")
+    totals.append(f"  {'all':<48}{n_apart:>14,}{summary.total:>16,}")
+    if tied := sum(math.prod(matrix.shape) for matrix in matrices if matrix.tied_to):
+        untied = f"{n_apart + tied:>14,}{summary.total + tied:>16,}"
+        totals.append(f"  {'if nothing were tied':<48}{untied}")
+    return "\n".join([*lines, *totals])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import display_width, is_unspaced, words
@@ -78,14 +78,13 @@ def _rows(tokens: list[tuple[str, int]]) -> Iterator[str]:
 
 def _rare(tokens: list[tuple[str, int]]) -> Iterator[str]:
     """Name the characters that are spelled in bytes, and the texts that are unknown."""
-    spelled = bytearray()
     in_bytes: list[str] = []
-    for piece, _ in [*tokens, ("", 0)]:
-        if match := BYTE.fullmatch(piece):
-            spelled.append(int(match[1], 16))
-        elif spelled:
-            in_bytes += spelled.decode("utf-8", "replace")
-            spelled.clear()
+    matches = (BYTE.fullmatch(piece) for piece, _ in tokens)
+    for spelled, run in groupby(matches, key=bool):
+        if spelled:
+            in_bytes += bytes(int(match[1], 16) for match in run if match).decode(
+                "utf-8", "replace"
+            )
     if in_bytes:
         yield f"  in bytes: {_named(in_bytes)}"
     if unknown := [piece for piece, number in tokens if number == UNK]:

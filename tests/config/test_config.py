@@ -52,6 +52,7 @@ def test_shipped_configs() -> None:
         "medium.yaml",
         "multi30k.yaml",
         "small.yaml",
+        "tiny-post.yaml",
         "tiny.yaml",
         "vaswani2017.yaml",
         "wmt14.yaml",

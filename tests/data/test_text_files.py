@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Mt, refused
 from corpora import message_of, pack, pairs_of, write
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,6 +155,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write(tmp_path / "train.en", "a\n")
     message = message_of(tmp_path, "train.de", "train.en")
     assert says(message, "data.train[0].src: there is no file", f"{tmp_path}/train.de", "data.root")
+
+
+def test_the_demonstration_corpus_is_not_everywhere(
+    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message that says how to train on text of one's own, not a line for each file."""
+    monkeypatch.chdir(tmp_path)
+    message = refused(mt("train", "--config", "base.yaml"))
+    assert message.count("\n") == 0
+    assert says(
+        message, "demonstration corpus", "data/demo", "recipe: base.yaml", "train:", "split"
+    )
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

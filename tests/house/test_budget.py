@@ -12,17 +12,17 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_315,
-    "core": 19_606,
-    "tests": 30_290,
-    "pages": 129_576,
+    "all of mt": 30_671,
+    "core": 19_613,
+    "tests": 30_410,
+    "pages": 129_925,
     "api and single files": 1_170,
-    "data": 5_115,
+    "data": 5_122,
     "training": 3_212,
     "translate": 2_639,
+    "inspect": 2_306,
     "cleaning": 2_145,
     "search": 2_096,
-    "inspect": 1_957,
     "interop": 1_813,
     "config": 1_747,
     "cli": 1_625,

@@ -14,7 +14,7 @@ from messages import says
 from mt.config.load import load_config
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.inspect.summary import Summary, count_of, summarise
+from mt.inspect.summary import Summary, count_of, format_summary, summarise
 from mt.model.transformer import Transformer
 
 TINY: dict[str, Any] = {"d_model": 4, "n_heads": 2, "d_ff": 6, "max_positions": 8}
@@ -96,6 +96,14 @@ def test_base_model_of_the_paper_has_about_65_million_parameters() -> None:
         assert 65 + layers / 1e6 == pytest.approx(table3, abs=1)
     assert (65_000_000 - 44_101_632) // 512 == 40_817
     assert paper(tie_embeddings=False).total == 44_101_632 + 3 * 18_944_000 == 100_933_632
+    # Those of M have no layer norms.
+    rows = [line.split() for line in format_summary(summary).splitlines()]
+    encoder = next(row for row in rows if row[:3] == ["encoder.0", "to", "encoder.5"] and row[4:])
+    assert encoder[3:] == ["3,150,336", "3,148,288", "18,902,016"]
+    assert rows[-2:] == [
+        ["all", "63,014,912", "63,045,632"],
+        ["if", "nothing", "were", "tied", "100,902,912", "100,933,632"],
+    ]
 
 
 def test_the_command_prints_json_and_takes_another_vocabulary(mt: Mt, tiny_run: Path) -> None:

@@ -95,7 +95,7 @@ def check_data(
                 "drop them from the training text"
             )
     return DataCheck(
-        faults=[fault for check in every for fault in check.faults],
+        faults=[*dict.fromkeys(fault for check in every for fault in check.faults)],
         warnings=warnings,
         unread=[line for check in every for line in check.unread],
         records=records,

@@ -215,6 +215,13 @@ def existing_path(name: str, root: Path, where: str) -> Path:
     path = under(root, name)
     with os_errors_as_data_errors(path, where):
         if not path.exists() and matching_files(name, root) in ([], [path]):
+            if name.startswith("data/demo/"):
+                raise DataError(
+                    "data: this config trains on the demonstration corpus of a checkout, data/demo,"
+                    " which is not in this folder. For text of your own write a config: 'recipe: "
+                    "base.yaml' or another one, and below 'data:' src_lang, tgt_lang, train: "
+                    "FILE.tsv or {src: FILE, tgt: FILE}, and valid: {split: 1000}."
+                )
             raise DataError(
                 f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
                 f"{str(root)!r}). Correct the name, or data.root where paths start."
