@@ -13,7 +13,7 @@ while read -r line <&3; do
     eval "$line"
 done 3<<'LINES'
 mt train --config tiny.yaml
-echo 'Gestern hat der Bäcker seiner Tochter eine rote Tasche gekauft.' | mt translate --model runs/tiny
+echo 'Gestern hat der Bäcker eine rote Tasche gekauft.' | mt translate --model runs/tiny
 mt translate --model runs/tiny data/demo/test.de -o runs/tiny-test.en
 mt evaluate --hyp runs/tiny-test.en --ref data/demo/test.en
 mt report runs/tiny
