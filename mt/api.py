@@ -207,17 +207,15 @@ def _items(name: str, values: Any) -> Iterator[Any]:
 
 def _texts(name: str, values: Iterable[str]) -> Iterator[str]:
     """Texts one by one; DataError for one alone, what is none, and a lone surrogate (no UTF-8)."""
-    items = _items(name, values)
+    return (_text(name, *numbered) for numbered in enumerate(_items(name, values), start=1))
 
-    def checked() -> Iterator[str]:
-        for number, value in enumerate(items, start=1):
-            if not isinstance(value, str):
-                raise DataError(f"{name}, line {number:,}: must be text, found {value!r}")
-            if any("\ud800" <= char <= "\udfff" for char in value):
-                raise DataError(f"{name}, line {number:,}: has half a character, found {value!r}")
-            yield value
 
-    return checked()
+def _text(name: str, number: int, value: Any) -> str:
+    is_text = isinstance(value, str)
+    if not is_text or any("\ud800" <= char <= "\udfff" for char in value):
+        fault = "has half a character" if is_text else "must be text"
+        raise DataError(f"{name}, line {number:,}: {fault}, found {value!r}")
+    return value
 
 
 def _translated(line: Translation) -> Translated:

@@ -24,10 +24,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path`, behind a link its target, only if the block succeeds.
-
-    A pipe or device is written to directly. Raises OSError.
-    """
+    """A binary file or pipe that replaces `path`, or a link's target, if the block succeeds."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as file:

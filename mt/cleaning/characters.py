@@ -178,9 +178,8 @@ class Language:
     def other(self, texts: Sequence[str]) -> list[float]:
         """Score each text from 0 to 1: how surely it is in another language.
 
-        0 where the language or a relative is the most probable one; else by how much the
-        probability of another language is above that of this one and its relatives; less of a
-        language that the model often takes for another.
+        0 where it or a relative is the most probable one; else by how much another is more probable
+        than these; less where the model often takes the language for another.
         """
         lines = [languages.as_line(text, languages.FIRST_LOOK) for text in texts]
         looks = self._model.multilinePredict(lines, 1, languages.CLEARLY, "replace")

@@ -176,8 +176,7 @@ def report_text(report: CleaningReport) -> str:
         counts = [*(corpus.rejected[reason] for reason in reasons), corpus.kept, corpus.repaired]
         shares = [share_of(count, corpus.read) for count in counts]
         columns.append([corpus.name[-24:], f"{corpus.read:,}", *shares])
-    rows = [*zip(*columns, strict=True)]
-    lines = [aligned(rows, n_left=1), *report.notes, ""]
+    lines = [aligned([*zip(*columns, strict=True)], n_left=1), *report.notes, ""]
     lines += [f"{name}: {leak.summary()}" for name, leak in report.leaks.items()]
     for name, drawn in report.examples.items():
         lines += ["", f"{name}: {len(drawn)} of {report.rejected(name):,}"]

@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mt.cleaning import characters as chars
 from mt.cleaning import contents
-from mt.cleaning.characters import (
-    DIGIT,
-    OTHER_LETTER,
-    SCRIPTS,
-    SYMBOL,
-    WEIGHTS,
-    CharacterCounts,
-    Language,
-    count_characters,
-)
+from mt.cleaning.characters import WEIGHTS, CharacterCounts, Language, count_characters
 from mt.data.reading.languages import LEAST_IDENTIFIED, WEAK
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import without_invisible
@@ -72,16 +64,9 @@ def _mojibake_fixer() -> Callable[[str], str]:
     import ftfy
 
     # Only wrong decoding and entities: quotes, ligatures and full-width signs are the author's.
-    config = ftfy.TextFixerConfig(
-        normalization=None,
-        uncurl_quotes=False,
-        fix_latin_ligatures=False,
-        fix_character_width=False,
-        fix_line_breaks=False,
-        remove_terminal_escapes=False,
-        remove_control_chars=False,
-        explain=False,
-    )
+    others = "uncurl_quotes fix_latin_ligatures fix_character_width fix_line_breaks"
+    others += " remove_terminal_escapes remove_control_chars explain"
+    config = ftfy.TextFixerConfig(normalization=None, **dict.fromkeys(others.split(), False))
     return lambda text: ftfy.fix_text_segment(text, config)
 
 
@@ -159,7 +144,7 @@ def letters(block: PairBlock) -> Values:
     """Share of letters in visible text, of the side with fewer; a digit is half a letter."""
     shares = []
     for side in block.plain_counts:
-        letters = side.letters + side.classes[:, DIGIT] / 2
+        letters = side.letters + side.classes[:, chars.DIGIT] / 2
         share = (letters + LETTERS_ADDED) / (side.visible + LETTERS_ADDED)
         shares.append(np.where(letters > 0, share, 0))
     return np.minimum(*shares)
@@ -167,7 +152,7 @@ def letters(block: PairBlock) -> Values:
 
 def symbols(block: PairBlock) -> Values:
     """Signs that are no usual punctuation, beyond those of the other side, by characters."""
-    src, tgt = (side.classes[:, SYMBOL] for side in block.counts)
+    src, tgt = (side.classes[:, chars.SYMBOL] for side in block.counts)
     visible = np.where(src > tgt, *(side.visible for side in block.counts))
     return abs(src - tgt) / (visible + CHARACTERS_ADDED)
 
@@ -178,12 +163,11 @@ def other_script(block: PairBlock) -> Values:
     for side, language in zip(block.counts, block.languages, strict=True):
         if language.scripts:
             weighted = side.classes * WEIGHTS
-            native = weighted[:, [OTHER_LETTER, *language.scripts]].sum(1)
-            letters = weighted[:, OTHER_LETTER:].sum(1)
-            names = 0 if language.is_latin else side.classes[:, SCRIPTS["Latn"]]
-            shares.append(
-                (letters - native - names) / (letters + 1) + names / (letters + NAMES_ADDED)
-            )
+            native = weighted[:, [chars.OTHER_LETTER, *language.scripts]].sum(1)
+            letters = weighted[:, chars.OTHER_LETTER :].sum(1)
+            names = 0 if language.is_latin else side.classes[:, chars.SCRIPTS["Latn"]]
+            share = (letters - native - names) / (letters + 1)
+            shares.append(share + names / (letters + NAMES_ADDED))
     return np.max(shares, axis=0) if shares else np.full(len(block.pairs), np.nan)
 
 
@@ -228,7 +212,7 @@ def _where(block: PairBlock, rows: Iterable[int], measure: Callable[[str, str], 
 
 def wrong_numbers(block: PairBlock) -> Values:
     """Share of the numbers that have no counterpart; see `conflicting_numbers`."""
-    digits = [side.classes[:, DIGIT] for side in block.counts]
+    digits = [side.classes[:, chars.DIGIT] for side in block.counts]
     rows = np.flatnonzero(digits[0] + digits[1]).tolist()
     return _where(block, rows, contents.conflicting_numbers)
 

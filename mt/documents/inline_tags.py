@@ -306,9 +306,8 @@ class _Placing:
         if spaces := [space for space in found if low < space < high and not taken[space]]:
             space = min(spaces, key=lambda place: abs(place - wanted))
             return space, space + 1
-        if is_unspaced(self.translated) and low < wanted < high:
-            return wanted, wanted
-        return None
+        is_inside = is_unspaced(self.translated) and low < wanted < high
+        return (wanted, wanted) if is_inside else None
 
 
 def has_words(tokens: Iterable[MarkupToken]) -> bool:
@@ -400,10 +399,7 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
 
 
 def _span(name: str, words: Mapping[str, Span], places: Sequence[int]) -> Span | None:
-    """The characters that a link names: a word by its number, or `start:end`.
-
-    `places`: where the characters of the line in NFC, which that counts, and its end are written.
-    """
+    """The characters that a link names: a word by its number, or `start:end` of the line in NFC."""
     if ":" in name:
         start, end = (places[min(int(number), len(places) - 1)] for number in name.split(":"))
         return start, end

@@ -264,6 +264,4 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
 def with_attribute(tag: str, name: str, value: str) -> str:
     """A start tag with an attribute, in place of an earlier value."""
     changed, n_changed = re.subn(rf"""(\s{name}\s*=\s*)("[^"]*"|'[^']*')""", rf'\1"{value}"', tag)
-    if n_changed:
-        return changed
-    return re.sub(r"\s*(/?>)$", rf' {name}="{value}"\1', tag)
+    return changed if n_changed else re.sub(r"\s*(/?>)$", rf' {name}="{value}"\1', tag)

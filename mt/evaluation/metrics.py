@@ -54,10 +54,7 @@ class Score:
 
 @dataclass(eq=False)
 class Metric:
-    """A metric computed from sums over lines, which give intervals and paired tests as well.
-
-    A subclass has `name`, `title`, `statistics` and `value`.
-    """
+    """A metric computed from sums over lines, which give intervals and paired tests as well."""
 
     name: ClassVar[str]  # on the command line, in `train.metric` and in `metrics.jsonl`
     title: ClassVar[str]  # in tables and messages
@@ -108,10 +105,7 @@ class SacreBleuMetric(Metric):
         raise NotImplementedError
 
     def present_refs(self) -> Any:  # sacreBLEU documents None, but its types lack it
-        """The references for sacreBLEU, None for a blank one where a line has another.
-
-        As a text, its length 0 would count: in the brevity penalty, and in the mean length of TER.
-        """
+        """The references; None for a blank one beside others, as its length of 0 would count."""
         if len(self.refs) == 1:
             return self.refs
         rows = [
@@ -139,10 +133,7 @@ class SacreBleuMetric(Metric):
         return ""
 
     def note_on_marks(self, hyps: Sequence[str], marks: tuple[str, re.Pattern[str]]) -> str:
-        """That hypotheses set off marks by a space where no reference does, or do not where all do.
-
-        `marks`: those that the metric takes for a part of the word without the space.
-        """
+        """That hypotheses have other spaces at `marks` than references, where these join words."""
         names, pattern = marks
         n_marked = n_other = 0
         for hyp, *refs in zip(hyps, *self.refs, strict=True):
@@ -255,10 +246,7 @@ class ChrfPlusPlus(Chrf):
 
 
 class Ter(SacreBleuMetric):
-    """Word edits, a shift of a phrase being one, per 100 reference words.
-
-    Of Japanese and Chinese, character edits: sacreBLEU's asian support and normalisation.
-    """
+    """Word edits, shifts included, per 100 reference words; characters in Japanese, Chinese."""
 
     name = "ter"
     title = "TER"

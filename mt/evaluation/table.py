@@ -38,8 +38,8 @@ def format_evaluation(
         blocks += [_table(systems, with_margins), "\n".join(_legend(evaluation))]
     blocks = list(map(printable, blocks))
     marks = COLOUR_MARKS if in_colour else PLAIN_MARKS
-    for system, lines in evaluation.differences.items():
-        blocks.append(_differing_lines(evaluation, system, lines, marks))
+    differences = evaluation.differences.items()
+    blocks += [_differing_lines(evaluation, *differing, marks) for differing in differences]
     return "\n\n".join(blocks)
 
 

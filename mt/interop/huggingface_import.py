@@ -24,13 +24,9 @@ from mt.errors import CheckpointError, ConfigError, MtError
 from mt.files import require_new, sha256_of
 from mt.interop import huggingface_folder as marian
 from mt.interop import huggingface_layout as layout
+from mt.interop import huggingface_tokenizer as vocab
 from mt.interop.exporter import quiet
-from mt.interop.huggingface_tokenizer import (
-    TOKENIZER_FILES,
-    MarianTokenizer,
-    filler_piece,
-    read_tokenizer,
-)
+from mt.interop.huggingface_tokenizer import TOKENIZER_FILES, MarianTokenizer
 from mt.model.checkpoint import LoadedModel, build_model, put_weights, save_model_folder
 from mt.runs.model_folder import HUB
 from mt.runs.origin import HISTORY
@@ -61,7 +57,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     # Rows that fill the smaller of two vocabularies; see `NO_TOKEN`.
     bias = tensors.get("final_logits_bias", torch.zeros(0)).flatten()
     never = set((bias <= layout.NO_TOKEN / 2).nonzero().flatten().tolist())
-    tokenizer = read_tokenizer(folder, settings, faults, never)
+    tokenizer = vocab.read_tokenizer(folder, settings, faults, never)
     if faults or tokenizer is None:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     config = model_config(settings, tensors, tokenizer)
@@ -71,8 +67,8 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
     put_weights(model, weights, str(path))
     loaded = LoadedModel(folder, {}, config, tokenizer.tokenizer, model)
     notes.append(compare(folder, loaded, tokenizer, settings))
-    target = tokenizer.target
-    unnamed = [i for i, row in enumerate(target.rows) if target.pieces[i] == filler_piece(row)]
+    both = enumerate(zip(*tokenizer.target, strict=True))
+    unnamed = [i for i, (piece, row) in both if piece == vocab.filler_piece(row)]
     if unnamed:
         weights["output.bias"][unnamed] += NEVER
         notes.append(

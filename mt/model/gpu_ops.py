@@ -55,10 +55,7 @@ def load_varlen_attn() -> bool:
 
 
 def can_pack(config: Config, device: Device) -> bool:
-    """Whether training can do without padding: on a GPU that has FlashAttention-2, in bf16 or fp16.
-
-    Its kernel has no dropout of attention weights.
-    """
+    """Whether a GPU trains without padding: FlashAttention-2, bf16, fp16, no attention dropout."""
     model = config.model
     width = model.d_model // model.n_heads
     return (

@@ -64,10 +64,7 @@ class ReluDropout(Dropout):
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (section 3.2.2).
-
-    One product computes Q, K and V of all heads. Head h reads columns h*K to (h+1)*K of each.
-    """
+    """Multi-head attention (section 3.2.2), one product for all heads; h reads columns h*K on."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

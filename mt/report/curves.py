@@ -103,10 +103,7 @@ def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[dict[str, str]], str]:
 
 
 def thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Keep the lowest and highest y in each of `INTERVALS` equal intervals of x, in its order.
-
-    An interval of NaN only keeps one, so that the gap stays. x must ascend.
-    """
+    """The lowest and highest y in each of `INTERVALS` parts of ascending x; one of NaN is a gap."""
     if len(x) <= 2 * INTERVALS:
         return x, y
     edges = np.linspace(x[0], x[-1], INTERVALS + 1)[1:-1]

@@ -117,6 +117,4 @@ def duration(seconds: float) -> str:
     if minutes < 120:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02} min"
-    return f"{hours / 24:.1f} days"
+    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours / 24:.1f} days"

@@ -46,10 +46,7 @@ CLEANED = f"{STORE}/cleaned"  # text
 
 
 def claim(run_dir: Path) -> ExitStack:
-    """Create, check and lock the run directory, until what is returned is closed.
-
-    Raises DataError if the directory is not writable or another process trains in it.
-    """
+    """Create, check and lock a run directory until the result is closed. DataError if it fails."""
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         probe = run_dir / CHECKPOINTS / f".probe-{os.getpid()}"
@@ -106,10 +103,7 @@ def check_can_be_renamed(run_dir: Path) -> None:
 
 
 def set_aside(run_dir: Path) -> Path | None:
-    """Rename a used run directory to `NAME.old-N` (`--fresh`); its new path, None without a run.
-
-    Raises DataError if a process trains or this process is in it, or it cannot be renamed.
-    """
+    """Rename a used run directory to `NAME.old-N`, the path returned. DataError if it is in use."""
     check_can_be_renamed(run_dir)
     if not _holds_run(run_dir):
         return None
@@ -169,10 +163,7 @@ def load_run_config(run_dir: Path) -> Config:
 
 
 def check_same_run(run_dir: Path, config: Config) -> list[str]:
-    """The keys that differ from the config that the run was started with, each as a line.
-
-    Raises CheckpointError for keys that may not change any more; see `Affects` of the schema.
-    """
+    """Lines about keys that differ from the run's first config; CheckpointError if one is fixed."""
     path = run_dir / CONFIG
     if not path.exists():
         return []
@@ -300,10 +291,7 @@ def _fill(folder: Path, run_dir: Path) -> None:
 
 
 def _copy_or_link(source: str, target: str) -> None:
-    if source.endswith(".json"):
-        shutil.copy(source, target)
-    else:
-        os.symlink(source, target)
+    (shutil.copy if source.endswith(".json") else os.symlink)(source, target)
 
 
 MANIFEST = "manifest.json"

@@ -208,10 +208,7 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM end the process at once.
-
-    torch waits for other ranks without giving way to Python, whose handlers would never run.
-    """
+    """Inside, Ctrl-C and SIGTERM end the process; torch waits without running Python's handlers."""
     before = {}
     if threading.current_thread() is threading.main_thread():  # only it may change handlers
         numbers = (signal.SIGINT, signal.SIGTERM)
@@ -254,10 +251,7 @@ def _is_connection_error(error: RuntimeError) -> bool:
 
 
 def report_once(error: MtError) -> NoReturn:
-    """Raise an error found before the process group exists: in rank 0 itself, else as silent exit.
-
-    The ranks connect first, because torchrun kills all of them as soon as one exits.
-    """
+    """Raise an error in rank 0 alone, all connected: torchrun kills all when the first exits."""
 
     def fail() -> NoReturn:
         raise error

@@ -179,10 +179,7 @@ def in_halves(
     device: torch.device,
     too_large: Callable[[Item], Exception],
 ) -> list[Result]:
-    """Work on a batch; on its halves, and theirs, where it does not fit into the memory.
-
-    Raises what `too_large` makes of a single item that does not fit.
-    """
+    """Work on a batch, or its halves and theirs if memory lacks; `too_large` of one is raised."""
     try:
         return [work(items)]
     except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors

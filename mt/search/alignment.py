@@ -21,10 +21,7 @@ from mt.model.transformer import MultiHeadAttention, Transformer
 
 @torch.inference_mode()
 def cross_attention(model: Transformer, batch: Batch) -> Iterator[Tensor]:
-    """Yield the cross-attention weights of one decoder layer after the other: (B, H, T, S) fp32.
-
-    Row t is that of the step that predicts token t, and sums to 1.
-    """
+    """Yield each decoder layer's cross-attention, (B, H, T, S) fp32; row t predicts token t."""
     memory = model.encode(batch.src, batch.src_mask)
     src_bias = attention_bias(batch.src_mask, torch.float32)[:, None, None, :]  # (B, 1, 1, S)
     causal = causal_mask(batch.tgt_in.shape[1], memory.device)
@@ -155,10 +152,7 @@ def links_within(links: str, src: str, tgt: str) -> str:
 def joined_word_links(
     parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]]], src: str, tgt: str
 ) -> str:
-    """Write the links of a line that was translated in parts, each given as for `word_links`.
-
-    The output of each part begins a new word, even if its first piece does not begin with `▁`.
-    """
+    """Write the links of a line translated in parts; each part's output begins a new word."""
     inner = [attention[: len(tgt), : len(src)] for attention, src, tgt in parts]
     src_pieces = [piece for _, src, _ in parts for piece in src]
     numbered = (enumerate(tgt) for *_, tgt in parts)

@@ -111,10 +111,7 @@ def best_in_blocks(
 
 
 def top_indices(log_probs: Tensor, count: int) -> Tensor:
-    """Return the indices of each row's `count` highest, best first; ties go to the lowest index.
-
-    `log_probs` (B, M) fp32, none above 0; NaN counts as lower than -inf.
-    """
+    """Indices of each row's `count` highest of (B, M) fp32 <= 0; ties: the lowest; NaN last."""
     # topk leaves the order of ties open, and bf16 logits are full of ties. Without the sign, the
     # bits of fp32 numbers sort as the numbers do; the index in the low half makes all keys differ.
     magnitude = log_probs.abs().view(torch.int32).long()

@@ -129,10 +129,7 @@ class Engine(ABC):
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
 
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
-        """Return the `n_best` hypotheses of each source, all of which begin with its prefix.
-
-        Raises ConfigError if the memory is too small.
-        """
+        """The `n_best` hypotheses of each source, from its prefix on. ConfigError: no memory."""
         job = (sources, [()] * len(sources) if prefixes is None else prefixes)
         ((_, found),) = self.search_batches([job])
         return found

@@ -237,10 +237,7 @@ class Decoding:
 
 
 class Ensemble:
-    """Models of one vocabulary on one device, with the interface of `Inference`.
-
-    Their probabilities are averaged at every step: one confident member suffices.
-    """
+    """Models of one vocabulary as one `Inference`, whose probabilities are averaged each step."""
 
     def __init__(self, members: Sequence[Inference]) -> None:
         self.members = members

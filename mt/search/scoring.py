@@ -44,10 +44,7 @@ LogProbs = Callable[[Sequence[Pair]], Iterable[Sequence[float]]]
 
 
 class ForcedDecoder:
-    """A model that scores pairs of token ids in batches, or in halves of what is too large.
-
-    Raises ConfigError if a pair does not fit into the memory.
-    """
+    """Scores pairs of ids in batches, or halves of them; ConfigError for one that does not fit."""
 
     def __init__(self, inference: Inference, batch_tokens: int | None = None) -> None:
         self.inference = inference

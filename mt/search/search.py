@@ -53,10 +53,7 @@ class Stepper(Protocol):
 
 @dataclass
 class State:
-    """The sentences still in the batch and their live hypotheses, best first.
-
-    N is 1 in the first step, and in all steps of greedy search and sampling.
-    """
+    """Sentences in the batch and their live hypotheses, best first. At first, N is 1."""
 
     rows: Tensor  # (B,) index of the sentence in the whole search
     limits: Tensor  # (B,) maximum number of tokens, eos not counted

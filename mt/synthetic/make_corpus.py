@@ -65,10 +65,7 @@ class PairFilter:
     def keep_pairs(
         self, texts: Sequence[str], outputs: Sequence[str], truncated: Sequence[bool]
     ) -> list[bool]:
-        """Whether each pair of a text and its translation is kept. Empty texts are not counted.
-
-        `truncated`: whether the search has stopped at the length limit.
-        """
+        """Whether each pair is kept, no empty text is; `truncated`: stopped at the length limit."""
         n_texts = [len(ids) for ids in self.tokenizer.src.encode(list(texts))]
         n_outputs = [len(ids) for ids in self.tokenizer.tgt.encode(list(outputs))]
         rows = zip(texts, outputs, n_texts, n_outputs, truncated, strict=True)

@@ -55,10 +55,7 @@ class Line:
 
 
 class Step:
-    """Something that is done to the lines of a window before the search, and to what it finds.
-
-    `before` is called from the first step to the last, `after` from the last to the first.
-    """
+    """Something done to lines before the search, first step first, and after it, last first."""
 
     # What an output depends on, by the name of its option.
     settings: Mapping[str, str] = {}

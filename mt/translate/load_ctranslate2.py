@@ -101,10 +101,7 @@ def available_cores() -> int:
 
 
 def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
-    """Read a vocabulary map; ConfigError if it has pieces that this vocabulary lacks.
-
-    CTranslate2 ignores pieces that it does not know: with a wrong file every output would be empty.
-    """
+    """Read a vocabulary map; ConfigError for unknown pieces, which would make all outputs empty."""
     remedy = "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
     try:
         content = path.read_bytes()

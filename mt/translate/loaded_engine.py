@@ -96,19 +96,14 @@ class LoadedEngine:
     def search(
         self, lines: Sequence[Line], tally: Tally, loop_free: bool = False
     ) -> Iterator[float]:
-        """Find the hypotheses of each segment and their texts, in batches, the longest first.
-
-        After each batch, yields the share of the source tokens that is done.
-        """
+        """Find the hypotheses of the segments, the longest first; yield the share that is done."""
         segments = [segment for line in lines for segment in line.segments]
         if not segments:
             return
         lengths = np.array([len(segment.source) for segment in segments], np.int64)
         batches = self._batches(lengths)
         members = [[segments[i] for i in batch] for batch in batches]
-        jobs: list[Job] = [
-            ([s.source for s in batch], [s.prefix for s in batch]) for batch in members
-        ]
+        jobs: list[Job] = [([s.source for s in b], [s.prefix for s in b]) for b in members]
         searched, total = 0, int(lengths.sum())
         for number, (hypotheses, texts) in self._answers(jobs, loop_free):
             limits = self.engine.limits(*jobs[number]).repeat(hypotheses.counts)

@@ -170,10 +170,7 @@ def make_translator(
     on_progress: Callable[[int], None] = lambda _: None,
     number_of: Callable[[int], int] = int,
 ) -> Translator:
-    """Make a translator into `to`, from `from_`; None: as the model's config tells.
-
-    Raises ConfigError for an unknown language, and for options that the engine cannot fulfil.
-    """
+    """A translator `from_` → `to` (None: as the config tells); ConfigError for what cannot be."""
     engine, tokenizer, data = loaded.engine, loaded.tokenizer, loaded.data
     search = engine.options
     first_ids = tokenizer.before_source(to, data)

@@ -111,10 +111,7 @@ class NoRowsError(DataError):
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
-    """The cell of a column, whose dots may lead into nested columns; None if there is none.
-
-    A null, also on the way, is an empty text, as an empty line is.
-    """
+    """The cell of a column, whose dots lead into nested ones; None without one, "" for a null."""
     parts = [column] if column in row else column.split(".")
     nested = row.get("translation", ())  # the type that the datasets library has for translations
     if parts[0] not in row and (nested is None or isinstance(nested, Mapping)):

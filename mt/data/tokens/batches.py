@@ -122,15 +122,8 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
     tgt_out = torch.from_numpy(pad_rows([tgt for _, tgt in pairs], None, EOS)).flatten()
     positions = (tgt_out != PAD).nonzero().squeeze(1)
     src_mask = src != PAD
-    return Batch(
-        src=src,
-        src_mask=src_mask,
-        tgt_in=tgt_in,
-        tgt_out=tgt_out[positions],
-        tgt_positions=positions,
-        n_src=int(src_mask.sum()),
-        n_tgt=len(positions),
-    )
+    sizes = int(src_mask.sum()), len(positions)
+    return Batch(src, src_mask, tgt_in, tgt_out[positions], positions, *sizes)
 
 
 def gather_batch(pairs: DirectedPairs, indices: Indices, pin: bool = False) -> Batch:
@@ -159,15 +152,9 @@ def gather_batch(pairs: DirectedPairs, indices: Indices, pin: bool = False) -> B
     # Each target is the token that follows its input, and eos at the end of a row.
     out_view[:-1] = tgt_view.ravel()[positions_view[:-1] + 1]
     out_view[(tgt_lengths + 1).cumsum() - 1] = EOS
-    return Batch(
-        src=src,
-        src_mask=torch.ne(src, PAD, out=torch.empty(src.shape, dtype=torch.bool, pin_memory=pin)),
-        tgt_in=tgt_in,
-        tgt_out=tgt_out,
-        tgt_positions=positions,
-        n_src=int(src_lengths.sum()) + len(rows),
-        n_tgt=n_tgt,
-    )
+    src_mask = torch.ne(src, PAD, out=torch.empty(src.shape, dtype=torch.bool, pin_memory=pin))
+    n_src = int(src_lengths.sum()) + len(rows)
+    return Batch(src, src_mask, tgt_in, tgt_out, positions, n_src, n_tgt)
 
 
 def _empty(shape: tuple[int, ...], pin: bool) -> tuple[Tensor, Indices]:
@@ -230,10 +217,7 @@ class Update:
 
 @dataclass(eq=False)
 class Prefetcher:
-    """Iterator over updates without end, from a given position on, loaded ahead by a thread.
-
-    A context manager: leaving it stops the thread; outside of it, iterating raises RuntimeError.
-    """
+    """Updates without end from a given position on, loaded ahead by a thread inside the context."""
 
     plan: Plan
     epoch: int  # the first update: its epoch, and its number in that

@@ -181,8 +181,7 @@ def fingerprint_of(texts: StoreTexts) -> str:
         "languages": [corpus.direction for corpus in texts.corpora] if texts.by_language else [],
     }
     if texts.limits.dedupe:
-        weights = [corpus.weight for corpus in texts.corpora]
-        content["duplicates stay in"] = heaviest_first(weights)
+        content["duplicates stay in"] = heaviest_first([each.weight for each in texts.corpora])
     return content_key(content)
 
 

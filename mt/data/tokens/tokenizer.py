@@ -261,15 +261,13 @@ class PairSample:
         text = self._n_texts
         self._n_texts += 1
         for src, tgt in pairs:
-            self.seen += 1
-            if self.seen <= self._size:
-                self.src.append(normalize_line(src))
-                self.tgt.append(normalize_line(tgt))
-                self.texts.append(text)
-            elif (place := int(self._draw() * self.seen)) < self._size:
-                self.src[place] = normalize_line(src)
-                self.tgt[place] = normalize_line(tgt)
-                self.texts[place] = text
+            place, self.seen = self.seen, self.seen + 1
+            if self.seen > self._size:
+                place = int(self._draw() * self.seen)
+            if place < self._size:  # the first ones are appended so
+                self.src[place : place + 1] = [normalize_line(src)]
+                self.tgt[place : place + 1] = [normalize_line(tgt)]
+                self.texts[place : place + 1] = [text]
             yield src, tgt
 
     def clear(self) -> None:
