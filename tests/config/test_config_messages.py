@@ -166,10 +166,7 @@ def test_message(tmp_path: Path) -> None:
             'tokenizer: {vocab_size: 264, user_defined_symbols: [a, b, "<c>", d]}',
             ": must be above 264 (256 … found 264",
         ),
-        (
-            "tokenizer: {user_defined_symbols: [a, a]}",
-            ": must each be there once, found 'a'",
-        ),
+        ("tokenizer: {user_defined_symbols: [a, a]}", ": must each be there once, found 'a'"),
         (
             "tokenizer: {user_defined_symbols: ['a b']}",
             ": must be texts without white … found 'a b'",
@@ -215,10 +212,7 @@ def test_message(tmp_path: Path) -> None:
             "model:\n  d_ff: 8\n  norm: pre\n  d_ff: 9",
             "line 4, column 3: not valid YAML … the key d_ff is there already; check this line",
         ),
-        (
-            "model:\n\td_ff: 8",
-            "line 2, column 1: not valid YAML … found character '\\t'",
-        ),
+        ("model:\n\td_ff: 8", "line 2, column 1: not valid YAML … found character '\\t'"),
         (
             "run:\n  dir: a: b",
             "line 2, column 9: not valid YAML … mapping values … check this line",
@@ -232,10 +226,7 @@ def test_message(tmp_path: Path) -> None:
             "not valid YAML: string index out of range; write the value in another way",
         ),
         ("a: &a [*a]", "not valid YAML: Circular reference … write the value in another way"),
-        (
-            f"run: {{seed: {2**63}}}",
-            "run.seed: must be less than or equal to 92233",
-        ),
+        (f"run: {{seed: {2**63}}}", "run.seed: must be less than or equal to 92233"),
         # YAML that is valid and not what was meant
         ("optimizer: {lr: 1}", "optimizer: unknown key; did you mean optim?"),
         ("foo: {}", f"foo: unknown key; known here: {SECTIONS}, recipe"),
@@ -258,10 +249,7 @@ def test_message(tmp_path: Path) -> None:
             "run:\n  dir: a\n seed: 1",
             "line 3, column 2: not valid YAML … found '<block mapping start>'",
         ),
-        (
-            "run: {}\n---\ndata: {}",
-            "line 2, column 1: not valid YAML … found another document",
-        ),
+        ("run: {}\n---\ndata: {}", "line 2, column 1: not valid YAML … found another document"),
     ]:
         (message,) = faults(tmp_path, text)
         path = ".".join(re.findall(r"\w+", text)[:2]) if fault.startswith(": ") else ""
@@ -334,14 +322,8 @@ def test_message_about_a_setting(tmp_path: Path) -> None:
             "model={d_ff: 3}",
             "--set model={d_ff: 3} … must name one key … a whole section … model.KEY=value",
         ),
-        (
-            "data.test.src=c",
-            "--set data.test.src=c … no src in data.test … such as data.test[0]",
-        ),
-        (
-            "data.train[2].src=c",
-            "--set data.train[2].src=c … has 1 entries … set data.train[1]",
-        ),
+        ("data.test.src=c", "--set data.test.src=c … no src in data.test … such as data.test[0]"),
+        ("data.train[2].src=c", "--set data.train[2].src=c … has 1 entries … set data.train[1]"),
         (
             "model.d_ff.x=3",
             "--set model.d_ff.x=3 … there is no x in model.d_ff; set model.d_ff itself",

@@ -143,11 +143,7 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     def run(name: str, *steps: int) -> Path:
         for max_steps in steps:
             changes = {
-                "data": {
-                    "augment": {"typos": 0.2, "noise": 0.3},
-                    "test": [],
-                    "valid": None,
-                },
+                "data": {"augment": {"typos": 0.2, "noise": 0.3}, "test": [], "valid": None},
                 "batch": {"tokens_per_update": 9000},
                 "tokenizer": {"vocab_size": 400},
                 "train": {"max_steps": max_steps, "valid_every": 100},

@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 from messages import raises_saying, says
 
 from mt.data.reading.corpus import first_shifted_line
-from mt.data.reading.text_files import (
-    FileRecords,
-    decode_lines,
-    file_record,
-    read_lines,
-)
+from mt.data.reading.text_files import FileRecords, decode_lines, file_record, read_lines
 from mt.errors import DataError
 from mt.translate.streaming import TextFiles
 

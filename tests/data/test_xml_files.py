@@ -40,9 +40,7 @@ TAGS = (
 )
 
 
-def test_tags_are_left_out_with_their_code_and_the_text_after_them_stays(
-    tmp_path: Path,
-) -> None:
+def test_tags_are_left_out_with_their_code_and_the_text_after_them_stays(tmp_path: Path) -> None:
     content = tmx(
         unit(TAGS, "a &lt;b&gt; word"), unit("zwei\n  Zeilen", "two<!-- x --><?y z?> lines")
     )

@@ -26,11 +26,7 @@ CORE = (
     {"training"},
 )
 # Each can be cut off: only what is above imports one.
-LEAVES = (
-    {"cleaning", "synthetic"},
-    {"inspect", "interop", "documents"},
-    {"report"},
-)
+LEAVES = ({"cleaning", "synthetic"}, {"inspect", "interop", "documents"}, {"report"})
 FLOORS = (*CORE, *LEAVES, {"api"}, {"cli"}, {"__main__"})
 # Single files of a floor may import each other; the folders of a floor may not.
 SINGLE_FILES = {"artefacts", "errors", "files", "package", "removed", "settings", "terminal"}

@@ -19,14 +19,7 @@ from mt.data.reading.corpus_record import CorpusRecord, TrainedCorpus, described
 from mt.interop.exporter import model_card
 from mt.interop.huggingface_import import import_model
 from mt.model.checkpoint import average_models, average_run, load_model
-from mt.runs.origin import (
-    Start,
-    continued,
-    corpora_of_output,
-    corpora_of_text,
-    history_of,
-    merged,
-)
+from mt.runs.origin import Start, continued, corpora_of_output, corpora_of_text, history_of, merged
 from mt.runs.run_dir import read_manifest
 from mt.training.launch import train
 from mt.training.trainer import Trainer

@@ -189,10 +189,7 @@ def test_an_assertion_of_generated_code_is_the_compilers() -> None:
 def test_a_training_is_told_what_to_do() -> None:
     for error in MEMORY[:-1]:
         remedy = r"Lower batch\.tokens_per_batch"
-        with (
-            pytest.raises(TooLittleMemoryError, match=remedy),
-            explain_failures(ON_CPU),
-        ):
+        with pytest.raises(TooLittleMemoryError, match=remedy), explain_failures(ON_CPU):
             raise error
     for error in DEVICE:
         with pytest.raises(DeviceFailedError) as caught, explain_failures(ON_CPU):

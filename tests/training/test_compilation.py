@@ -80,9 +80,7 @@ def test_twenty_shapes_of_batches_are_one_graph(
 
 @pytest.mark.slow
 def test_a_run_compiles_once_before_it_measures_batches(
-    quick_config: QuickConfig,
-    tmp_path: Path,
-    graphs: CompileCounterWithBackend,
+    quick_config: QuickConfig, tmp_path: Path, graphs: CompileCounterWithBackend
 ) -> None:
     """`auto` and the preflight use the same graph as the updates, whose dropout is torch's own."""
     config = quick_config(

@@ -13,11 +13,7 @@ from torch import nn
 from mt.config.schema import ModelConfig, OptimConfig
 from mt.errors import CheckpointError
 from mt.model.transformer import Transformer
-from mt.training.update import (
-    build_optimizer,
-    learning_rate,
-    restore_optimizer,
-)
+from mt.training.update import build_optimizer, learning_rate, restore_optimizer
 
 
 def settings(**values: Any) -> OptimConfig:
