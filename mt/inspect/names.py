@@ -29,8 +29,7 @@ SECTIONS = {
 # Names of B, C, D, M and S by name here, with the part in front where they differ by part.
 NAMES = {
     "ids": ("x_one_hot", "x", "X_input", "one-hot encodings", "words"),
-    "E": ("x_one_hot W_embedded", "embedding(x) * sqrt_dim_embed", "embedding vectors",
-          "Input Embedding", "embedding"),
+    "E": ("x_one_hot W_embedded", "input_embedding(x)", "vectors", "Input Embedding", "embedding"),
     "PE": ("p^(k)", "pe", "position embedding", "Positional Encoding", "position encodings"),
     "source/X": ("X", "x", "X_input^E", "X", "X"),
     "target/X": ("Y", "y", "", "X", "X"),
@@ -42,14 +41,13 @@ NAMES = {
     "S masked": ("M(S_ℓ)", "scores.masked_fill", "", "A' with -infinity", ""),
     "P": ("softmax(S_ℓ)", "weight", "softmax of S", "A", "softmax (fourth step)"),
     "masked self-attention/P": ("softmax(M(S_ℓ))", "weight", "", "A", "softmax (fourth step)"),
-    "Z": ("Z_ℓ", "attention(query, key, value)", "softmax(QK^T) V", "Z_i",
-          "Z (fifth and sixth step)"),
+    "Z": ("Z_ℓ", "attention(query, key, value)", "softmax(QK^T) V", "Z_i", "Z (steps five, six)"),
     "Z joined": ("[Z_1 ... Z_8]", "attn", "x", "Z'", "concatenated heads"),
     "Z W_O": ("Z_X", "out", "", "Z", "Z = concatenated heads W^O"),
-    "masked self-attention/Z W_O": ("Z_Y", "out", "", "Z", "Z"),
     "cross-attention/Z W_O": ("Z_Y^(decoder)", "out", "", "Z", "Z"),
     "LN(X)": ("", "layer_norm1, 2 or 3 of the block; layer_norm after the last", "", "", ""),
     "X + f(X)": ("Z_X + X", "", "", "", ""),
+    "cross-attention/X + f(X)": ("Z_Y^(decoder) + Z'_Y", "", "", "", ""),
     "feed-forward/X + f(X)": ("Z_X^ff + Z'_X", "", "", "", ""),
     "mean": ("M_n", "", "", "", ""),
     "σ": ("σ_n", "", "", "", ""),
@@ -57,7 +55,7 @@ NAMES = {
     "self-attention/X": ("Z'_X", "x + sub_layer1(x)", "", "", ""),
     "masked self-attention/X": ("Z'_Y", "y + sub_layer1(y)", "", "", ""),
     "cross-attention/X": ("Z''_Y", "y + sub_layer2(y)", "", "", ""),
-    "feed-forward/X": ("Z_X^encoder, Z_Y^(decoder_out)", "output of the block", "", "", ""),
+    "feed-forward/X": ("Z^encoder, Z^(decoder_out)", "output of the block", "", "", ""),
     "X W_1": ("Z'_X W_1 + B_1", "the first Linear", "", "X W1 + b1", ""),
     "A": ("max(0, Z'_X W_1 + B_1)", "ReLU", "", "ReLU", ""),
     "A W_2": ("Z_X^ff", "pffn(x)", "a fully connected layer", "output of size Txdm", ""),
@@ -80,8 +78,11 @@ def part_in(document: Document | None, part: str) -> str:
 
 def name_in(document: Document | None, matrix: MatrixStep) -> str:
     """Return the document's name of a matrix; "" where it has none."""
-    if document is None:
-        return ""
     kind = matrix.part.rpartition(", ")[2]
     names = NAMES.get(f"{kind}/{matrix.name}") or NAMES.get(matrix.name)
-    return names[get_args(Document).index(document)] if names else ""
+    if names is None or document is None or f"({document}," not in part_in(document, matrix.part):
+        return ""
+    name = names[get_args(Document).index(document)]
+    if matrix.part.startswith("decoder"):  # B writes X for the encoder, and Y for the decoder
+        name = name.replace("Z'_X", "Z''_Y").replace("Z_X", "Z_Y").replace("+ X", "+ Y")
+    return name

@@ -12,7 +12,7 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_518,
+    "all of mt": 30_519,
     "core": 19_498,
     "tests": 30_361,
     "pages": 129_983,
@@ -20,7 +20,7 @@ BUDGET = {
     "data": 5_093,
     "training": 3_212,
     "translate": 2_625,
-    "inspect": 2_306,
+    "inspect": 2_307,
     "cleaning": 2_127,
     "search": 2_075,
     "interop": 1_809,
