@@ -48,10 +48,7 @@ class LeakIndex:
     """The sentences of evaluation sets, as `normalised` has them, to look training pairs up."""
 
     def __init__(self, sets: Mapping[str, Pairs], lines: Collection[str] = ()) -> None:
-        """Index sets by name. `lines`: names of sets of single lines, each given as both sides.
-
-        A training pair is a whole one of `lines` if both of its sides are among them.
-        """
+        """Index sets by name; `lines`: those of single lines, of which two make a whole pair."""
         self.sets: dict[str, Found] = {}
         for name, pairs in sets.items():
             src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))

@@ -218,13 +218,13 @@ def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:
     return decisions
 
 
-def duplicates_to_find(plan: CleaningPlan) -> Iterator[Task]:
-    yield Task(0, plan.dropped, plan.writing_key)
-
-
 def shards_to_write(plan: CleaningPlan) -> Iterator[Task]:
     for number, shard in enumerate(plan.shards):
         yield Task(number, plan.kept / shard.name, plan.writing_key, (number,))
+
+
+def duplicates_to_find(plan: CleaningPlan) -> Iterator[Task]:
+    yield Task(0, plan.dropped, plan.writing_key)
 
 
 STAGES = {

@@ -227,11 +227,11 @@ def _symbols(config: Config) -> Iterator[Fault]:
     """User-defined symbols survive the normalisation of lines; a text's tag is one of them."""
     symbols, path = config.tokenizer.user_defined_symbols, "tokenizer.user_defined_symbols"
     for symbol in dict.fromkeys(symbols):
+        is_word = symbol.split() == [symbol] and "\u2581" not in symbol
         reasons = {
             "each be there once": symbols.count(symbol) == 1,
             "not be special tokens or bytes": not SPECIAL_PIECE.fullmatch(symbol),
-            "be texts without white space (or U+2581, its sign)": symbol.split() == [symbol]
-            and "\u2581" not in symbol,
+            "be texts without white space (or U+2581, its sign)": is_word,
             "be in Unicode's form NFC": symbol == unicodedata.normalize("NFC", symbol),
         }
         if broken := next((reason for reason, holds in reasons.items() if not holds), None):

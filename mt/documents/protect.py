@@ -130,10 +130,7 @@ class Protection(Step):
         return merged_tokens
 
     def _spans(self, text: str, case: Case | None) -> Iterator[tuple[int, int, str]]:
-        """Start and end of what is kept, and what is written for a term, else "".
-
-        Of texts that overlap the first counts, of two that begin together the longer one.
-        """
+        """Start and end of what is kept, with a term's translation or ""; the first and longest."""
         kept = {span for pattern in self._patterns for span in _matches(pattern, text)}
         if self._is_auto:
             kept |= {match.span() for pattern in AUTO for match in pattern.finditer(text)}

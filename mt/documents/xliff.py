@@ -68,7 +68,7 @@ class XliffReader:
         self._content = content.encode()
         self._starts: list[int] = []
         self.tokens: list[MarkupToken] = []
-        self._open: list[_Element] = []
+        self._open = [_Element("", {}, 0, 0, is_fixed=False, has_lines=False)]  # and those in it
         self._units: list[_Element] = []
         self._unnamed: MarkupToken | None = None
         self._languages: list[tuple[Literal["source", "target"], str, int]] = []
@@ -104,14 +104,12 @@ class XliffReader:
         self.tokens.append(MarkupToken(kind, "", name, attributes or {}))
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        parent = self._open[-1] if self._open else None
-        is_fixed = attributes.get("translate", "yes") == "no" or (
-            parent is not None and parent.is_fixed and attributes.get("translate") != "yes"
-        )
+        parent = self._open[-1]
+        is_fixed = {"no": True, "yes": False}.get(attributes.get("translate", ""), parent.is_fixed)
         local = name.rpartition(":")[2]
         line = self._parser.CurrentLineNumber
         space = attributes.get("xml:space")
-        has_lines = space == "preserve" if space else parent is not None and parent.has_lines
+        has_lines = space == "preserve" if space else parent.has_lines
         self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed, has_lines))
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
             for side, key in LANGUAGES:
@@ -124,8 +122,8 @@ class XliffReader:
     def _end(self, name: str) -> None:
         element = self._open.pop()
         self._add("end", element.name)
-        element.last = len(self.tokens)
-        parent = self._open[-1] if self._open else None
+        element.last = last = len(self.tokens)
+        parent = self._open[-1]
         above = {code.name: code for code in self._open}
         is_outermost = _is_segment(element) and not any(map(_is_segment, self._open))
         is_of_unit = {"trans-unit", "seg-source"} <= above.keys() and "alt-trans" not in above
@@ -133,8 +131,7 @@ class XliffReader:
             above["trans-unit"].segments.append(element)
         if element.name in ("trans-unit", "segment"):
             self._units.append(element)
-        elif parent is not None and parent.name in ("trans-unit", "segment"):
-            last = len(self.tokens)
+        elif parent.name in ("trans-unit", "segment"):
             match element.name:
                 case "source":
                     parent.source = (element.first + 1, last - 1)

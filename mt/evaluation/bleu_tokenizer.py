@@ -37,12 +37,9 @@ SUBSTITUTES = {"ja-mecab": "char", "ko-mecab": DEFAULT}
 
 
 def choose_tokenizer(
-    tgt_lang: str,
-    choice: str = "auto",
-    say: Callable[[str], None] = lambda _: None,
-    option: str = "train.bleu_tokenize",
-    recorded: str = "",
-) -> str:
+    tgt_lang: str, choice: str = "auto", say: Callable[[str], None] = lambda _: None,
+    option: str = "train.bleu_tokenize", recorded: str = "",
+) -> str:  # fmt: skip
     """The BLEU tokenizer for a target language: `choice`, or for `auto` the one that fits it.
 
     `say` reports a substitute of one that is not installed, and that the substitute of earlier

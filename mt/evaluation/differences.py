@@ -33,9 +33,8 @@ def largest_differences(
         return []
     metric = Chrf([[ref[row] for row in rows] for ref in refs])
     values = [metric.line_values([texts[row][side] for row in rows]) for side in (0, 1)]
-    ranked = sorted(
-        zip(rows, *values, strict=True), key=lambda row: (-abs(row[2] - row[1]), row[0])
-    )
+    both = zip(rows, *values, strict=True)
+    ranked = sorted(both, key=lambda row: (-abs(row[2] - row[1]), row[0]))
     chosen = sorted(ranked[:n], key=lambda row: (row[2] - row[1], row[0]))
     return [
         DifferingLine(row + 1, texts[row], (baseline, other), differing_words(*texts[row]))
@@ -71,6 +70,5 @@ def mark(text: str, spans: Spans, before: str, after: str) -> str:
 def _places(text: str) -> list[tuple[int, int]]:
     """(start, end) of each word and punctuation mark."""
     words = tokens(text)
-    ends = accumulate(map(len, words))
-    both = zip(words, ends, strict=True)
+    both = zip(words, accumulate(map(len, words)), strict=True)
     return [(end - len(word), end) for word, end in both if not word.isspace()]

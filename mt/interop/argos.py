@@ -47,13 +47,9 @@ NAMES = {
 
 
 def export(
-    loaded: LoadedModel,
-    output: Path,
-    quantization: str | None = None,
-    from_code: str | None = None,
-    to_code: str | None = None,
-    package_version: str = "1.0",
-) -> None:
+    loaded: LoadedModel, output: Path, quantization: str | None = None,
+    from_code: str | None = None, to_code: str | None = None, package_version: str = "1.0",
+) -> None:  # fmt: skip
     """Write the package to `output` if it agrees with mt.
 
     `quantization`: of the weights; None: int8. Raises ConfigError with all reasons why the model

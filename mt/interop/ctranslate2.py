@@ -61,9 +61,8 @@ def export(
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
     `quantization`: of `QUANTIZATIONS`; None: fp32. `shortlist`: learned from the run's token store.
-    `language`: the one to translate into, of a model that knows several. Raises ConfigError without
-    ctranslate2, CheckpointError if the folder exists or cannot be written, or if the check fails;
-    nothing is left at `output` then.
+    `language`: the one to translate into, of several. Raises ConfigError without ctranslate2, and
+    CheckpointError as `huggingface_export` does; then nothing is left at `output`.
     """
     quantization = quantization or "fp32"
     store = store_of(loaded.folder) if shortlist else None

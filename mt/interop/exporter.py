@@ -103,16 +103,12 @@ def model_card(
     licences = dict.fromkeys(" ".join(corpus.licence.split()) for corpus in corpora)
     texts = dict.fromkeys(corpus.citation for corpus in corpora)
     cited = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
-    header = ["---"]
-    if languages:
-        header += ["language:", *(f"- {json.dumps(code)}" for code in dict.fromkeys(languages))]
-    if license_name:
-        header.append(f"license: {json.dumps(license_name)}")
-    if library:
-        header.append(f"library_name: {library}")
-    header += ["tags:", "- translation", "---"]
+    coded = [f"- {json.dumps(code)}" for code in dict.fromkeys(languages)]
+    header = ["---", *["language:"] * bool(coded), *coded]
+    header += [f"license: {json.dumps(license_name)}"] * bool(license_name)
+    header += [f"library_name: {library}"] * bool(library)
     sections = [
-        "\n".join(header),
+        "\n".join([*header, "tags:", "- translation", "---"]),
         f"# Translation model {title}",
         f"Licence: {license_name or 'not stated'}. Of the training data: {'; '.join(licences)}.",
         f"## Use\n\n{usage}{_literal_tokens(loaded)}",

@@ -46,9 +46,8 @@ must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -> Parity:
     """Write the model to `output`, a new folder that transformers opens without other code.
 
-    Raises ConfigError without transformers, or if none of its classes can hold the model;
-    CheckpointError if the folder exists or cannot be written, or if the check fails; nothing is
-    left at `output` then.
+    Raises ConfigError without transformers or a class for the model, CheckpointError for a folder
+    that exists or cannot be written, or if the check fails; then nothing is left at `output`.
     """
     library = import_package("transformers")
     config, data = loaded.model.config, loaded.data

@@ -24,24 +24,17 @@ from mt.runs.origin import HISTORY, Start, history_of
 
 # What transformers takes for a key that config.json leaves out.
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 58101,
-    "decoder_vocab_size": 58101,  # as vocab_size
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size"), 58101),  # the second as the first
     "max_position_embeddings": 1024,
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
-    "activation_function": "gelu",
-    "d_model": 1024,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "decoder_start_token_id": 58100,
-    "scale_embedding": False,
-    "pad_token_id": 58100,
-    "eos_token_id": 0,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-}
+    "activation_function": "gelu", "d_model": 1024,
+    "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
+    "decoder_start_token_id": 58100, "scale_embedding": False,
+    "pad_token_id": 58100, "eos_token_id": 0,
+    "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+}  # fmt: skip
 KINDS: dict[type, str] = {
     bool: "true or false", int: "a whole number", float: "a number from 0, below 1", str: "a text"
 }  # fmt: skip

@@ -45,9 +45,8 @@ MAX_TOKENS = 256
 def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = None) -> str:
     """Write the Marian model in `folder` to `output`, a new model folder; return what to report.
 
-    `origin`: where the folder comes from, which `meta.json` records. Raises ConfigError with all
-    reasons at once for what `mt` cannot represent, CheckpointError for files that are missing or
-    damaged and for an `output` that exists or cannot be written.
+    `origin`: of the folder, for `meta.json`. Raises ConfigError with all that mt cannot represent,
+    CheckpointError for missing or damaged files, or an `output` that exists or cannot be written.
     """
     require_new(output)
     settings = marian.read_config(folder)

@@ -75,14 +75,10 @@ def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
 
 
 def save_model_folder(
-    folder: Path,
-    weights: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    state: Mapping[str, Any] | None = None,
-    tokenizer: Tokenizer | None = None,
-    texts: Mapping[str, str] | None = None,
-    replace: bool = False,
-) -> None:
+    folder: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any],
+    state: Mapping[str, Any] | None = None, tokenizer: Tokenizer | None = None,
+    texts: Mapping[str, str] | None = None, replace: bool = False,
+) -> None:  # fmt: skip
     """Write a model folder atomically: a failure leaves whatever was at `folder` untouched.
 
     `texts` maps the names of further files to their content. Raises CheckpointError if the folder
@@ -125,10 +121,7 @@ def save_model_folder(
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the system's reason for a failed write, such as `No space left on device`.
-
-    torch raises a RuntimeError while it handles the OSError; safetensors quotes the error's number.
-    """
+    """The system's reason for a failed write, which torch hides and safetensors has as a number."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

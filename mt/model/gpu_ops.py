@@ -42,11 +42,7 @@ def attend_packed(
 
 
 def load_varlen_attn() -> bool:
-    """Load torch's `varlen_attn`, if it has it with the arguments that `attend_packed` gives it.
-
-    Only where it is used, and before anything is compiled: it brings the compiler with it, 800
-    modules and 1.4 s.
-    """
+    """Load torch's `varlen_attn` if it fits; only where used, as it brings the compiler, 1.4 s."""
     global varlen_attn
     with suppress(ImportError):  # torch 2.9 has none; 2.10 has no `window_size`
         attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn

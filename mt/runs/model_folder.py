@@ -146,10 +146,7 @@ def rank(scored: Scored) -> tuple[bool, float, float]:
 
 
 def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
-    """Sort checkpoints with a score, the best first; `metas` has those of a run, oldest first.
-
-    Scores from before a change of metric or validation set do not count, as in training.
-    """
+    """A run's checkpoints with a score, best first; not those scored before a change of scores."""
     scored_on = [*metas.values()][-1].get(SCORED_ON)
     scores = {
         folder: scored

@@ -116,13 +116,10 @@ def valid_path(run_dir: Path, step: int) -> Path:
 def write_sentences(path: Path, sentences: Sequence[Sentence]) -> None:
     """Write the outputs of a validation or a test set."""
     path.parent.mkdir(exist_ok=True)
-    lines = []
-    for sentence in sentences:
-        values = asdict(sentence)
-        score = sentence.score
-        values["score"] = None if score is None or not math.isfinite(score) else round(score, 4)
-        lines.append(json.dumps(values, ensure_ascii=False) + "\n")
-    write_whole(path, "".join(lines))
+    scores = (math.nan if each.score is None else each.score for each in sentences)
+    rounded = (round(score, 4) if math.isfinite(score) else None for score in scores)
+    rows = [asdict(each) | {"score": score} for each, score in zip(sentences, rounded, strict=True)]
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:

@@ -127,12 +127,9 @@ def top_indices(log_probs: Tensor, count: int) -> Tensor:
 def fused_candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int) -> Candidates:
     """Return the `count` best continuations of each sentence, after the first step.
 
-    The result is that of `search.mask_logits` and `best_candidates` without constraints, which are
-    faster on a CPU. The compiler makes one kernel of the first two parts, which reads the logits
-    once.
-
-    `logits` (B, N, V) of any dtype, `log_probs` (B, N) fp32 of the hypotheses so far, `full` (B,)
-    bool: the sentence has reached its limit and can only end.
+    They are those of `search.mask_logits` and `best_candidates` without constraints. The compiler
+    makes one kernel of the first two parts. `logits` (B, N, V) of any dtype, `log_probs` (B, N)
+    fp32 of the hypotheses so far, `full` (B,) bool: the sentence is at its limit and can only end.
     """
     vocab = logits.shape[-1]
     padded = pad(logits, (0, -vocab % BLOCK), value=-torch.inf)

@@ -107,14 +107,9 @@ def greedy_search(
 
 
 def sampling_search(
-    stepper: Stepper,
-    limits: Tensor,
-    seeds: Sequence[int],
-    sampling: Sampling,
-    *,
-    length_penalty: float = 0.0,
-    constraints: Sequence[Constraint] = (),
-) -> Hypotheses:
+    stepper: Stepper, limits: Tensor, seeds: Sequence[int], sampling: Sampling, *,
+    length_penalty: float = 0.0, constraints: Sequence[Constraint] = (),
+) -> Hypotheses:  # fmt: skip
     """Sample token by token as `draw_tokens` does; one hypothesis for each sentence.
 
     A sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any
@@ -136,15 +131,9 @@ def sampling_search(
 
 
 def beam_search(
-    stepper: Stepper,
-    limits: Tensor,
-    *,
-    beam_size: int,
-    length_penalty: float,
-    n_best: int = 1,
-    constraints: Sequence[Constraint] = (),
-    fused: FusedCandidates | None = None,
-) -> Hypotheses:
+    stepper: Stepper, limits: Tensor, *, beam_size: int, length_penalty: float, n_best: int = 1,
+    constraints: Sequence[Constraint] = (), fused: FusedCandidates | None = None,
+) -> Hypotheses:  # fmt: skip
     """Return the `n_best` finished hypotheses of highest score for each sentence, best first.
 
     `limits` as for `greedy_search`, `fused` as for `next_candidates`. Each step continues the

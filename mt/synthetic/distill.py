@@ -65,9 +65,8 @@ def distill(
         lines = _read(sources, root, with_references=search.n_best > 1)
     else:
         lines = (line.replace("\t", " ") for line in read_file(src, "--src"))
-    counts: list[int | None] = [None]
-    if all(source.path is None for source in sources.values()):
-        counts = [number_of_lines(str(under(root, source.src))) for source in sources.values()]
+    texts = [] if any(pair.path for pair in sources.values()) else [*sources.values()]
+    counts = [number_of_lines(str(under(root, pair.src))) for pair in texts] or [None]
     spec = CorpusSpec(
         opened(lines),
         None if None in counts else sum(filter(None, counts)),

@@ -149,12 +149,10 @@ def _match_rows(new: Sequence[str], old: Sequence[str]) -> _RowMatch:
     special = EOS + 1
     ids = {piece: i for i, piece in enumerate(old) if i >= special}
     kept = [(i, i) for i in range(special)]
-    spelled: list[tuple[int, list[int]]] = []
-    for row, piece in enumerate(new[special:], start=special):
-        if piece in ids:
-            kept.append((row, ids[piece]))
-        else:
-            spelled.append((row, [] if BYTE.fullmatch(piece) else _spell(piece, ids)))
+    pieces = list(enumerate(new[special:], start=special))
+    kept += [(row, ids[piece]) for row, piece in pieces if piece in ids]
+    others = [(row, piece) for row, piece in pieces if piece not in ids]
+    spelled = [(row, [] if BYTE.fullmatch(piece) else _spell(piece, ids)) for row, piece in others]
     return _RowMatch(kept, spelled, len(old) - len(kept))
 
 

@@ -38,14 +38,9 @@ from mt.training.validation import score_tests, store_of_set
 
 
 def train(
-    config: Config,
-    run_dir: Path,
-    device_name: str = "auto",
-    fresh: bool = False,
-    dry_run: bool = False,
-    clean: CleanText = not_cleaned,
-    started: float | None = None,
-) -> Outcome:
+    config: Config, run_dir: Path, device_name: str = "auto", fresh: bool = False,
+    dry_run: bool = False, clean: CleanText = not_cleaned, started: float | None = None,
+) -> Outcome:  # fmt: skip
     """Train `config` in `run_dir`, resuming if it holds a run; `fresh` sets that aside first.
 
     `dry_run` stops before the first update and leaves the run directory as it is; the reason in the
@@ -85,15 +80,9 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
 
 
 def _train(
-    config: Config,
-    run_dir: Path,
-    device: Device,
-    fresh: bool,
-    dry_run: bool,
-    world: World,
-    clean: CleanText,
-    started: float | None,
-) -> Outcome:
+    config: Config, run_dir: Path, device: Device, fresh: bool, dry_run: bool, world: World,
+    clean: CleanText, started: float | None,
+) -> Outcome:  # fmt: skip
     config = world.on_main(lambda: config)
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main)
     run_log.started = started or run_log.started  # loading torch counts, too

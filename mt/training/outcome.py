@@ -17,7 +17,7 @@ from mt.evaluation.metrics import METRICS, Score
 from mt.runs.model_folder import Scored, rank, step_name
 from mt.runs.records import number
 from mt.training.checkpoints import TrainState
-from mt.training.runlog import perplexity, shown_perplexity
+from mt.training.runlog import perplexity
 from mt.translate.lines import Translation
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
@@ -48,7 +48,9 @@ class ValidationResult:
         scores = [f"{score.name} {score.value:.2f}" for score in self.scores.values()]
         if each := ", ".join(f"{name} {bleu:.2f}" for name, bleu in self.by_direction.items()):
             scores[0] += f" ({each})"
-        return " | ".join([f"nll {self.nll:.3f}", f"ppl {shown_perplexity(self.nll)}", *scores])
+        ppl = perplexity(self.nll)  # of a run that diverges, a million or more
+        shown = f"ppl {ppl:.2f}" if ppl < 1e6 else f"ppl {ppl:.2e}"
+        return " | ".join([f"nll {self.nll:.3f}", shown, *scores])
 
     def figures(self) -> dict[str, Any]:
         """Its keys in `metrics.jsonl`."""
@@ -67,10 +69,7 @@ def sign_of(metric: str) -> float:
 
 
 def scored_by(metric: str, figures: Mapping[str, Any]) -> Scored:
-    """The score of a validation: the metric's value, negated for errors; the worst for NaN.
-
-    Below `LEAST_BLEU` it does not decide, unless the metric is nll.
-    """
+    """The metric's value, negated for errors, worst if NaN; decides if nll or of enough BLEU."""
     value, nll, bleu = (number(figures, name) for name in (metric, "nll", "bleu"))
     score = -math.inf if math.isnan(value) else sign_of(metric) * value
     nll = math.inf if math.isnan(nll) else nll

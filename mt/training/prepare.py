@@ -105,14 +105,10 @@ def not_cleaned(data: DataPlan, log: RunLog, world: World) -> DataPlan:
 
 
 def prepare(
-    asked: Config,
-    device: Device,
-    log: RunLog,
-    world: World | None = None,
-    base: LoadedModel | None = None,
-    read: CorpusRead | None = None,
+    asked: Config, device: Device, log: RunLog, world: World | None = None,
+    base: LoadedModel | None = None, read: CorpusRead | None = None,
     clean: CleanText = not_cleaned,
-) -> Prepared:
+) -> Prepared:  # fmt: skip
     """Make what training needs, or open it; `base` is the model that `train.init_from` names."""
     world = world or World()
     read = read or CorpusRead(settled=settle_start(asked, log, 0, base))
@@ -176,13 +172,9 @@ def make_plans(
 
 
 def prepare_tokenizer(
-    config: Config,
-    data: DataPlan,
-    log: RunLog,
-    world: World,
-    base: LoadedModel | None,
+    config: Config, data: DataPlan, log: RunLog, world: World, base: LoadedModel | None,
     sample: PairSample | None,
-) -> Tokenizer:
+) -> Tokenizer:  # fmt: skip
     """The run's tokenizer: one that is there, that of `base`, or learned from data or `sample`."""
     run_dir = log.run_dir
 

@@ -204,9 +204,3 @@ class Meter:
 def perplexity(nll: float) -> float:
     """exp(nll), cut off where a float would overflow."""
     return math.exp(min(nll, 700.0))
-
-
-def shown_perplexity(nll: float) -> str:
-    """Two decimals; from a million on, as of a diverging run, three digits and an exponent."""
-    value = perplexity(nll)
-    return f"{value:.2f}" if value < 1e6 else f"{value:.2e}"

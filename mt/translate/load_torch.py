@@ -28,12 +28,9 @@ OnDevice = tuple[str, str, int]
 
 
 def load_torch(
-    search: SearchOptions,
-    options: EngineOptions,
-    large: bool = False,
-    reasons: str = "",
+    search: SearchOptions, options: EngineOptions, large: bool = False, reasons: str = "",
     report: Say = say,
-) -> LoadedEngine:
+) -> LoadedEngine:  # fmt: skip
     """Load the models, and on several GPUs start a process for each; `reasons`: why torch."""
     on_gpu = find_device(options.device).type == "cuda"
     searches = searches_on_gpus(search, options, large) if on_gpu else ()

@@ -116,10 +116,7 @@ def flags(
 
 
 def is_blank(text: str) -> bool:
-    """Whether a line is empty or only white space: tabs, carriage returns and spaces of any width.
-
-    Line separators and control characters are not: a line of them asks why it came out empty.
-    """
+    """Whether a line has only tabs, carriage returns and spaces of any width, no line separator."""
     return all(char in "\t\r" or unicodedata.category(char) == "Zs" for char in text)
 
 

@@ -27,11 +27,7 @@ class _RefusedError(DataError):
 
 
 class ResumableOutput:
-    """An output file that is written block by block as `OUT.partial` and becomes `OUT` at the end.
-
-    `OUT.partial.json` records how many lines of the input are finished, a hash of them, and the
-    settings they were translated with.
-    """
+    """An output that is written as `OUT.partial`, with a record beside it, then renamed."""
 
     def __init__(self, resume: bool) -> None:
         self.resume = resume  # continue the partial output of an earlier start, if there is one

@@ -45,12 +45,9 @@ SHOWN = 40
 
 
 def translate_file(
-    files: TextFiles,
-    line_format: LineFormat,
-    search: SearchOptions,
-    engine: EngineOptions,
+    files: TextFiles, line_format: LineFormat, search: SearchOptions, engine: EngineOptions,
     protection: Step | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Translate the lines of a file into another, with a further step for `protection`."""
     prefix = files.prefix
     inputs = {"the input": files.source, "--prefix": prefix, "--glossary": files.glossary}

@@ -34,13 +34,9 @@ class Translator:
     """An engine, and the steps around its search; a context manager, as the engine is."""
 
     def __init__(
-        self,
-        loaded: LoadedEngine,
-        steps: Sequence[Step],
-        settings: Mapping[str, str],
-        on_progress: Callable[[int], None] = lambda _: None,
-        number_of: Callable[[int], int] = int,
-    ) -> None:
+        self, loaded: LoadedEngine, steps: Sequence[Step], settings: Mapping[str, str],
+        on_progress: Callable[[int], None] = lambda _: None, number_of: Callable[[int], int] = int,
+    ) -> None:  # fmt: skip
         self.loaded = loaded
         self.steps = steps
         self.settings = {**loaded.settings, **settings}  # all that an output depends on
@@ -161,15 +157,10 @@ class Translator:
 
 
 def make_translator(
-    loaded: LoadedEngine,
-    to: str | None = None,
-    from_: str | None = None,
-    *,
-    protection: Step | None = None,
-    prefixes: Iterable[str] | None = None,
-    on_progress: Callable[[int], None] = lambda _: None,
-    number_of: Callable[[int], int] = int,
-) -> Translator:
+    loaded: LoadedEngine, to: str | None = None, from_: str | None = None, *,
+    protection: Step | None = None, prefixes: Iterable[str] | None = None,
+    on_progress: Callable[[int], None] = lambda _: None, number_of: Callable[[int], int] = int,
+) -> Translator:  # fmt: skip
     """A translator `from_` → `to` (None: as the config tells); ConfigError for what cannot be."""
     engine, tokenizer, data = loaded.engine, loaded.tokenizer, loaded.data
     search = engine.options

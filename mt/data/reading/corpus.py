@@ -164,13 +164,9 @@ def local_files(source: Source, root: Path) -> list[Path]:
 
 
 def read_pairs(
-    source: Source,
-    root: Path,
-    where: str,
-    stream: bool = False,
-    records: FileRecords | None = None,
-    damage: Damage | None = None,
-) -> Pairs:
+    source: Source, root: Path, where: str, stream: bool = False,
+    records: FileRecords | None = None, damage: Damage | None = None,
+) -> Pairs:  # fmt: skip
     r"""The sentence pairs of a source, in order, in bounded memory; no side contains a `\n`.
 
     `where` names it in messages. With `stream` a hub data set is not downloaded whole. `records`

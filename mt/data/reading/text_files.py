@@ -45,13 +45,9 @@ class Damage:
 
 
 def read_lines(
-    path: Path,
-    where: str = "",
-    errors: str = "strict",
-    records: FileRecords | None = None,
-    damage: Damage | None = None,
-    limit: int = sys.maxsize,
-) -> Iterator[str]:
+    path: Path, where: str = "", errors: str = "strict", records: FileRecords | None = None,
+    damage: Damage | None = None, limit: int = sys.maxsize,
+) -> Iterator[str]:  # fmt: skip
     """The lines of a text file, plain or compressed; `errors` as in `decode_lines`.
 
     `records` gets those of the file once it is read to its end. A line of more than `limit` bytes
@@ -140,13 +136,9 @@ class NotTextError(DataError):
 
 
 def decode_lines(
-    file: Iterable[bytes],
-    name: str,
-    errors: str = "strict",
-    damage: Damage | None = None,
-    start: int = 1,
-    where: str = "",
-) -> Iterator[str]:
+    file: Iterable[bytes], name: str, errors: str = "strict", damage: Damage | None = None,
+    start: int = 1, where: str = "",
+) -> Iterator[str]:  # fmt: skip
     r"""Decode lines of UTF-8, the first of which has the number `start`. A line ends at `\n` only.
 
     One `\r` before the `\n` and a byte-order mark at the start are dropped. Bytes that are not

@@ -86,10 +86,7 @@ def heaviest_first(weights: Sequence[float]) -> list[int]:
 
 
 def duplicates_of(corpora: Sequence[Hashes], weights: Sequence[float]) -> list[Flags]:
-    """Of each corpus, (pairs,) whether a pair equals one that stays, by their `pair_keys`.
-
-    The first in the corpus of the highest weight stays. Takes about 50 bytes of memory for a pair.
-    """
+    """Of each corpus, (pairs,) whether a pair equals one that stays: the first of the heaviest."""
     order = heaviest_first(weights)
     flags = repeated(np.concatenate([corpora[number] for number in order]))
     ends = np.cumsum([len(corpora[number]) for number in order])

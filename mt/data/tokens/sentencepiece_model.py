@@ -166,7 +166,6 @@ def _pieces(value: object) -> list[str]:
 
 def write_vocabularies(src_pieces: Sequence[str], tgt_pieces: Sequence[str] | None) -> bytes:
     """The file of a joint vocabulary (`tgt_pieces` None), or of two."""
-    lists = {"joint": src_pieces}
-    if tgt_pieces is not None:
-        lists = {"source": src_pieces, "target": tgt_pieces}
+    both = {"source": src_pieces, "target": tgt_pieces}
+    lists = {"joint": src_pieces} if tgt_pieces is None else both
     return json.dumps(lists, ensure_ascii=False, indent=0).encode()

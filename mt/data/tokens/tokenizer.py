@@ -277,12 +277,9 @@ class PairSample:
 
 
 def train_on_sample(
-    cfg: TokenizerConfig,
-    sample: PairSample,
-    log: Callable[[str], None],
-    unit: str = "pairs",
+    cfg: TokenizerConfig, sample: PairSample, log: Callable[[str], None], unit: str = "pairs",
     languages: Sequence[str] = (),
-) -> Tokenizer:
+) -> Tokenizer:  # fmt: skip
     """Learn the vocabulary or vocabularies, as large as the text supports; same sample, same bytes.
 
     `unit`: what messages call a pair. `languages`: those that get a piece `<2fr>` each, which no
