@@ -126,11 +126,12 @@ def standstill_note(lines: Iterable[Mapping[str, Any] | None], config: Config) -
 def rise_note(lines: Iterable[Mapping[str, Any] | None], vocab_size: int) -> str:
     """Say whether training ended with a higher nll than at its beginning, or than a guess has."""
     nll = [number(line, "nll") for line in lines if line and line["kind"] == "train"]
-    if not nll or not nll[-1] > (1 + FALLEN) * (first := min(math.log(vocab_size), nll[0])):
+    if not nll or not nll[-1] > (1 + FALLEN) * min(math.log(vocab_size), nll[0]):
         return ""
+    first, of = min((math.log(vocab_size), "a guess"), (nll[0], "its beginning"))
     return (
-        f"note: training ended with an nll of {nll[-1]:.2f}, worse than the {first:.2f} of its "
-        "beginning: lower optim.peak_lr, or raise optim.warmup_steps"
+        f"note: training ended with an nll of {nll[-1]:.2f}, worse than the {first:.2f} of "
+        f"{of}: lower optim.peak_lr, or raise optim.warmup_steps"
     )
 
 

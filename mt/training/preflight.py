@@ -103,7 +103,7 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     lengths = prepared.epochs.lengths
     to_do = prepared.epochs.by_stage(state, prepared.ends, left)
     n_epochs = sum(updates / lengths[stage] for stage, updates in to_do)
-    each = " and ".join(f"{length:,}" for length in lengths)
+    each = ", then ".join(f"{length:,}" for length in lengths)
     seconds = preflight.seconds_per_update
     rows = {
         "pairs": f"{len(prepared.store):,}, {len(order):,} sentences drawn for an epoch",
@@ -113,8 +113,7 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
         "updates per epoch": f"{each}, of {n_tgt / len(updates):,.0f} target tokens each",
         "updates to do": f"{left:,}, {n_epochs:,.1f} epochs",
         "largest batch": f"{preflight}, on {updater.device}",
-        "time": f"{format_duration(left * seconds)} at {seconds:.2f} s an update, validations not "
-        "counted",
+        "time": f"{format_duration(left * seconds)} at {seconds:.2f} s an update, plus validations",
     }
     if len(data.stages) > 1:
         stage = state.stage, prepared.ends[state.stage]

@@ -119,7 +119,7 @@ def settle_length(
     if n_epochs is None:
         return settled.because("train.max_steps", updates=train.max_steps), seconds
     wanted = max(1, round(min(epochs.updates(n_epochs), 1e15)))  # 1e308 epochs are infinitely many
-    of = " and ".join(f"{length:,}" for length in epochs.lengths)
+    of = ", then ".join(f"{length:,}" for length in epochs.lengths)
     said = f"{n_epochs:g} epoch{'s' * (n_epochs != 1)} of {of} updates are {wanted:,} updates"
     capped = f"; train.max_steps ends training after {train.max_steps:,}"
     log.say(f"train.max_epochs: {said}{capped * (train.max_steps < wanted)}")

@@ -35,6 +35,7 @@ def test_finetune(tiny_corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_corpus, corpus)
     text = [corpus / f"{split}.{side}" for split in ("train", "valid") for side in ("src", "tgt")]
     options = {"STEPS": "60", "VALID_EVERY": "20", "AVERAGE": "2", "TOKENS": "500", "LR": "3e-3"}
+    options["EXPORT"] = "ctranslate2 huggingface"
     ended = run_recipe("finetune.sh", SAVED, *text, output, SET=SETTINGS, **options)
     assert ended.returncode == 0, ended.stderr
     assert (output / "before.txt").read_text() != (output / "after.txt").read_text()
@@ -45,7 +46,8 @@ def test_finetune(tiny_corpus: Path, tmp_path: Path) -> None:
     (output / "after.txt.partial").touch()
     record = {"format": FORMAT, "lines": 0, "bytes": 0, "sha256": "", "made_with": {}, "counts": {}}
     (output / "after.txt.partial.json").write_text(json.dumps(record))
-    again = run_recipe("finetune.sh", SAVED, *text, output, SET=SETTINGS, EXPORT="", **options)
+    options["EXPORT"] = ""
+    again = run_recipe("finetune.sh", SAVED, *text, output, SET=SETTINGS, **options)
     assert again.returncode == 0, again.stderr
 
 
@@ -54,3 +56,6 @@ def test_finetune_explains_itself() -> None:
     assert ended.returncode == 2
     assert ended.stderr.startswith("Fine-tunes a published Marian model")
     assert "AVERAGE=3" in ended.stderr
+    ended = run_recipe("finetune.sh", *"mabcdo", STEPS="40", VALID_EVERY="20")
+    assert ended.returncode == 2
+    assert "fewer than AVERAGE=3 checkpoints" in ended.stderr
