@@ -20,7 +20,7 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 # `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
 # the model sees its `content`; `break`: no part of any text.
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
-SPACES = re.compile(r"[ \t\r\n\f]+")
+SPACES, WHITE = re.compile(r"[ \t\r\n\f]+"), (" ", "\n")
 ENTITY = re.compile(r"&#?\w+;")
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
 NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols
@@ -125,28 +125,28 @@ class TaggedText:
         self._strip_end()
 
     def _add_text(self, raw: str) -> None:
-        text = SPACES.sub(" ", html.unescape(raw) if self.escapes else raw)
-        if text.startswith(" ") and (not self.text or self.text.endswith(" ")):
-            text = text[1:]
-            space = SPACES.match(raw)
-            self._tokens[-1][0].raw += space[0] if space else ""
+        # A line feed outside of documents, as in a JSON text, is the end of a segment.
+        lines = [html.unescape(raw)] if self.escapes else raw.split("\n")
+        text = "\n".join(SPACES.sub(" ", line) for line in lines)
+        if text.startswith(WHITE) and (not self.text or self.text.endswith(WHITE)):
+            text = text.lstrip(" \n")
+            self._tokens[-1][0].raw += raw[: len(raw) - len(raw.lstrip(" \t\r\n\f"))]
         self.text += text
 
     def _add_space(self) -> bool:
-        is_added = self.text != "" and not self.text.endswith(" ")
+        is_added = self.text != "" and not self.text.endswith(WHITE)
         self.text += " " * is_added
         return is_added
 
     def _strip_end(self) -> None:
         """Give white space at the end to the first tag after it."""
-        if not self.text.endswith(" "):
+        if not self.text.endswith(WHITE):
             return
         raw = [token.raw for token in self.parts if token.kind == "text"][-1]
-        assert self.root.closing is not None
         following = (token for token, place in self._tokens[1:] if place == len(self.text))
-        first = next(following, self.root.closing)
+        first = next(following, self.root.closing or self.root.opening)
         first.raw = raw[len(raw.rstrip(" \t\r\n\f")) :] + first.raw
-        self.text = self.text[:-1]
+        self.text = self.text.rstrip(" \n")
         for _, tag in _tags(self.root):
             tag.start, tag.end = min(tag.start, len(self.text)), min(tag.end, len(self.text))
         self.root.end = len(self.text)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-from unicodedata import is_normalized
+from unicodedata import is_normalized, normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,13 +167,14 @@ class SacreBleuMetric(Metric):
 
     def note_on_nfc(self, hyps: Sequence[str]) -> str:
         """That equal letters count as different, because only one side spells them in NFC."""
-        rows = zip(hyps, *self.refs, strict=True)
-        n = sum(len({is_normalized("NFC", line) for line in row}) > 1 for row in rows)
-        note = (
+        n = 0
+        for row in zip(hyps, *self.refs, strict=True):
+            known = set("".join(line for line in row if is_normalized("NFC", line)))
+            n += any(known & set(normalize("NFC", line)) - set(line) for line in row)
+        return bool(n) * (
             f"in {n / max(1, len(hyps)):.1%} of the lines only one side is in Unicode's NFC, so "
             "that equal letters differ; write both in it, or give mt evaluate --normalize nfc"
         )
-        return note if n else ""
 
     def signature(self) -> str:
         return str(self._metric.get_signature())

@@ -173,7 +173,7 @@ def steps(
     """
     from mt.inspect import steps_view
     from mt.inspect.pictures import check_picture_file
-    from mt.inspect.steps import LENGTHS, Search, steps_of_config, steps_of_sentence
+    from mt.inspect.steps import Search, steps_of_config, steps_of_sentence
 
     check_picture_file(html, (".html",), "--html")
     if npz is not None and (npz.suffix != ".npz" or npz.exists()):
@@ -186,8 +186,9 @@ def steps(
                 "--config: gives shapes alone; give --model instead, or leave out the sentence, "
                 "--target, --to, --beam-size and --npz"
             )
-        sizes = LENGTHS if lengths is None else _two_lengths(lengths)
-        walk = steps_of_config(given.read_config()[0], layer, head, sizes, batch)
+        config, _ = given.read_config()
+        sizes = _two_lengths(lengths or "10,12", config.model.max_positions)
+        walk = steps_of_config(config, layer, head, sizes, batch)
     elif sentence is None:
         raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
     elif lengths is not None or batch > 1:
@@ -199,8 +200,7 @@ def steps(
         steps_view.save_arrays(npz, walk)
         say(f"{npz}: written")
     if html is not None:
-        title = sentence or str(given.config)
-        steps_view.save_page(html, title, walk.matrices, search, document)
+        steps_view.save_page(html, sentence or str(given.config), walk.matrices, search, document)
         say(f"{html}: written")
         return
     print_result(steps_view.as_text(walk.matrices, document))
@@ -208,11 +208,11 @@ def steps(
         print_result(f"\n{steps_view.search_as_text(search)}")
 
 
-def _two_lengths(text: str) -> tuple[int, int]:
+def _two_lengths(text: str, most: int) -> tuple[int, int]:
     match text.split(","):
-        case [src, tgt] if src.isdecimal() and tgt.isdecimal() and int(src) and int(tgt):
+        case [src, tgt] if {src, tgt} <= {*map(str, range(1, most + 1))}:
             return int(src), int(tgt)
-    raise ConfigError(f"--lengths: must be two numbers from 1 on, such as 5,10, found {text!r}")
+    raise ConfigError(f"--lengths: must be two numbers to {most:,}, such as 5,10, found {text!r}")
 
 
 @app.command("positions")

@@ -42,7 +42,6 @@ from mt.training.loss import logits_gradient, smoothed_cross_entropy
 
 PACKAGE = Path(__file__).parents[1]
 N_BEST_TOKENS = 5  # the most probable tokens that each step of the search shows
-LENGTHS = (10, 12)  # tokens of the two sides where a config alone is given, eos and bos included
 SELF, MASKED, CROSS = "self-attention", "masked self-attention", "cross-attention"
 FORWARD = "feed-forward"
 
@@ -236,12 +235,12 @@ class Walk:
         C = -Σ ln p, and the loss of training, where the label smoothing ε spreads a part of the
         right token's mass over all V tokens: Σ (1-ε)(-ln p) + ε · the mean of -ln p over V.
         """
-        p = torch.from_numpy(self.matrices[-1].whole)  # (T, V)
-        shares, best = p.topk(min(N_BEST_TOKENS, p.shape[-1]))
-        right = p[torch.arange(len(target)), torch.tensor(target)]
+        log_p = torch.from_numpy(self.matrices[-2].whole).log_softmax(-1)  # (T, V), never -∞
+        shares, best = log_p.exp().topk(min(N_BEST_TOKENS, log_p.shape[-1]))
+        right = log_p[torch.arange(len(target)), torch.tensor(target)]
         lines = [
-            f"{share_of(zip(pieces(top), of_top, strict=True))}   right: {token} {own:.3f}, "
-            f"ln {math.log(own):.3f}"
+            f"{share_of(zip(pieces(top), of_top, strict=True))}   right: {token} "
+            f"{math.exp(own):.3f}, ln {own:.3f}"
             for top, of_top, token, own in zip(
                 best.tolist(), shares.tolist(), pieces(target), right.tolist(), strict=True
             )
@@ -249,9 +248,9 @@ class Walk:
         self.matrices[-1] = replace(self.matrices[-1], notes=lines)
         self.part = "cost"
         at = smoothed_cross_entropy, "part = -log_p"
-        nll = -right.log().sum()
+        nll = -right.sum()
         self.add("C", "-Σ ln p of the right tokens", nll[None, None], *at, rows=())
-        smoothed = (1 - smoothing) * nll - smoothing * p.log().mean(-1).sum()
+        smoothed = (1 - smoothing) * nll - smoothing * log_p.mean(-1).sum()
         formula = f"(1 - ε) C + ε · mean of -ln p over V, ε = {smoothing:g}"
         at = smoothed_cross_entropy, "smoothed +="
         self.add("C smoothed", formula, smoothed[None, None], *at, rows=())
@@ -436,9 +435,9 @@ def steps_of_sentence(
 
 
 def steps_of_config(
-    config: Config, layer: int, head: int, lengths: tuple[int, int] = LENGTHS, batch: int = 1
+    config: Config, layer: int, head: int, lengths: tuple[int, int], batch: int
 ) -> Walk:
-    """Return the matrices of a model of this config without values, for `batch` sentence pairs."""
+    """Return matrices without values: `batch` pairs of `lengths` tokens, eos and bos included."""
     with torch.device("meta"):
         size = config.tokenizer.size
         model = Transformer(config.model, size, size, config.tokenizer.joint).eval()

@@ -116,8 +116,8 @@ def flags(
 
 
 def is_blank(text: str) -> bool:
-    """Whether a line has only tabs, carriage returns and spaces of any width, no line separator."""
-    return all(char in "\t\r" or unicodedata.category(char) == "Zs" for char in text)
+    """Whether a text has only tabs, spaces of any width, and ends of lines of ASCII."""
+    return all(char in "\t\r\n" or unicodedata.category(char) == "Zs" for char in text)
 
 
 def loops(words: Sequence[str], source_words: Sequence[str] = ()) -> bool:

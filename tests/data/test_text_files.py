@@ -109,9 +109,11 @@ def test_compressed_text_from_a_pipe_is_recognised() -> None:
         list(decode_lines([gzip.compress(b"Hallo\n")], "stdin"))
 
 
-@pytest.mark.parametrize("text", ["de,en\nja,yes\n", "да это нет\nда\n" * 3])
+@pytest.mark.parametrize("text", ["de,en\nja,yes\n", "да это нет\nда\n" * 3, "他来了。上\n"])
 @pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE", "UTF-32"])
 def test_wide_encodings_are_named(tmp_path: Path, encoding: str, text: str) -> None:
+    if "16" in encoding and text.startswith("他"):
+        pytest.skip("without a NUL")
     path = write(tmp_path / "a", text.encode(encoding))
     with raises_saying(DataError, f"a is {encoding}.", f"iconv -f {encoding} -t"):
         list(read_lines(path))

@@ -182,6 +182,12 @@ def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> 
     assert (first["translation"], first["flags"]) == ("lost %s", ["misplaced"])
     assert "alignment" not in first
     assert "flags" not in second
+    lines = [" <b>\n\na</b> b.\n%s c\n\n{x}\n", "a.\n<i>b</i>\n"]  # line feeds stay
+    text = "".join(json.dumps({"text": line}) + "\n" for line in lines)
+    out, seen, _ = translated(text, lambda line: [line], (["auto"],), form="jsonl")
+    assert seen == ["a b.\n%s c\n\n{x}", "a.\nb"]
+    found = [json.loads(line)["translation"] for line in out.splitlines()]
+    assert found == [line.strip() for line in lines]
     out, _, _ = translated("a %s c\n", answer, (["auto"],), n_best=2)
     assert [line.split(" ||| ")[1] for line in out.splitlines()] == ["lost %s", "a %s c"]
 

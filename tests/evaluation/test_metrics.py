@@ -143,6 +143,7 @@ def test_letters_in_another_form_of_unicode_are_noted_and_normalised_if_asked() 
             assert (score.value in (0, 100)) == nfc
             assert score.note == "" if nfc else says(score.note, "25.0% of", "--normalize nfc")
             assert score.signature.endswith("|unicode:nfc") == nfc
+    assert score_corpus(["la"], [["la\u0300"]], ["chrf"])[0].note == ""  # no letter in two forms
 
 
 PLAIN, QUOTED = "le chat est assis", "le chat dit"

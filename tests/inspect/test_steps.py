@@ -137,6 +137,10 @@ def test_every_matrix_is_that_of_the_formulas(norm: str) -> None:
     assert {one.part.split(",")[0] for one in walked.others} == {
         "encoder layer 2", "decoder layer 2"
     }  # fmt: skip
+    matrices[-2].whole[0, 4] = 999  # beside it the other p are 0, but ln p is finite
+    matrices[-1].whole[:] = softmax(matrices[-2].whole)
+    walked.cost([5, 6, 3], 0.0, lambda ids: [f"{number}" for number in ids])
+    assert 999 < matrices[-1].values.item() == matrices[-2].values.item() < 1099
 
 
 def test_embeddings_positions_and_places() -> None:
@@ -340,6 +344,7 @@ def test_messages(tiny_run: Path, mt: Mt) -> None:
         ("steps -m RUN  ", "SENTENCE"),
         ("steps -m RUN drei --batch 2", "--batch|--config"),
         ("steps --config base.yaml --lengths 5", "--lengths|5,10|'5'"),
+        ("steps --config base.yaml --lengths 1,1025", "--lengths|to 1,024|'1,1025'"),
         ("steps -m RUN drei --npz x.np", "--npz x.np|.npz"),
     ]:
         given = [str(tiny_run) if word == "RUN" else word for word in words.split()]

@@ -236,12 +236,12 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
 def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -> None:
     inference = Scripted([300], once=True)
     one = translator(loaded, model=inference)
-    blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u3000"]
+    blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u3000", "\n\n"]
     found = list(one.translate(["eins", *blank, "zwei"]))
     assert [line.texts for line in found[1:-1]] == [("",)] * len(blank)
     assert [line.segments for line in found] == [1] + [0] * len(blank) + [1]
     assert len(inference.sources) == 2
-    assert (one.tally.lines, one.tally.blank, one.tally.flagged) == (8, 6, {})
+    assert (one.tally.lines, one.tally.blank, one.tally.flagged) == (9, 7, {})
     assert one.tally.tokens == 4  # a word and eos, twice
     inference.sources.clear()
     assert texts(one.translate(blank)) == [""] * len(blank)

@@ -277,7 +277,7 @@ def wide_encoding(start: bytes) -> str:
             return f"UTF-{name[3:5]}"
     if len(start) < 8 or 10 * start.count(0) < len(start):
         return ""
-    names = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
-    texts = {name: start.decode(name, "replace") for name in names}
-    best = max(names, key=lambda name: sum("\0" < char < "\x7f" for char in texts[name]))
-    return "" if "\0" in texts[best] else best
+    names = "UTF-32LE UTF-32BE UTF-16LE UTF-16BE"
+    texts = {start.decode(name, "replace"): name for name in names.split()}
+    best = max(texts, key=lambda t: sum("\0" < c < "\x7f" for c in t) - t[:-1].count("\ufffd"))
+    return "" if "\0" in best else texts[best]

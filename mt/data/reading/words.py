@@ -161,7 +161,7 @@ _WITH_YEARS = "bs et eu hr hu lv sh sr"
 _WITH_ORDINALS = f"{_WITH_YEARS} cs da de dsb fi fo gsw hsb is lb lt nb nn no pl se sk sl sq tr"
 # Before the second item of a numbered list and those after it.
 _LIST = re.compile(r"\s*\d{1,3}[.) ]\s")
-_ITEM = re.compile(r"(?<=[.!?…:;]\s)(?=\d{1,3}[.) ]\s)")
+_ITEM = re.compile(r"(?:(?<=[^\w,]\s)|(?<=[。！？]))(?=\d{1,3}[.) ]\s)")
 
 # Abbreviations that the library takes for the end of a sentence, but that only stand before a name
 # or what they introduce. Those in lower case stand for any case; French `prof` is a word as well.
