@@ -320,7 +320,7 @@ def masks(
     needs the first alone, as padding comes last.
 
     \b
-    mt inspect masks --model runs/base "Guten Morgen!" --target "Good morning!" --length 8
+    mt inspect masks --model runs/base "Guten Tag!" --target "Hello!" --length 8
     mt inspect masks --model runs/base --src test.de --tgt test.en -o masks.svg
     """
     from mt.inspect.attention import MOST_DRAWN, masks_as_text, masks_of, save_masks

@@ -114,7 +114,7 @@ def test_shell_completion(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
         (["tr"], ["train", "translate"]),
         (["config", "sh"], ["show"]),
         (["train", "--conf"], ["--config"]),
-        (["train", "--config", "t"], ["tiny.yaml"]),
+        (["train", "--config", "t"], ["tiny-post.yaml", "tiny.yaml"]),
         (["train", "--config", "my/"], []),  # the shell then completes files
         (["translate", "--model", "x", "in"], []),
         (["translate", "--format", "j"], ["jsonl"]),
