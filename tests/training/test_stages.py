@@ -59,7 +59,7 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
     first, epoch, *mixture = describe_stage(data, 1, end, (100, 50, 30), plans[1].drawn)
     assert says(first, "data.stages[1]", "stage 2 of 3", "until 9 updates")
     assert says(epoch, "an epoch", "200 sentences")
-    assert says(mixture[1], "data.train[1]", "weight 2", "delivered 50.00%", "100 sentences")
+    assert says(mixture[1], "data.train[1]", "weight 2", "50.00% of an epoch", "100 sentences")
     first, *_ = describe_stage(data, 1, StageEnd(epochs=1.0), (100, 50, 30), plans[1].drawn)
     assert first.endswith("until 1 epoch")
     first, *_ = describe_stage(data, 2, data.stages[2].end(100, None), (9, 9, 9), [0, 9, 9])
@@ -223,5 +223,5 @@ def test_a_run_stopped_in_stages_and_at_their_ends_has_the_same_weights(
     assert begun[0]["drawn"][1] == 0
     assert [line["stage"] for line in lines if line["kind"] == "train"] == [0, 1, 2, 2]
     log = log_of(whole)
-    assert says(log, "update 1, epoch 0:", "stage 1 of 3, until 3 updates", "delivered 50.00%")
-    assert says(log, "update 9, epoch 2:", "stage 3 of 3, to the end", "delivered 50.00%")
+    assert says(log, "update 1, epoch 0:", "stage 1 of 3, until 3 updates", "50.00% of an epoch")
+    assert says(log, "update 9, epoch 2:", "stage 3 of 3, to the end", "50.00% of an epoch")

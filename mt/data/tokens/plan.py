@@ -82,15 +82,15 @@ def describe_mixture(
 ) -> Iterator[str]:
     """Describe an epoch, and the part of each of several flows as declared and as drawn."""
     total = sum(drawn)
-    yield f"an epoch: {total:,} sentences; the text that is drawn least comes whole, once"
+    yield f"an epoch: {total:,} sentences; it ends when the text drawn least has been seen once"
     if len(stage.flows) == 1:
         return
     for flow, n_pairs, n_drawn in zip(stage.flows, kept, drawn, strict=True):
         heat = f", temperature {data.temperature:g}" * (data.temperature != 1)
         yield (
             f"{flow.name} ({data.corpora[flow.corpus].shown}, {flow.direction}): weight "
-            f"{flow.weight:g}{heat}; delivered {n_drawn / total:.2%}, {n_drawn:,} sentences of "
-            f"{n_pairs:,} pairs"
+            f"{flow.weight:g}{heat}: {n_drawn / total:.2%} of an epoch, {n_drawn:,} "
+            f"sentences of {n_pairs:,} pairs"
         )
 
 
