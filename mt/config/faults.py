@@ -300,7 +300,7 @@ def _training(config: Config) -> Iterator[Fault]:
         yield Fault(
             ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
             f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
-            f"found {optim.warmup_steps}",
+            f"found {optim.warmup_steps}; lower it, or raise train.max_steps",
         )
     needs_peak = optim.schedule != "noam"  # which computes it from d_model
     if needs_peak != (optim.peak_lr is not None):

@@ -194,7 +194,7 @@ def test_message(tmp_path: Path) -> None:
         ("optim: {peak_lr: null}", ": must be a number with … found nothing (null)"),
         (
             "optim: {schedule: cosine}\ntrain: {max_steps: 4000}",
-            "optim.warmup_steps … must be below train.max_steps (4000) … found 4000",
+            "optim.warmup_steps … must be below train.max_steps (4000) … found 4000; lower it",
         ),
         (
             "optim: {schedule: cosine, warmup_steps: 18}\ntrain: {max_steps: 18}",
