@@ -143,6 +143,12 @@ def test_sets_that_are_too_large_are_a_fault_of_the_config(
     config = quick_config({"data": {"valid": [{"split": 1500}], "test": []}})
     (fault,) = check_data(plan_data(config.data)).faults
     assert says(fault, "data.train[0]", "2,000 pairs", "1,500", "at most half")
+    files = {side: str(tmp_path / side) for side in ("src", "tgt")}
+    write_lines(tmp_path / "src", ["a", "b"])
+    write_lines(tmp_path / "tgt", ["a"])
+    faulty = quick_config({"data": {"train": files, "valid": [{"split": 1500}], "test": []}})
+    (fault,) = check_data(plan_data(faulty.data)).faults  # not that it has too few pairs
+    assert says(fault, "tgt has 1 line", "src has 2")
     with pytest.raises(DataError):
         train(config, tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()

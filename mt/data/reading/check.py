@@ -77,7 +77,7 @@ def check_data(
             limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
         checks[text.name] = _check_text(sample, data.root, watches, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
-        is_whole = limit is None or sample.pairs < limit
+        is_whole = not checks[text.name].faults and (limit is None or sample.pairs < limit)
         if text in data.corpora[:1] and is_whole and 2 * data.to_hold_out > sample.pairs:
             checks[text.name].faults.append(
                 f"{text.name}: has {sample.pairs:,} pairs, and {data.to_hold_out:,} are to be held "
