@@ -31,10 +31,7 @@ BLUE, RED, GREY = (31, 78, 140), (179, 58, 30), (128, 128, 128)
 
 
 def as_text(matrices: Iterable[MatrixStep], document: Document | None = None) -> str:
-    """Return a paragraph for each part of the model: a line for each matrix, then its corner.
-
-    With a document, one of `names.DOCUMENTS`, its names and sections follow.
-    """
+    """Return a paragraph for each part: of each matrix a line, the document's name, the corner."""
     lines = []
     for part, group in groupby(matrices, key=lambda matrix: matrix.part):
         lines.append(f"{part}:{part_in(document, part)}")
@@ -50,10 +47,7 @@ def as_text(matrices: Iterable[MatrixStep], document: Document | None = None) ->
 
 
 def corner(matrix: MatrixStep, size: tuple[int, int]) -> list[str]:
-    """Return the first rows and columns of a matrix as text, each row after its token.
-
-    Scores and weights of few tokens are whole, below the tokens of their columns.
-    """
+    """Return the first rows and columns as text; scores and weights of few tokens are whole."""
     if matrix.values is None:
         return []
     if whole := matrix.columns and max(map(len, (matrix.rows, matrix.columns))) <= WHOLE[0]:
@@ -91,10 +85,7 @@ def number(value: np.integer[Any] | np.floating[Any]) -> str:
 
 
 def search_as_text(search: Search) -> str:
-    """Return a paragraph for each step: each hypothesis, and the most probable next tokens.
-
-    Then the hypotheses that ended, by the score that decided.
-    """
+    """Return the hypotheses before each step with their next tokens; then those that ended."""
     lines = []
     for count, prefixes in enumerate(search.steps, start=1):
         lines.append(f"step {count}:")
@@ -135,10 +126,9 @@ def save_page(
     search: Search | None, document: Document | None,
 ) -> None:  # fmt: skip
     """Write the page. A matrix opens to its first numbers. Raises DataError where it cannot be."""
-    groups = groupby(matrices, key=lambda matrix: matrix.part)
     parts = [
         (f"{part}{part_in(document, part)}", [_shown(one, document) for one in group])
-        for part, group in groups
+        for part, group in groupby(matrices, key=lambda matrix: matrix.part)
     ]
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     page = environment.get_template("steps_page.html").render(

@@ -275,11 +275,16 @@ def test_the_arrays_are_those_that_are_printed(
 @pytest.mark.parametrize("letter", get_args(Document))
 def test_a_document_has_its_names_and_sections(letter: Document, tiny_run: Path, mt: Mt) -> None:
     expected = {
-        "B": ("(B, Multihead Attention", "B: Q_ℓ", "B: S_ℓ", "B: M(S_ℓ)", "B: P", "B: σ_n"),
-        "C": ("(C, 4, 7, 10)", "C: query", "C: weight", "C: attn", "(C, 6, 7, 12)", "C: features"),
-        "D": ("D: X_input", "(D, 2.2)", "D: S", "(not in D)"),
-        "M": ("M: A'", "M: A", "M: Z'", "M: X_E", "Output-Output", "Output-Input"),
-        "S": ("S: score (second", "S: score / 8", "Encoder-Decoder Attention"),
+        "B": ("(B, Single Head", "B: Q^(decoder)", "B: S_ℓ", "B: M(S_ℓ)", "B: P", "B: σ_n"),
+        "C": ("(C, 3, 4, 7, 10)", "C: query", "C: weight", "C: attn", "C: y + sub_layer3(y)"),
+        "D": ("D: X_input", "(D, 2.2)", "D: S", "decoder layer 1, feed-forward:  (not in D)"),
+        "M": ("M: A'", "M: A", "M: Z'", "M: X_E", "(M, 3, Masked", "M: Output Embedding"),
+        "S": (
+            "S: score (second",
+            "S: score / 8",
+            "(S, Decoder, (2) FNN",
+            "Encoder-Decoder Attention",
+        ),
     }
     text = mt("inspect", "steps", "-m", tiny_run, "drei zwei", "--names", letter).out.decode()
     lines = [line.strip() for line in text.split("\n")]
