@@ -72,7 +72,7 @@ def test_an_epoch_by_hand(
 def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
     data = data_of([{}, {"weight": 2.0}], temperature=3)
     epoch, first, second = describe_mixture(data, data.stages[0], (100, 150), (100, 300))
-    assert says(epoch, "an epoch: 400 sentences", "whole, once")
+    assert says(epoch, "an epoch: 400 sentences", "drawn least", "seen once")
     assert says(first, "data.train[0] (0.de, src-tgt)", "weight 1", "25.00%", "100 sentences")
     assert says(second, "[1]", "weight 2, temperature 3", "75.00%", "300 sentences of 150 pairs")
 
