@@ -62,8 +62,10 @@ install_torch() {
     esac
     if "$venv_python" -c 'import torch' >/dev/null 2>&1; then return; fi
     say "installing PyTorch's build for CPUs (TORCH=default bash $0 takes the other)"
-    "$venv_python" -m pip install -q --retries 1 --index-url https://download.pytorch.org/whl/cpu \
-        "$(grep -o 'torch>=[^"]*' pyproject.toml | head -1)" \
+    # uv knows where PyTorch's builds are.
+    { "$venv_python" -m pip install -q uv \
+        && "$venv_python" -m uv pip install -q --python "$venv_python" --torch-backend=cpu \
+            "$(grep -o 'torch>=[^"]*' pyproject.toml | head -1)"; } \
         || say "there is no such build to be had: taking what pip takes by default"
 }
 

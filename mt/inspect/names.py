@@ -1,4 +1,4 @@
-"""What the five documents that `mt` implements call each matrix, and where (see mt/README.md)."""
+"""Names and sections of each matrix in the five documents that `mt` implements (mt/README.md)."""
 
 from __future__ import annotations
 
