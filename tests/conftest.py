@@ -79,13 +79,17 @@ class Ended:
         return self.out.decode().split("\n")[:-1]
 
 
+# Short names of what many tests take.
+Mapped = Mapping[str, Any]
+MonkeyPatch = pytest.MonkeyPatch
+TempPathFactory = pytest.TempPathFactory
 Mt = Callable[..., Ended]
 QuickConfig = Callable[..., "Config"]
 TrainerOf = Callable[..., "Trainer"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(tmp_path_factory: TempPathFactory) -> Iterator[None]:
     """Models are converted for CTranslate2 in a cache of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -93,7 +97,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_corpus(tmp_path_factory: TempPathFactory) -> Path:
     """{train,valid,test}.{src,tgt}: 1 to 8 German digits a line, and English; no line twice."""
     folder = tmp_path_factory.mktemp("corpus")
     draw, seen = random.Random(7), set[tuple[str, ...]]()
@@ -110,7 +114,7 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def short_corpus(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def short_corpus(tiny_corpus: Path, tmp_path_factory: TempPathFactory) -> dict[str, str]:
     """`data.train` of the first 500 pairs of the tiny corpus."""
     source = {}
     for side in ("src", "tgt"):
@@ -158,9 +162,7 @@ def tiny_mapping(tiny_corpus: Path, short_preflight: None) -> dict[str, dict[str
 
 
 @pytest.fixture(scope="session")
-def tiny_config(
-    tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def tiny_config(tiny_mapping: Mapped, tmp_path_factory: TempPathFactory) -> Path:
     """A config file: the tiny corpus and model, 8 updates, two validations."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(yaml.safe_dump(tiny_mapping), encoding="utf-8")
@@ -168,9 +170,7 @@ def tiny_config(
 
 
 @pytest.fixture(scope="session")
-def tiny_run(
-    tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def tiny_run(tiny_mapping: Mapped, tmp_path_factory: TempPathFactory) -> Path:
     """The run directory of a tiny model that knows the digits. Copy it before you write to it."""
     from mt.training.launch import train
 
@@ -213,9 +213,7 @@ def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[
 
 
 @pytest.fixture(scope="module")
-def base_of(
-    tiny_mapping: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Path]:
+def base_of(tiny_mapping: Mapped, tmp_path_factory: TempPathFactory) -> Callable[..., Path]:
     """`base_of(model={...})`: a run of four updates with these changes, trained once for each."""
     from mt.training.launch import train
 
@@ -233,7 +231,7 @@ def base_of(
 
 
 @pytest.fixture(scope="module")
-def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other_corpus(tmp_path_factory: TempPathFactory) -> Path:
     """train.src, train.tgt: digits without 0 and 1, but with 11, 12 and a rare letter."""
     folder = tmp_path_factory.mktemp("other")
     words = dict(list(DIGITS.items())[2:]) | {"elf": "eleven", "zwölf": "twelve", "ω": "omega"}
@@ -244,13 +242,11 @@ def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start_from(
-    tiny_mapping: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Started]:
+def start_from(tiny_mapping: Mapped, tmp_path_factory: TempPathFactory) -> Callable[..., Started]:
     """`start_from(base, {...}, train={...})`: fine-tune `base`, with changes to the config."""
     from finetuning import Started
 
-    def started(base: Path | None, *changes: Mapping[str, Any], **sections: Any) -> Started:
+    def started(base: Path | None, *changes: Mapped, **sections: Any) -> Started:
         init_from = {"train": {"init_from": base and str(base)}}
         config = config_of(tiny_mapping, QUICK, NO_TEST, init_from, *changes, **sections)
         return Started(config, tmp_path_factory.mktemp("started"))
@@ -268,7 +264,7 @@ def no_process_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def quick_config(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> QuickConfig:
+def quick_config(tiny_mapping: Mapped) -> QuickConfig:
     """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config without a beam."""
     return partial(config_of, tiny_mapping, QUICK)
 
@@ -281,7 +277,7 @@ def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[
     from mt.training.runlog import RunLog
     from mt.training.trainer import Trainer
 
-    def made(*changes: Mapping[str, Any], **sections: Any) -> Trainer:
+    def made(*changes: Mapped, **sections: Any) -> Trainer:
         config = quick_config(*changes, **sections)
         run_dir = Path(tempfile.mkdtemp(dir=tmp_path))
         (run_dir / "checkpoints").mkdir()
@@ -293,7 +289,7 @@ def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[
 
 
 @pytest.fixture
-def scripted_validations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def scripted_validations(monkeypatch: MonkeyPatch) -> Callable[..., None]:
     """`scripted_validations(5.0, (9.0, 2.5))`: BLEU, and nll if not 1, of those to come."""
     from mt.evaluation.metrics import Score
     from mt.training.outcome import ValidationResult
@@ -316,9 +312,7 @@ def scripted_validations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def interruptible(
-    tiny_mapping: Mapping[str, Mapping[str, Any]], short_corpus: dict[str, str]
-) -> Mapping[str, Any]:
+def interruptible(tiny_mapping: Mapped, short_corpus: dict[str, str]) -> Mapped:
     """The config of a training of 12 updates that tests interrupt: dropouts and averaged weights.
 
     An update has about 4 micro-batches, an epoch 9 updates, so that it ends between checkpoints.
@@ -333,7 +327,7 @@ def interruptible(
 
 
 @pytest.fixture(scope="session")
-def undisturbed(interruptible: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(interruptible: Mapped, tmp_path_factory: TempPathFactory) -> Path:
     """The run directory of that training when nothing interrupts it."""
     from mt.model.checkpoint import load_state
     from mt.training.launch import train
@@ -448,7 +442,7 @@ def open_pipes(command: list[str], environment: Mapping[str, str]) -> subprocess
     return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=nowhere)
 
 
-def merged(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(mapping: Mapped, changes: Mapped) -> dict[str, Any]:
     """A copy of `mapping` with the values of `changes`, section by section."""
     result = dict(mapping)
     for key, value in changes.items():
@@ -458,9 +452,7 @@ def merged(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-def config_of(
-    mapping: Mapping[str, Any], *changes: Mapping[str, Any], **sections: Mapping[str, Any]
-) -> Config:
+def config_of(mapping: Mapped, *changes: Mapped, **sections: Mapped) -> Config:
     """`config_of(tiny_mapping, QUICK, train={"max_steps": 3})`: with changes."""
     from mt.config.load import config_from_mapping
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy
 import pytest
 import yaml
-from conftest import QUICK, ROOT, Mt, lines_of, merged, weights_of
+from conftest import QUICK, ROOT, Mapped, MonkeyPatch, Mt, lines_of, merged, weights_of
 from messages import raises_saying
 
 import mt as typed
@@ -32,9 +31,7 @@ SHORT = {"train.max_steps": 2, "optim.warmup_steps": 1}
 
 
 @pytest.fixture
-def here(
-    tiny_run: Path, tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def here(tiny_run: Path, tiny_mapping: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """A folder with `runs/tiny` and a `tiny.yaml` of its own, in which the test runs."""
     shutil.copytree(tiny_run, tmp_path / "runs" / "tiny")
     long = {"train": {"max_steps": 100_000, "valid_every": 20}}
@@ -86,9 +83,7 @@ def test_the_page_serves(here: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_it_gives_what_the_command_writes(
-    engine: Any, tiny_run: Path, tiny_corpus: Path, mt: Mt
-) -> None:
+def test_it_equals_the_command(engine: Any, tiny_run: Path, tiny_corpus: Path, mt: Mt) -> None:
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2")
     source = tiny_corpus / "test.src"
@@ -350,9 +345,7 @@ mt.train("tiny.yaml", run_dir="runs/stopped", settings={"train.log_every": 5}).e
     assert not [each for each in printed if each.output_type == "stream"]
 
 
-def test_trainings_in_threads_have_the_weights_of_trainings_alone(
-    tiny_config: Path, tmp_path: Path
-) -> None:
+def test_trainings_in_threads_have_the_weights_of_others(tiny_config: Path, tmp_path: Path) -> None:
     """Dropout draws from the generator of the process, so one waits for the other."""
     settings = {"data.test": None, "data.valid": None, "train.max_steps": 3}
 

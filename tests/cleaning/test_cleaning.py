@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import token_stores
+from conftest import MonkeyPatch
 from messages import says
 from pydantic import TypeAdapter
 
@@ -217,7 +218,7 @@ def test_what_is_damaged_without_being_shorter_is_named(folder: Folder, name: st
         folder.clean(folder.plan())
 
 
-def test_places_are_the_same_on_a_cluster(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_the_same_on_a_cluster(folder: Folder, monkeypatch: MonkeyPatch) -> None:
     """Its ranks start in other folders, from a plan that was sent to them."""
     monkeypatch.chdir(folder.path)
     for source in (*folder.sources.values(), folder.test):
@@ -240,9 +241,7 @@ def test_places_are_the_same_on_a_cluster(folder: Folder, monkeypatch: pytest.Mo
     assert here.bytes == wanted
 
 
-def test_a_changed_threshold_does_not_score_again(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_threshold_does_not_score_again(folder: Folder, monkeypatch: MonkeyPatch) -> None:
     before = folder.clean(folder.plan(max_word_ratio=11.0))
     limits = {"max_word_ratio": 2.0, "duplicates": None, "leaks": None}
     folder.clean(replace(folder.plan(**limits), work=folder.path / "fresh"))
@@ -255,9 +254,7 @@ def test_a_changed_threshold_does_not_score_again(
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_killed_cleaning_continues_with_what_is_done(
-    folder: Folder, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_cleaning_continues(folder: Folder, stage: str, monkeypatch: MonkeyPatch) -> None:
     folder.clean(folder.plan())
     wanted = folder.bytes
     plan = replace(folder.plan(), work=folder.path / "killed")
@@ -396,9 +393,7 @@ TRAINING = [
 
 
 @pytest.mark.parametrize(("leaks", "stays"), [("sides", 1), (None, 7)])
-def test_leaks_are_removed_and_always_reported(
-    tmp_path: Path, leaks: str | None, stays: int
-) -> None:
+def test_leaks_are_removed_and_reported(tmp_path: Path, leaks: str | None, stays: int) -> None:
     web = Corpus("data.train[0]", write(tmp_path / "web", TRAINING), USUAL)
     (tmp_path / "against").write_text("und so weiter\tGut\nNA DANN\nJA\nGood day\n")
     clean = Clean(**OFF | {"leaks": leaks, "against": ["against"] * (leaks is not None)})

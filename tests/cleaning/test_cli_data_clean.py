@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, QuickConfig, log_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, QuickConfig, log_of, refused, write_lines
 from faults import raising
 from messages import raises_saying, says
 from pydantic import TypeAdapter
@@ -34,7 +34,7 @@ IN = ["data", "clean", "a.de", "a.en"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(Path("a.de"), DE)
     write_lines(Path("a.en"), EN)
@@ -206,7 +206,7 @@ def test_an_ending_that_two_files_would_share_is_refused(mt: Mt, name: str) -> N
     assert says(said, f"--output {name}", f"{name}.de and {name}.en", f"leave {ending}", ".tsv")
 
 
-def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     for name in ("mt.cleaning.files.run_here", "mt.cleaning.clean.sum_up"):
         assert not Path("out.work").exists()
         with monkeypatch.context() as patch:
@@ -243,7 +243,7 @@ def test_a_full_disk_is_one_message_and_the_same_command_continues(mt: Mt) -> No
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_an_sbatch_that_is_missing_or_fails_is_one_message(
-    is_there: bool, mt: Mt, monkeypatch: pytest.MonkeyPatch
+    is_there: bool, mt: Mt, monkeypatch: MonkeyPatch
 ) -> None:
     pytest.importorskip("datatrove")
     if is_there:
@@ -280,7 +280,7 @@ def dirty(tiny_corpus: Path, quick_config: QuickConfig, tmp_path: Path) -> Confi
 
 
 def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
-    dirty: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dirty: Config, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     assert train(dirty, run).exit_code == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import Mt, mt_command, refused
+from conftest import MonkeyPatch, Mt, mt_command, refused
 from messages import says
 
 from mt.cli.main import app
@@ -109,7 +109,7 @@ def test_version(mt: Mt) -> None:
     assert re.match("device: .+ in (fp32|bf16|fp16)", ended.lines[3])
 
 
-def test_shell_completion(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_completion(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     for words, completions in [
         (["tr"], ["train", "translate"]),
         (["config", "sh"], ["show"]),
@@ -171,9 +171,7 @@ def test_commands_without_a_model_do_not_import_torch(tiny_config: Path, tiny_co
 
 
 @pytest.mark.parametrize("engine", ["ctranslate2", "torch"])
-def test_a_translation_of_lines_imports_no_leaf(
-    engine: str, copied_run: Path, tiny_corpus: Path
-) -> None:
+def test_translating_lines_needs_no_leaf(engine: str, copied_run: Path, tiny_corpus: Path) -> None:
     pytest.importorskip(engine)
     command = ["translate", "--model", copied_run, tiny_corpus / "test.src", "--engine", engine]
     names = imported_by([*command, "--device", "cpu"])

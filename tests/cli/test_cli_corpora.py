@@ -100,8 +100,6 @@ def test_what_cannot_be_meant_is_refused() -> None:
         (["a.de", "a.en", "b.en", "b.de"], None, "b.en: text in de|.en|swap"),
     ],
 )
-def test_files_of_the_other_language_are_refused(
-    names: list[str], langs: str | None, said: str
-) -> None:
+def test_files_of_another_language_fail(names: list[str], langs: str | None, said: str) -> None:
     with raises_saying(ConfigError, *said.split("|")):
         pairs(*names, langs=langs)

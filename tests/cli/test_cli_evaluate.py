@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Ended, Mt, lines_of, mt_command, refused, write_lines
+from conftest import ROOT, Ended, MonkeyPatch, Mt, lines_of, mt_command, refused, write_lines
 from corpora import damaged
 from messages import says
 from model_files import changed_meta, copy_model
@@ -62,7 +62,7 @@ def test_scores_of_a_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: 
     assert scores["BLEU"].keys() >= {"name", "value", "signature"}
 
 
-def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     contents = {"a": b"x\ny\n", "b": b"x\ny\n", "c": b"x\n", "none": b"", "latin": b"\xff\n"}
     for name, content in contents.items():
@@ -120,7 +120,7 @@ def test_file_names_that_the_terminal_cannot_encode(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def texts(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """In the current folder: a and c are alike, b has 30 more wrong words; two references."""
     monkeypatch.chdir(tmp_path)
     for name, lines in (
@@ -141,9 +141,7 @@ def sacrebleu(*arguments: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode()
 
 
-def test_figures_are_those_of_the_sacrebleu_command(
-    mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_those_of_sacrebleu(mt: Mt, texts: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "77")  # of the other command
     refs, seed = ["--ref", "ref", "--ref", "ref2"], ["--seed", "77"]
     hyps = ["--hyp", "a", "--hyp", "b", "--hyp", "c"]
@@ -290,9 +288,7 @@ def test_messages(mt: Mt, texts: Path) -> None:
         assert says(refused(mt("evaluate", *options.split())), *parts.split(" … "))
 
 
-def test_lines_without_a_reference_are_said_and_not_scored(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_lines_without_a_reference_are_not_scored(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     """Sources and all systems lose them too; of two references one is enough."""
     texts = {
         "hyp": ["a b c d", "x", "a b c d e"], "other": ["a b c d", "y", "e"],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, mt_command, refused, write_lines
+from conftest import MonkeyPatch, Mt, mt_command, refused, write_lines
 from messages import says
 
 from mt.files import whole_file
@@ -25,9 +25,7 @@ SIGNALS = pytest.mark.parametrize(
 
 
 @SIGNALS
-def test_interrupted_or_terminated(
-    number: int, message: str, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_signals_end_it(number: int, message: str, tiny_run: Path, tmp_path: Path) -> None:
     """Stdin stays open, so the command works until the signal arrives. No partial file remains."""
     command, environment = mt_command("translate", "-m", tiny_run, "-o", tmp_path / "out")
     pipe = subprocess.PIPE
@@ -100,7 +98,7 @@ def test_a_result_on_a_full_disk_and_into_a_closed_pipe(
 
 
 def test_no_escape_sequence_reaches_the_terminal(
-    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "in", ["eins \x1b[31mzwei"])
@@ -132,7 +130,7 @@ TOO_LONG = "x" * 300
 
 
 def test_a_name_that_is_too_long_is_one_message(
-    tiny_run: Path, tiny_config: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tiny_config: Path, tmp_path: Path, mt: Mt, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "in", ["eins zwei", "drei"] * 20)

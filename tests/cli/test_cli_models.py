@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, equal_weights, refused
+from conftest import Mt, TempPathFactory, equal_weights, refused
 from messages import says
 from model_files import changed_meta, drop, flip, truncate
 from torch import Tensor
@@ -20,7 +20,7 @@ from mt.runs.model_folder import checkpoints, step_name
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(tiny_run: Path, tmp_path_factory: TempPathFactory) -> Path:
     """A complete model folder: the newest weights, tokenizer and meta.json."""
     folder = tmp_path_factory.mktemp("exported") / "model"
     average_run(tiny_run, 1, folder)

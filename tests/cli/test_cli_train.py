@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, refused
 from messages import says
 from model_files import changed_meta, copy_model
 
@@ -52,9 +52,7 @@ def test_inspect_model(mt: Mt, tiny_config: Path) -> None:
     assert refused(wrong).startswith("--set: ")
 
 
-def test_inspect_model_of_a_trained_model(
-    mt: Mt, tiny_run: Path, tiny_config: Path, tmp_path: Path
-) -> None:
+def test_inspect_a_trained_model(mt: Mt, tiny_run: Path, tiny_config: Path, tmp_path: Path) -> None:
     """Counts the vocabulary of its tokenizer, which may be smaller than the config allows."""
     from mt.model.checkpoint import load_model
 
@@ -77,7 +75,7 @@ FEW = ["--device", "cpu", "--set", "data.valid=null", "--set", "data.test=null",
 
 
 def test_train_set_and_run_dir(
-    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     train = ["train", "-c", tiny_config, *FEW, "train.max_steps=1", "--set", "train.valid_every=1"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, lines_of, refused, write_lines
+from conftest import Mt, TempPathFactory, lines_of, refused, write_lines
 from messages import says
 
 
@@ -16,9 +16,7 @@ def source(tiny_corpus: Path) -> Path:
     return tiny_corpus / "test.src"
 
 
-def test_empty_input_and_a_last_line_without_newline(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_empty_input_and_a_last_line_without_end(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for stdin, lines in ((b"", 0), (b"\n", 1), (b"eins", 1), (b"\n\n", 2), (b"eins\n\nzwei", 3)):
         ended = mt("translate", "-m", tiny_run, stdin=stdin)
@@ -70,9 +68,7 @@ def test_batch_tokens_device_and_precision(mt: Mt, tiny_run: Path, source: Path)
     assert sum(abs(x - y) < 0.1 for x, y in zip(a, b, strict=True)) > 30
 
 
-def test_errors_replace_translates_input_that_is_not_utf8(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_errors_replace_translates_what_is_not_utf8(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     raw = b"eins\nzw\xffei\ndrei\n"
     out = tmp_path / "out"
     message = refused(mt("translate", "-m", tiny_run, "-o", out, stdin=raw))
@@ -115,7 +111,7 @@ LINES = 40
 
 
 @pytest.fixture(scope="module")
-def text(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text(tiny_corpus: Path, tmp_path_factory: TempPathFactory) -> Path:
     """The 40 lines of the tiny test set, one of them blanked."""
     lines = lines_of(tiny_corpus / "test.src")
     lines[7] = " "
@@ -142,9 +138,7 @@ def test_no_ngram_repeats(translated: Callable[..., list[str]]) -> None:
         assert len(words) == len(set(words))
 
 
-def test_outputs_begin_with_their_prefix(
-    translated: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_outputs_begin_with_a_prefix(translated: Callable[..., list[str]], tmp_path: Path) -> None:
     begins = ["two", "", "nine zero"] * (LINES // 3) + ["one"] * (LINES % 3)
     file = tmp_path / "prefix.en"
     file.write_text("\n".join(begins) + "\n", encoding="utf-8")

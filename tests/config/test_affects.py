@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
-from conftest import merged, write_lines
+from conftest import Mapped, merged, write_lines
 from pydantic import BaseModel
 from token_stores import tokenizer_of
 
@@ -141,7 +140,7 @@ def other_value(path: str, annotation: Any, value: Any) -> Any:
 class State:
     """What a run would have of a config: its token store, its plan, and its cleaned text."""
 
-    def __init__(self, values: Mapping[str, Any], root: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, values: Mapped, root: Path, tokenizer: Tokenizer) -> None:
         self.config = config_from_mapping(values, "test")
         data = plan_data(self.config.data)
         texts = training_texts(data, tokenizer, root / "none", {})
@@ -166,7 +165,7 @@ def before_of(flows: Any, tokenizer: Tokenizer) -> Any:
     return DirectedPairs.of(store, None, tokens_before(flows, tokenizer)).before
 
 
-def effect(before: Mapping[str, Any], after: Mapping[str, Any], run: Path, tokenizer: Any) -> str:
+def effect(before: Mapped, after: Mapped, run: Path, tokenizer: Any) -> str:
     """What the second config does to a run of the first one."""
     old, new = (State(values, run.parent, tokenizer) for values in (before, after))
     assert old.config != new.config
@@ -191,7 +190,7 @@ def check(path: str, affects: str, found: str) -> None:
         assert found == affects, path
 
 
-def base_of(run: Path, more: Mapping[str, Any]) -> dict[str, Any]:
+def base_of(run: Path, more: Mapped) -> dict[str, Any]:
     return merged(merged(BASE, {"data": {"root": str(run.parent)}}), more)
 
 

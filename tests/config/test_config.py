@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import MonkeyPatch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -60,9 +61,7 @@ def test_shipped_configs() -> None:
 
 
 @pytest.mark.parametrize("name", shipped_configs())
-def test_shipped_config_loads_and_can_train(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shipped_configs_can_train(name: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # found from any folder
     loaded = load_config(name)
     assert loaded.name == name.removesuffix(".yaml")
@@ -223,9 +222,7 @@ def test_an_alias_is_a_copy(tmp_path: Path) -> None:
 # --- finding the file -------------------------------------------------------------------------
 
 
-def test_a_file_goes_before_a_shipped_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_goes_before_a_shipped_config(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("base.yaml").write_text("run: {seed: 7}", encoding="utf-8")
     assert load_config("base.yaml").config.run.seed == 7
@@ -247,9 +244,7 @@ def test_a_file_goes_before_a_shipped_config(
         ("empty", "found a folder"),
     ],
 )
-def test_missing_config(
-    name: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_config(name: str, found: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     with pytest.raises(ConfigError) as caught:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import log_of, merged, weights_of
+from conftest import Mapped, MonkeyPatch, log_of, merged, weights_of
 from messages import says
 from subwords import digest, made_lines, pairs_of, rows
 from token_stores import tokenizer_of
@@ -88,9 +86,7 @@ def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
         augment(0, stopped)
 
 
-def test_typos_and_noise_are_in_the_source_in_their_shares(
-    tokenizer: Tokenizer, pairs: DirectedPairs
-) -> None:
+def test_typos_and_noise_have_their_shares(tokenizer: Tokenizer, pairs: DirectedPairs) -> None:
     def added(typos: float = 0.0, noise: float = 0.0) -> list[set[str]]:
         made, texts = epoch_of(pairs, tokenizer, config_of(typos=typos, noise=noise))
         assert rows(made)[1] == rows(pairs)[1]
@@ -108,9 +104,7 @@ def test_typos_and_noise_are_in_the_source_in_their_shares(
     assert rows(too_short) == rows(pairs)
 
 
-def test_a_text_that_is_not_in_the_stage_is_not_counted(
-    tokenizer: Tokenizer, pairs: DirectedPairs
-) -> None:
+def test_texts_outside_a_stage_are_not_counted(tokenizer: Tokenizer, pairs: DirectedPairs) -> None:
     config = config_of()
     texts = [text.model_copy(update={"weight": n}) for n, text in enumerate(config.data.train)]
     data = config.data.model_copy(update={"train": texts})
@@ -136,7 +130,7 @@ def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, pairs: DirectedPai
 
 
 def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settle, "SECONDS_OF_TIMING", 0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt
+from conftest import MonkeyPatch, Mt
 from corpora import write
 from messages import says
 
@@ -54,9 +54,7 @@ def table(name: str) -> dict[str, str]:
         ),
     ],
 )
-def test_lines_without_a_reference_are_counted_and_not_scored(
-    tmp_path: Path, name: str, text: str
-) -> None:
+def test_lines_without_a_reference_are_counted_only(tmp_path: Path, name: str, text: str) -> None:
     write(tmp_path / name, text)
     write(tmp_path / "a.de", "ja\nja\nja\nnein\n")
     nested = "t." if name == "b.jsonl" else ""
@@ -82,7 +80,7 @@ def test_a_test_set_without_any_reference_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_of_large_training_data_the_beginning_is_read_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "MAX_PAIRS", 100)
     write(tmp_path / "a.jsonl", rows(100))

@@ -80,9 +80,7 @@ def test_ids_are_stored_once_and_batches_have_both_directions(
         torch.testing.assert_close(getattr(gathered, name), value, rtol=0, atol=0)
 
 
-def test_a_direction_that_is_not_in_a_stage_is_not_drawn(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_direction_outside_a_stage_is_not_drawn(tokenizer: Tokenizer, tmp_path: Path) -> None:
     stages = [{"weights": [1, 1, 1], "until": {"updates": 1}}, {"weights": [1, 1, 0]}]
     config = config_of(tmp_path, BACK, B_BACK, FORWARD, data={"stages": stages})
     data, pairs = plan_data(config.data), pairs_of(config, tokenizer)

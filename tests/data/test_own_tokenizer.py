@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BLIND, Mt, metrics_of, refused
+from conftest import BLIND, Mt, QuickConfig, metrics_of, refused
 from messages import raises_saying
 from subwords import made_lines
 from token_stores import tokenizer_of
 
-from mt.config.schema import Config, TokenizerConfig
+from mt.config.schema import TokenizerConfig
 from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
@@ -112,9 +111,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         own_tokenizer(cfg)
 
 
-def test_training_takes_models_of_ones_own(
-    quick_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_training_takes_models_of_ones_own(quick_config: QuickConfig, tmp_path: Path) -> None:
     """Two vocabularies, the target's with SentencePiece's own normalisation; and resumed without.
 
     The models are copied into the run directory and not read again.

@@ -10,7 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, MonkeyPatch
 from corpora import WHERE, message_of, pack, pairs_of, rows_file, saved, write
 from messages import says
 
@@ -104,7 +104,7 @@ LINES = re.findall(
 
 @pytest.mark.parametrize("line", LINES)
 def test_every_line_of_the_table_of_formats_is_read(
-    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, line: str, monkeypatch: MonkeyPatch
 ) -> None:
     import datasets
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import write_lines
+from conftest import MonkeyPatch, write_lines
 from faults import raising
 from messages import says
 from model_files import content_of
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def builds(monkeypatch: MonkeyPatch) -> list[Path]:
     """The stores built from now on."""
     made: list[Path] = []
     real = store_module._build
@@ -76,7 +76,7 @@ def sources_of(store: Store) -> list[list[int]]:
 
 @pytest.mark.parametrize("lines_at_a_time", [2, 20_000])
 def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
-    lines_at_a_time: int, root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    lines_at_a_time: int, root: Path, tokenizer: Tokenizer, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "LINES_PER_CHUNK", lines_at_a_time)
     said: list[str] = []
@@ -132,9 +132,7 @@ def test_a_corpus_of_higher_weight_keeps_the_pairs_of_both(
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
-def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
-    root: Path, size: int, dtype: str
-) -> None:
+def test_ids_take_two_bytes_if_the_vocabulary_allows(root: Path, size: int, dtype: str) -> None:
 
     def side(size: int, ids: list[int]) -> SimpleNamespace:
         return SimpleNamespace(size=size, encode=lambda lines, *_: [ids for _ in lines])
@@ -160,7 +158,7 @@ def test_starts_are_the_sums_of_the_lengths_before(n: int) -> None:
 
 
 def test_a_store_is_built_once_and_opened_again(
-    root: Path, tokenizer: Tokenizer, builds: list[Path], monkeypatch: pytest.MonkeyPatch
+    root: Path, tokenizer: Tokenizer, builds: list[Path], monkeypatch: MonkeyPatch
 ) -> None:
     """Also where the corpus has moved: then the records name the new place."""
     first, said = build(root, tokenizer), list[str]()
@@ -250,9 +248,7 @@ def test_a_damaged_store_is_rebuilt(
 # --- messages ---------------------------------------------------------------------------------
 
 
-def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
-    root: Path, tokenizer: Tokenizer
-) -> None:
+def test_nothing_left_or_a_fault_leaves_the_old_store(root: Path, tokenizer: Tokenizer) -> None:
     build(root, tokenizer)
     before = content_of(root / "store")
     with pytest.raises(DataError) as error:
@@ -299,7 +295,7 @@ def test_a_full_disk_or_an_interruption_leaves_nothing_and_the_next_one_builds_i
 ) -> None:
     whole = rows(DirectedPairs.of(build(root, tokenizer, "ab")))
     shutil.rmtree(root / "store")
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.setattr(np, "save", raising(error))
         with pytest.raises(DataError if reason else KeyboardInterrupt) as raised:
             build(root, tokenizer, "ab")
@@ -310,7 +306,7 @@ def test_a_full_disk_or_an_interruption_leaves_nothing_and_the_next_one_builds_i
 
 
 def test_blocks_of_pairs_are_copied_without_the_duplicates(
-    root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    root: Path, tokenizer: Tokenizer, monkeypatch: MonkeyPatch
 ) -> None:
     write(root / "a", [*PAIRS * 30, ("vier", "four"), ("fünf", "five")])
     whole = rows(DirectedPairs.of(build(root, tokenizer, "ab", weights={"b": 2.0})))
@@ -321,7 +317,7 @@ def test_blocks_of_pairs_are_copied_without_the_duplicates(
 
 
 def test_two_jobs_that_start_at_once_build_it_once(
-    root: Path, tokenizer: Tokenizer, builds: list[Path], monkeypatch: pytest.MonkeyPatch
+    root: Path, tokenizer: Tokenizer, builds: list[Path], monkeypatch: MonkeyPatch
 ) -> None:
     said: list[str] = []
     started, waiting = threading.Event(), threading.Event()
@@ -367,7 +363,7 @@ def test_the_lock_of_a_killed_process_is_free(root: Path) -> None:
             assert waited == [1]
 
 
-def test_without_locks_nobody_waits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_nobody_waits(root: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, "No locks available")))
     with exclusive(root / "lock", pytest.fail), exclusive(root / "lock", pytest.fail):
         pass

@@ -131,9 +131,7 @@ def test_missing_columns_are_all_named(tmp_path: Path) -> None:
     ("cell", "found"), [(7, "int '7'"), (["a"], "list \"['a']\""), (True, "bool 'True'")]
 )
 @pytest.mark.parametrize("row", [1, 1203])
-def test_a_cell_without_text_is_named_with_its_row(
-    tmp_path: Path, cell: object, found: str, row: int
-) -> None:
+def test_an_empty_cell_is_named_by_row(tmp_path: Path, cell: object, found: str, row: int) -> None:
     rows: list[dict[str, object]] = [{"de": "ja", "en": "yes"} for _ in range(1500)]
     rows[row - 1]["en"] = cell
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))).name
@@ -200,9 +198,7 @@ def test_quotation_marks_that_are_not_csv_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("row", "cells"), [("ja\tyes\tja", 3), ("ja", 1)])
-def test_a_row_with_another_number_of_cells_is_an_error(
-    tmp_path: Path, row: str, cells: int
-) -> None:
+def test_a_row_with_another_number_of_cells_fails(tmp_path: Path, row: str, cells: int) -> None:
     write(tmp_path / "a.tsv", f"de\ten\nja\tyes\n\n{row}\n")
     message = message_of(tmp_path, "de", "en", path="a.tsv")
     place = f"data.train[0].path: {tmp_path}/a.tsv, line 4"
@@ -264,9 +260,7 @@ def test_other_json_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "head"), [("a.csv", b"de,en\n"), ("a.jsonl", b"")])
-def test_a_bad_byte_in_a_data_file_is_named_with_its_line(
-    tmp_path: Path, name: str, head: bytes
-) -> None:
+def test_a_bad_byte_in_a_data_file_has_its_line(tmp_path: Path, name: str, head: bytes) -> None:
     row = b"\xff,b\n" if head else b'{"de": "\xff", "en": "b"}\n'
     write(tmp_path / name, head + row)
     message = message_of(tmp_path, "de", "en", path=name)
@@ -281,9 +275,7 @@ def test_a_bad_byte_in_a_data_file_is_named_with_its_line(
     ("name", "content"),
     [("a.jsonl", ""), ("a.csv", ""), ("a.csv", "de,en\n"), ("a.tsv", "de\ten\n"), ("a.json", "[]")],
 )
-def test_a_data_file_without_rows_is_an_error(
-    tmp_path: Path, name: str, content: str | bytes
-) -> None:
+def test_a_data_file_without_rows_fails(tmp_path: Path, name: str, content: str | bytes) -> None:
     write(tmp_path / name, content)
     message = message_of(tmp_path, "de", "en", path=name)
     assert says(message, f"data.train[0].path: {name} has no rows", "Name a data set")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, TempPathFactory, refused
 from corpora import message_of, pack, pairs_of, write
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,9 +43,7 @@ from mt.translate.streaming import TextFiles
         (b"  spaces stay \n", ["  spaces stay "]),
     ],
 )
-def test_lines_end_at_line_feeds_only(
-    tmp_path: Path, packed: str, content: bytes, lines: list[str]
-) -> None:
+def test_only_lf_ends_lines(tmp_path: Path, packed: str, content: bytes, lines: list[str]) -> None:
     """The first bytes of a file say what it is; the names here say something else."""
     path = write(tmp_path / ("text" if packed else "text.gz"), pack(packed, content))
     assert list(read_lines(path)) == lines
@@ -64,7 +62,7 @@ def test_lines_end_at_line_feeds_only(
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))))
-def test_any_lines_come_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_any_lines_come_back(tmp_path_factory: TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.getbasetemp() / "any lines"
     path.write_bytes("".join(line + "\r\n" for line in ["", *lines]).encode())
     assert list(read_lines(path)) == ["", *lines]
@@ -89,9 +87,7 @@ def test_a_bad_byte_is_named_with_line_and_place(tmp_path: Path, packed: bool) -
         (b"\xed\xa0\x80\n", "line 1, byte 0 (the line's first is 0): ed a0 80"),
     ],
 )
-def test_bytes_are_counted_as_they_are_in_the_file(
-    tmp_path: Path, content: bytes, place: str
-) -> None:
+def test_bytes_are_counted_as_in_the_file(tmp_path: Path, content: bytes, place: str) -> None:
     path = write(tmp_path / "a", content)
     with pytest.raises(DataError) as caught:
         list(read_lines(path))
@@ -154,9 +150,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert says(message, "data.train[0].src: there is no file", f"{tmp_path}/train.de", "data.root")
 
 
-def test_the_demonstration_corpus_is_not_everywhere(
-    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_corpus_is_not_everywhere(mt: Mt, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """One message that says how to train on text of one's own, not a line for each file."""
     monkeypatch.chdir(tmp_path)
     message = refused(mt("train", "--config", "base.yaml"))

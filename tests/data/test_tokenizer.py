@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, MonkeyPatch
 from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -295,7 +295,7 @@ def test_saving_replaces_a_tokenizer_of_the_other_kind(
 
 
 def test_a_failed_save_leaves_the_old_tokenizer_and_no_litter(
-    tmp_path: Path, joint: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, joint: Tokenizer, monkeypatch: MonkeyPatch
 ) -> None:
     joint.save(tmp_path)
     monkeypatch.setattr("mt.files.os.fsync", raising(OSError(28, "No space left on device")))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, config_of, refused, write_lines
+from conftest import Mt, TempPathFactory, config_of, refused, write_lines
 from messages import says
 
 from mt.config.plan import plan_data
@@ -283,7 +283,7 @@ TWO_UPDATES = {"max_steps": 2, "valid_every": 2, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
-def several(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def several(tiny_mapping: dict[str, Any], tmp_path_factory: TempPathFactory) -> Path:
     """A run of two updates, whose outputs mean nothing; not from French into German."""
     texts = [TEXT, TEXT | {"reverse": True}, TEXT | {"src_lang": "fr"}]
     data = {"language_tokens": True, "train": texts}
@@ -293,7 +293,7 @@ def several(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def both(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(tiny_mapping: dict[str, Any], tmp_path_factory: TempPathFactory) -> Path:
     """A run of two updates in both directions, without tokens, tested in a language of neither."""
     test = [{"src": "test.src", "tgt": "test.tgt", "src_lang": "it"}]
     data = {"train": [TEXT, TEXT | {"reverse": True}], "test": test}
@@ -358,9 +358,7 @@ def test_sentences_end_by_the_rules_of_the_source_language(
         assert found.segments == n_sentences
 
 
-def test_evaluation_knows_the_source_language(
-    several: Path, both: Path, tiny_corpus: Path, mt: Mt
-) -> None:
+def test_evaluation_knows_languages(several: Path, both: Path, tiny_corpus: Path, mt: Mt) -> None:
     files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
     known = "40 translated as the training text"
     for model, options, said in (

@@ -165,9 +165,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
         (tmx(unit("x" * 11_000_000, "y")), "10,000,000"),
     ],
 )
-def test_files_without_a_unit_or_with_an_endless_one(
-    tmp_path: Path, content: str, found: str
-) -> None:
+def test_files_without_a_unit_or_an_endless_one(tmp_path: Path, content: str, found: str) -> None:
     write(tmp_path / "a.tmx", content)
     assert says(message_of(tmp_path, "de", "en", path="a.tmx"), "data.train[0].path", found)
 

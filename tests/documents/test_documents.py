@@ -388,9 +388,7 @@ def test_a_document_is_in_the_languages_of_the_model(
         assert version == "1.2" or out.count(b" trgLang=") == 1
 
 
-def test_a_model_translates_a_document_named_by_its_ending(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_a_model_translates_documents_by_ending(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "in.srt"
     path.write_text(
         "1\r\n00:01,0 --> 00:02,0\r\neins <i>zwei</i>\r\n", encoding="utf-8", newline=""

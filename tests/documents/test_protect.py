@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Mt, lines_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, lines_of, refused, write_lines
 from messages import raises_saying, says
 from stand_in_engine import StandInEngine, stand_in_translator
 
@@ -92,7 +92,7 @@ def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -
 
 
 @pytest.fixture
-def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def translated(tmp_path: Path, monkeypatch: MonkeyPatch) -> Any:
     """Runs the command with a stand-in: the output, what the model saw, and what was said."""
 
     def run(
@@ -299,7 +299,7 @@ def test_entities_and_spaces_of_documents(translated: Any) -> None:
         assert found[:2] == (f"<p>{out}</p>", seen)
 
 
-def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
         with raises_saying(ConfigError, "--protect", "a regular expression", repr(pattern)):
             Protection(["auto", pattern])

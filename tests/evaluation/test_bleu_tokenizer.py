@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from conftest import Mt, config_of, lines_of, log_of, metrics_of, refused, write_lines
+from conftest import Mapped, Mt, config_of, lines_of, log_of, metrics_of, refused, write_lines
 from messages import raises_saying, says
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
@@ -156,7 +155,7 @@ def test_a_script_without_spaces_asks_for_the_language(code: str) -> None:
 
 @pytest.mark.usefixtures("no_extras")
 def test_validation_tests_and_evaluate_follow_the_config(
-    tiny_mapping: Mapping[str, Any],
+    tiny_mapping: Mapped,
     mt: Mt,
     tiny_corpus: Path,
     tmp_path: Path,
@@ -194,7 +193,7 @@ def test_validation_tests_and_evaluate_follow_the_config(
 
 @pytest.mark.usefixtures("no_extras")
 def test_a_tokenizer_that_is_not_installed_is_refused_before_training(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path
+    tiny_mapping: Mapped, tmp_path: Path
 ) -> None:
     config = config_of(tiny_mapping, train={"bleu_tokenize": "ja-mecab"}, data={"valid": None})
     with pytest.raises(ConfigError, match=r"pip install 'sacrebleu\[ja\]'"):
@@ -212,7 +211,7 @@ def test_a_tokenizer_that_is_not_installed_is_refused_before_training(
 )
 def test_a_resumed_run_has_one_tokenizer(
     choice: str, installed: tuple[bool, bool], recorded: str, then: str,
-    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """intl in the place of ja-mecab, whose package is not there when tests run."""
     monkeypatch.setitem(bleu_tokenizer.BY_LANGUAGE, "ja", "intl")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused, write_lines
+from conftest import MonkeyPatch, Mt, refused, write_lines
 from messages import says
 
 from mt.evaluation import comet as metric
@@ -37,7 +37,7 @@ class Model:
 
 
 @pytest.fixture
-def comet_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+def comet_model(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Callable[[str], Path]]:
     """`comet_model("name")`: the folder of a COMET model; the stand-in can be imported."""
     package = tmp_path / "packages" / "comet"
     package.mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_comet_beside_other_metrics(mt: Mt, comet_model: Models, texts: Path) ->
 
 
 def test_message_about_comet(
-    mt: Mt, comet_model: Models, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, comet_model: Models, texts: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     comet_model("wmt")
@@ -112,7 +112,7 @@ def test_message_about_comet(
         assert says(refused(mt("evaluate", *given)), *parts.split(" … "))
 
 
-def test_without_the_package(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(mt: Mt, texts: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(metric, "find_spec", lambda _: None)
     parts = ("metric comet:", "unbabel-comet", "not installed", "pip install", "leave")
     given = ["--hyp", texts / "good", "--ref", texts / "ref", "--metrics", "comet"]

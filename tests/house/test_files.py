@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from conftest import MonkeyPatch
 
 from mt import files
 from mt.files import whole_file, write_whole
@@ -32,9 +33,7 @@ def test_a_file_is_replaced_only_if_the_block_succeeds(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_the_content_is_flushed_before_the_rename(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_content_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(files.os, "fsync", lambda _: done.append("flushed"))
     real = Path.replace

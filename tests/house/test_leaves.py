@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import cast
 
 import pytest
-from conftest import Mt
+from conftest import MonkeyPatch, Mt
 from messages import says
 from test_structure import LEAVES
 
@@ -33,7 +33,7 @@ def test_all_leaves_can_be_cut_off(
     copied_run: Path,
     tmp_path: Path,
     mt: Mt,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
 ) -> None:
     for leaf in COMMANDS:
         for module in [name for name in sys.modules if name.startswith(f"mt.{leaf}.")]:
@@ -60,9 +60,7 @@ def test_all_leaves_can_be_cut_off(
         assert says(missing.err, f"mt.{leaf}", "install")
 
 
-def test_shells_complete_commands_beside_a_missing_leaf(
-    mt: Mt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shells_complete_commands_beside_a_missing_leaf(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mt.report.commands", cast("ModuleType", None))
     monkeypatch.setenv("_MT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "mt r")

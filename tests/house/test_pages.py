@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import DIGITS, ROOT, lines_of, write_lines
+from conftest import DIGITS, ROOT, MonkeyPatch, lines_of, write_lines
 from typer.testing import CliRunner
 
 from mt.cli.config import key_table
@@ -132,7 +132,7 @@ def test_a_command_with_a_mistake_is_refused(arguments: list[str]) -> None:
 
 
 @pytest.fixture
-def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """A folder as a reader has it: corpora of 20 pairs, and the configs that the pages show."""
     for folder in (tmp_path / "data" / "demo", tmp_path / "corpus"):
         shutil.copytree(ROOT / "data" / "demo", folder)

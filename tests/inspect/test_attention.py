@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, refused
 from messages import says
 
 from mt.data.tokens.batches import collate
@@ -215,9 +215,7 @@ def test_the_command_prints_and_draws(mt: Mt, tiny_run: Path, tmp_path: Path) ->
     assert "&lt;s&gt;</text>" in path.read_text(encoding="utf-8")
 
 
-def test_bad_input_gets_one_message(
-    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for options, parts in [
         (["  "], ["the sentence", "blank", "give"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, refused
 from messages import says
 from token_stores import write
 
@@ -28,7 +28,7 @@ B = [("Guten Tag.", "Good day."), ("Dieser Satz ist lang genug, um erkannt zu we
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("a"), A)
     write(Path("b"), B)
@@ -50,7 +50,7 @@ def test_what_cannot_be_seen_is_blank_and_counted(mt: Mt) -> None:
     assert [corpus["invisible"] for corpus in corpora] == [0, 1, 1]
 
 
-def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_counted(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     values = stats(mt)
     a, b, both = values["corpora"]
     assert [one["name"] for one in values["corpora"]] == ["a.de", "b.de", "all corpora"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, refused
 from messages import says
 from subwords import made_lines
 from token_stores import tokenizer_of
@@ -68,7 +68,7 @@ def test_what_is_unknown_is_named() -> None:
 
 
 def test_the_command_wraps_long_lines_and_reads_files(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "72")
     ended = mt("inspect", "tokens", "--model", tiny_run, "drei " * 900)

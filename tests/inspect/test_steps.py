@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Mt, refused
+from conftest import ROOT, MonkeyPatch, Mt, refused
 from messages import says
 
 from mt.config.schema import ModelConfig
@@ -235,7 +235,7 @@ def test_text_and_page_of_a_sentence(tiny_run: Path, tmp_path: Path, mt: Mt) -> 
 
 
 def test_the_arrays_are_those_that_are_printed(
-    tiny_run: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tmp_path: Path, mt: Mt, monkeypatch: MonkeyPatch
 ) -> None:
     """With them P, Q and the cost can be checked in NumPy, as the page does."""
     output = tmp_path / "steps.npz"

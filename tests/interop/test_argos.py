@@ -13,12 +13,10 @@ import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Mt, config_of, refused
+from conftest import Mapped, Mt, TempPathFactory, config_of, refused
 from messages import says
 from sentencepiece import SentencePieceProcessor
 
@@ -30,7 +28,7 @@ library = pytest.importorskip("ctranslate2")
 
 
 @pytest.fixture(scope="module")
-def package(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tiny_run: Path, tmp_path_factory: TempPathFactory) -> Path:
     """A package made of the tiny run."""
     path = tmp_path_factory.mktemp("argos") / "de_en.argosmodel"
     argos.export(load_model(tiny_run), path, package_version="2.1")
@@ -150,9 +148,7 @@ def test_libretranslate_translates_documents_with_it(package: Path, tmp_path: Pa
     shutil.rmtree(tmp_path / "venv")  # 600 MB
 
 
-def test_all_reasons_at_once(
-    mt: Mt, tiny_mapping: Mapping[str, Any], tiny_run: Path, tmp_path: Path
-) -> None:
+def test_all_reasons_at_once(mt: Mt, tiny_mapping: Mapped, tiny_run: Path, tmp_path: Path) -> None:
     model = Tokenizer.load(tiny_run).models[0]
     tokenizer = Tokenizer(model, model)
     config = config_of(

@@ -6,13 +6,13 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, config_of, merged, refused
+from conftest import Mapped, MonkeyPatch, Mt, config_of, merged, refused
 from messages import says
 from sentencepiece import SentencePieceTrainer
 from untrained_models import untrained_model
@@ -46,7 +46,7 @@ SHAPES: list[dict[str, Any]] = [
 def test_weights_are_rounded_as_stated(
     quantization: str,
     shape: dict[str, Any],
-    tiny_mapping: Mapping[str, Any],
+    tiny_mapping: Mapped,
     tiny_corpus: Path,
     tmp_path: Path,
 ) -> None:
@@ -81,11 +81,7 @@ def test_rounding_to_int8_by_hand() -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("joint", [True, False])
 def test_every_shape_gives_the_same_probabilities(
-    shape: dict[str, Any],
-    joint: bool,
-    tiny_mapping: Mapping[str, Any],
-    tiny_corpus: Path,
-    tmp_path: Path,
+    shape: dict[str, Any], joint: bool, tiny_mapping: Mapped, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint)
     parity = export(loaded, tmp_path / "out")
@@ -94,9 +90,7 @@ def test_every_shape_gives_the_same_probabilities(
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"model.bin", "config.json"}
 
 
-def test_special_pieces_of_other_names(
-    tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_special_pieces_renamed(tiny_mapping: Mapped, tiny_corpus: Path, tmp_path: Path) -> None:
     """As a model of SentencePiece has them that a user brings."""
     pieces = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"}
     settings: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(pieces)}
@@ -119,7 +113,7 @@ def test_special_pieces_of_other_names(
 
 
 def test_a_trained_model_translates_alike(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     out, source = tmp_path / "out", tiny_corpus / "test.src"
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out)
@@ -146,10 +140,7 @@ def test_a_trained_model_translates_alike(
 
 
 def test_a_wrong_export_is_detected_and_not_written(
-    tiny_mapping: Mapping[str, Any],
-    tiny_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_mapping: Mapped, tiny_corpus: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """So is a right one of which one bias changes a little."""
     loaded = untrained_model(tiny_mapping, tiny_corpus, joint=True)
@@ -168,9 +159,7 @@ def test_a_wrong_export_is_detected_and_not_written(
     assert [path.name for path in tmp_path.iterdir()] == ["right"]
 
 
-def test_what_stands_in_the_way(
-    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_prevents_it(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "file").write_bytes(b"")
 

@@ -40,9 +40,7 @@ def export(loaded: LoadedModel, output: Path, factor: float = 1.0) -> str:
         return str(prove(loaded, "other", scorer(partial / "model")))
 
 
-def test_the_recipe_exports_and_refuses_a_wrong_conversion(
-    loaded: LoadedModel, tmp_path: Path
-) -> None:
+def test_the_recipe_refuses_a_wrong_conversion(loaded: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as error:
         export(loaded, tmp_path / "out", factor=1.01)
     assert says(str(error.value), "export other", "other probabilities", "nats", "nothing was")
@@ -52,9 +50,7 @@ def test_the_recipe_exports_and_refuses_a_wrong_conversion(
     assert (tmp_path / "out" / "model" / "meta.json").exists()
 
 
-def test_of_two_exports_to_one_folder_the_later_is_refused(
-    loaded: LoadedModel, tmp_path: Path
-) -> None:
+def test_of_two_exports_to_a_folder_one_is_refused(loaded: LoadedModel, tmp_path: Path) -> None:
     def write_late() -> None:
         with new_folder(tmp_path / "out", loaded.model):
             (tmp_path / "out").mkdir()

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import Mt, mt_command, refused
+from conftest import MonkeyPatch, Mt, mt_command, refused
 from hub_server import Hub, serve
 from marian_models import KINDS, SAVED, write_marian
 from messages import says
@@ -32,7 +32,7 @@ OTHER_FILES = "tf_model.h5", "pytorch_model.bin"
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Hub]:
     """A hub with one model, which huggingface_hub takes for the hub; without transformers."""
     from huggingface_hub import constants
 
@@ -85,7 +85,7 @@ def test_imports_a_model_by_its_name(hub: Hub, tmp_path: Path, mt: Mt) -> None:
 
 
 def test_without_a_network_takes_what_was_fetched_before(
-    hub: Hub, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, tmp_path: Path, mt: Mt, monkeypatch: MonkeyPatch
 ) -> None:
     from huggingface_hub import constants, snapshot_download
 
@@ -114,7 +114,7 @@ def test_other_commands_say_how_to_import_it(tmp_path: Path, mt: Mt) -> None:
     assert says(refused(ended), "train.init_from hf:", remedy)
 
 
-def test_messages(hub: Hub, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages(hub: Hub, tmp_path: Path, mt: Mt, monkeypatch: MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     for model in ("gated", "t5", "tf"):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import sys
 import unicodedata
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sentencepiece
-from conftest import Mt, merged, refused
+from conftest import Mapped, MonkeyPatch, Mt, merged, refused
 from marian_models import SAVED
 from messages import says
 from sentencepiece import SentencePieceProcessor
@@ -87,11 +86,7 @@ def log_probs_of(loaded: LoadedModel) -> LogProbs:
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize(("shape", "joint"), SHAPES, ids=str)
 def test_every_shape_gives_the_same_probabilities_and_translations(
-    shape: dict[str, Any],
-    joint: bool,
-    tiny_mapping: Mapping[str, Any],
-    tiny_corpus: Path,
-    tmp_path: Path,
+    shape: dict[str, Any], joint: bool, tiny_mapping: Mapped, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
     mapping = merged(tiny_mapping, {**CHANGES, "model": shape})
@@ -142,11 +137,11 @@ def test_their_dimensions_are_all_sines_then_all_cosines() -> None:
 
 def test_messages_about_exports(
     tiny_run: Path,
-    tiny_mapping: Mapping[str, Any],
+    tiny_mapping: Mapped,
     tiny_corpus: Path,
     tmp_path: Path,
     mt: Mt,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace())
     shape = {"norm": "post", "positions": "learned"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, TempPathFactory, refused
 from marian_models import EXPECTED, KINDS, LINES, SAVED, Theirs, write_marian
 from messages import says
 from safetensors.torch import load_file, save_file
@@ -40,7 +40,7 @@ TOLERANCE = 1e-6  # in float64; both have their position tables in float32
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def imported(tmp_path_factory: TempPathFactory) -> Path:
     """The model of `tests/files/marian/`, imported."""
     output = tmp_path_factory.mktemp("imported") / "model"
     import_model(SAVED, output)
@@ -187,7 +187,7 @@ def test_a_matrix_of_its_own_is_used_where_config_ties_it(
 
 
 def test_where_transformers_computes_otherwise_nothing_is_written(
-    marian: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+    marian: Path, tmp_path: Path, mt: Mt, monkeypatch: MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
     table = {"encoder": "lm_head.weight", "decoder": "lm_head.weight", "output": "lm_head.weight"}
@@ -206,7 +206,7 @@ def test_where_transformers_computes_otherwise_nothing_is_written(
 
 
 def test_the_search_of_the_folder_is_kept_and_rows_without_a_piece_are_never_chosen(
-    marian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    marian: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface_import, "compare", lambda *_: "")
     vocabulary = json.loads((marian / "vocab.json").read_text(encoding="utf-8"))
@@ -242,9 +242,7 @@ def test_an_imported_model_is_exported_to_ctranslate2(imported: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_imported_model_is_fine_tuned(
-    imported: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
-) -> None:
+def test_imports_are_fine_tuned(imported: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt) -> None:
     values = [
         *(f"data.{kind}={{src: {kind}.src, tgt: {kind}.tgt}}" for kind in ("train", "valid")),
         f"data.root={tiny_corpus}",
@@ -293,9 +291,7 @@ def test_all_reasons_against_an_import_are_told_at_once(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_weight_and_other_positions_are_named(
-    marian: Path, refusal: Callable[..., str]
-) -> None:
+def test_missing_weights_and_positions_are_named(marian: Path, refusal: Callable[..., str]) -> None:
     weights = load_file(marian / "model.safetensors")
     del weights["model.decoder.layers.0.fc1.weight"]
     positions = weights["model.encoder.embed_positions.weight"] = torch.zeros(64, 16)
@@ -314,7 +310,7 @@ ODD = ["64", None, True, -1, float("nan"), 10**400, [[1]], {"a": 1}, 2**31, floa
 
 
 @pytest.fixture
-def no_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_writing(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_import, "save_model_folder", lambda *_, **__: None)
     monkeypatch.setattr(huggingface_import, "compare", lambda *_: "")  # takes half a second
 
@@ -328,9 +324,7 @@ def import_or_refuse(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("key", [*DEFAULTS, "model_type"])
-def test_a_key_of_a_strangers_config_has_a_value_of_its_kind(
-    key: str, marian: Path, no_writing: None
-) -> None:
+def test_a_key_of_a_strangers_config_has_its_kind(key: str, marian: Path, no_writing: None) -> None:
     whole = json.loads((marian / "config.json").read_text(encoding="utf-8"))
     default = DEFAULTS.get(key)
     for odd in ODD:
@@ -389,9 +383,7 @@ def test_damaged_bytes_of_any_file_are_taken_or_refused(marian: Path, no_writing
         assert says(import_or_refuse(marian), marian, "must be")
 
 
-def test_messages_about_files(
-    marian: Path, tmp_path: Path, refusal: Callable[..., str], mt: Mt
-) -> None:
+def test_file_messages(marian: Path, tmp_path: Path, refusal: Callable[..., str], mt: Mt) -> None:
     assert says(refusal(tmp_path / "none"), tmp_path / "none", "on the hub", "Helsinki-NLP/")
     assert says(refusal(output=marian), marian, "already exists")
     (marian / "model.safetensors").write_bytes(b"damaged")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from conftest import config_of, merged, metrics_of
+from conftest import Mapped, config_of, merged, metrics_of
 from messages import says
 from sentencepiece import SentencePieceProcessor
 from untrained_models import untrained_model
@@ -22,9 +20,7 @@ from mt.interop.exporter import model_card
 from mt.model.checkpoint import LoadedModel, load_model
 
 
-def test_the_card_of_a_run_has_languages_data_and_scores(
-    loaded: LoadedModel, tiny_corpus: Path
-) -> None:
+def test_a_card_has_languages_data_and_scores(loaded: LoadedModel, tiny_corpus: Path) -> None:
     card = model_card(loaded, "Use it.", "apache-2.0", "transformers")
     _, header, body = card.split("---\n", 2)
     assert yaml.safe_load(header) == {
@@ -106,9 +102,7 @@ def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
     assert "## Scores" not in body
 
 
-def test_the_card_names_every_direction(
-    loaded: LoadedModel, tiny_mapping: Mapping[str, Any]
-) -> None:
+def test_the_card_names_every_direction(loaded: LoadedModel, tiny_mapping: Mapped) -> None:
     text = {"src": "train.src", "tgt": "train.tgt"}
     both = config_of(tiny_mapping, data={"train": [text, text | {"reverse": True}]})
     card = model_card(replace(loaded, config=both), "Use it.")
@@ -117,7 +111,7 @@ def test_the_card_names_every_direction(
 
 @pytest.mark.parametrize("byte_fallback", [True, False])
 def test_special_tokens_in_a_text_are_text_or_the_card_warns(
-    byte_fallback: bool, tiny_mapping: Mapping[str, Any], tmp_path: Path
+    byte_fallback: bool, tiny_mapping: Mapped, tmp_path: Path
 ) -> None:
     """A vocabulary without Latin letters gives `</s>` as one unknown piece, and so its id."""
     ctranslate2 = pytest.importorskip("ctranslate2")

@@ -84,9 +84,7 @@ FFN = 512 * 2048 + 2048 + 2048 * 512 + 512
     ],
     ids=["one layer", "untied base", "biased base", "pre-norm"],
 )
-def test_number_of_parameters(
-    options: dict[str, Any], words: tuple[int, int], by_hand: int
-) -> None:
+def test_n_parameters(options: dict[str, Any], words: tuple[int, int], by_hand: int) -> None:
     config = ModelConfig(**{"attention_bias": False, "tie_embeddings": False, **options})
     assert summarise(config, words, joint=False).total == by_hand
     with torch.device("meta"):

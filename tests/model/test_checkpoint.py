@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 import torch
-from conftest import equal_weights
+from conftest import MonkeyPatch, equal_weights
 from faults import raising
 from messages import raises_saying, says
 from model_files import content_of, drop, empty, fill, truncate
@@ -144,9 +144,7 @@ def test_a_tied_matrix_is_stored_once_and_tied_again(save: Save) -> None:
     assert loaded.output.weight is loaded.src_embedding.tokens.weight
 
 
-def test_saving_to_the_same_folder_replaces_it(
-    save: Save, run_dir: Path, model: Transformer
-) -> None:
+def test_saving_to_a_folder_replaces_it(save: Save, run_dir: Path, model: Transformer) -> None:
     folder = save(2, note="before")
     save(2, note="after")
     assert read_meta(folder, [])["note"] == "after"
@@ -181,9 +179,7 @@ def test_a_pickle_in_place_of_the_state_is_refused(save: Save, tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", [drop, empty, truncate, fill], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
-def test_a_file_that_cannot_be_read_is_named(
-    damage: Callable[[Path], None], name: str, save: Save
-) -> None:
+def test_an_unreadable_file_is_named(damage: Callable[[Path], None], name: str, save: Save) -> None:
     folder = save(1)
     damage(folder / name)
     with pytest.raises(CheckpointError) as error:
@@ -282,7 +278,7 @@ FAILURES = {
 @pytest.mark.parametrize("where", FAILURES)
 @pytest.mark.parametrize("again", [True, False])
 def test_a_full_disk_leaves_everything_saved_before(
-    where: str, again: bool, save: Save, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, again: bool, save: Save, run_dir: Path, monkeypatch: MonkeyPatch
 ) -> None:
     folder = save(1)
     before = content_of(folder)

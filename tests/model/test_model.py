@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import MonkeyPatch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,7 +50,7 @@ def batch(vocab: int = 11) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+def recorded(monkeypatch: MonkeyPatch) -> list[Tensor]:
     """Every attention matrix, in the order of the forward pass."""
     matrices: list[Tensor] = []
     original = attention.attention_weights
@@ -230,9 +231,7 @@ def test_padding_changes_nothing(norm: str) -> None:
         torch.testing.assert_close(alone, hidden[one, :n_tgt], rtol=0, atol=1e-12)
 
 
-def test_a_causal_kernel_learns_what_a_mask_of_padding_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_causal_kernel_learns_what_a_mask_of_padding_does(monkeypatch: MonkeyPatch) -> None:
     """Gradients of a GPU's `is_causal`, of our own attention, and of a mask that hides padding too.
 
     Target padding is at the end, and its outputs are in no loss.

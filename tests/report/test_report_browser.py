@@ -41,9 +41,7 @@ def test_the_browser_sees_faults(browser: Browser, tmp_path: Path) -> None:
             assert getattr(browser.look(path, width), fault), body
 
 
-def test_the_page_fits_and_reports_no_error(
-    browser: Browser, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_the_page_fits_and_has_no_error(browser: Browser, tiny_run: Path, tmp_path: Path) -> None:
     """Of one run, several, a hostile one, and one that has just begun; in light and dark."""
     long_name = tmp_path / ("a-run-with-a-very-long-name-" * 6)
     shutil.copytree(tiny_run, long_name, symlinks=True)
@@ -67,9 +65,7 @@ def test_the_page_fits_and_reports_no_error(
                 assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_both_axes_can_be_chosen_and_both_are_printed(
-    browser: Browser, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_both_axes_are_chosen_and_printed(browser: Browser, tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(make_page([tiny_run]), encoding="utf-8")
     shown = "['updates', 'time'].map(c => document.querySelector('.chart .' + c).offsetHeight > 0)"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-from conftest import config_of
+from conftest import MonkeyPatch, config_of
 from messages import says
 from run_folders import train_line, write_run
 
@@ -30,7 +29,7 @@ def outputs_of(*triples: tuple[str, str, str]) -> list[dict[str, Any]]:
 
 
 def test_sets_of_another_text_are_not_compared_and_equal_outputs_not_tested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Whatever the model scores of the same outputs."""
     text = [(f"das ist {i}", f"that is {i} now", f"that is {i} now") for i in range(6)]

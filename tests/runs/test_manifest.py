@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BLIND, QuickConfig, log_of
+from conftest import BLIND, MonkeyPatch, QuickConfig, log_of
 from messages import says
 
 from mt.data.reading.corpus_record import CorpusRecord, described
@@ -25,9 +25,7 @@ BOTH = SLURM | TORCHRUN
 REQUEUED = {"SLURM_RESTART_COUNT": "1"}
 
 
-def test_only_a_restart_is_of_the_job_that_made_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_restart_is_of_the_runs_own_job(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     for number, (before, now, agent, same) in enumerate([
         ({}, {}, 123, False),
         (SLURM, SLURM, 123, False),  # the second command of an allocation
@@ -116,9 +114,7 @@ def test_of_a_damaged_history_nothing_is_claimed(entries: object, tmp_path: Path
     assert history_of(tmp_path, {"history": [good | {"new": 1}]}) == [start]
 
 
-def test_a_resume_with_other_threads_or_processes_is_noted(
-    quick_config: QuickConfig, tmp_path: Path
-) -> None:
+def test_resuming_with_other_threads_is_noted(quick_config: QuickConfig, tmp_path: Path) -> None:
     """Sums over threads differ in their last bits; a run without updates has none yet."""
     train(quick_config(BLIND, train={"max_steps": 1}), tmp_path, "cpu")
     train(quick_config(BLIND, train={"max_steps": 2}), tmp_path, "cpu")

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import BLIND, Mt, QuickConfig, lines_of, log_of, refused, write_lines
+from conftest import BLIND, MonkeyPatch, Mt, QuickConfig, lines_of, log_of, refused, write_lines
 from marian_models import SAVED
 from messages import says
 
@@ -77,7 +77,7 @@ def licences_of(model: Path) -> list[tuple[str, str]]:
 
 
 def test_each_start_that_did_updates_is_in_the_history(
-    corpus: Callable[[str, str], Sides], trained: Trained, monkeypatch: pytest.MonkeyPatch
+    corpus: Callable[[str, str], Sides], trained: Trained, monkeypatch: MonkeyPatch
 ) -> None:
     closed = corpus("Closed", "CC-BY-NC-4.0")
     run = trained("run", closed, max_steps=2)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, config_of, lines_of, metrics_of, write_lines
+from conftest import Mt, QuickConfig, config_of, lines_of, metrics_of, write_lines
 from scores import score_corpus
 
-from mt.config.schema import Config
 from mt.interop.exporter import model_card
 from mt.model import checkpoint
 from mt.report.run_summary import read_run
@@ -136,7 +135,7 @@ def test_a_test_text_is_scored_as_users_translate_it_and_so_in_report_and_card(
 
 
 def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
-    quick_config: Callable[..., Config], scripted_validations: Callable[..., None], tmp_path: Path
+    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     scripted_validations(1.0)
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
@@ -153,7 +152,7 @@ def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
 
 
 def test_tests_are_scored_again_for_another_best_model_or_a_new_metric(
-    quick_config: Callable[..., Config], scripted_validations: Callable[..., None], tmp_path: Path
+    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     """By BLEU update 1 is the best; scores of a metric that comes later begin with update 2."""
     scripted_validations(5.0, 1.0, 1.0, 1.0)

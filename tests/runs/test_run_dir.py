@@ -9,12 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Mt, config_of, refused
+from conftest import Mapped, MonkeyPatch, Mt, config_of, refused
 from faults import raising
 from messages import raises_saying, says
 
@@ -70,9 +68,7 @@ def test_only_one_process_at_a_time_may_claim_it(run_dir: Path) -> None:
     assert os.listdir(run_dir / "checkpoints") == []
 
 
-def test_a_file_system_without_locks_is_accepted(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_accepted(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("fcntl.flock", raising(OSError(errno.ENOLCK, "No locks available")))
     claim(run_dir).close()
 
@@ -81,7 +77,7 @@ def test_a_file_system_without_locks_is_accepted(
 
 
 def test_a_used_directory_is_set_aside_under_the_next_free_name(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run_dir.parent)
     for number in (1, 2):
@@ -93,9 +89,7 @@ def test_a_used_directory_is_set_aside_under_the_next_free_name(
     assert [(run_dir.with_name(f"run.old-{n}") / "mark").read_text() for n in (1, 2)] == ["1", "2"]
 
 
-def test_the_current_folder_is_not_set_aside(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_folder_is_not_set_aside(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     """Under its new name it would still be the current one, and the old run go on."""
     claim(run_dir).close()
     for folder, name in ((run_dir, "."), (run_dir / "checkpoints", "..")):
@@ -118,18 +112,14 @@ def test_a_directory_in_use_is_not_set_aside(run_dir: Path) -> None:
     assert run_dir.exists()
 
 
-def test_a_directory_in_use_is_told_before_the_corpus_is_read(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_in_use_is_told_before_reading(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "check_data", pytest.fail)
     config = config_of({"data": {"train": [{"src": "none.de", "tgt": "none.en"}]}})
     with claim(run_dir), pytest.raises(DataError, match="another process is training in it"):
         launch.train(config, run_dir, "cpu")
 
 
-def test_a_directory_that_cannot_be_renamed_says_so(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_moved_says_so(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     claim(run_dir).close()
     monkeypatch.setattr(Path, "rename", raising(OSError(13, "Permission denied")))
     with raises_saying(DataError, run_dir, "run.old-1", "Permission denied", "--run-dir"):
@@ -140,7 +130,7 @@ def test_a_directory_that_cannot_be_renamed_says_so(
 
 
 @pytest.fixture
-def started(run_dir: Path, tiny_mapping: Mapping[str, Any]) -> Path:
+def started(run_dir: Path, tiny_mapping: Mapped) -> Path:
     """A run directory with a tokenizer and a checkpoint."""
     write_whole(run_dir / CONFIG, config_of(tiny_mapping).to_yaml())
     (run_dir / "tokenizer.model").write_bytes(b"")
@@ -172,7 +162,7 @@ DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0}
     ],
 )
 def test_changed_keys_are_reported(
-    changes: Mapping[str, Any], said: list[str], started: Path, tiny_mapping: Mapping[str, Any]
+    changes: Mapped, said: list[str], started: Path, tiny_mapping: Mapped
 ) -> None:
     assert sorted(check_same_run(started, config_of(tiny_mapping, changes))) == sorted(said)
     assert check_same_run(started / "new", config_of(tiny_mapping, changes)) == []
@@ -191,7 +181,7 @@ def test_a_run_of_an_earlier_version_is_refused_but_set_aside(
 
 
 def test_only_the_key_at_fault_is_named_and_learned_positions_are_weights(
-    started: Path, tiny_mapping: Mapping[str, Any]
+    started: Path, tiny_mapping: Mapped
 ) -> None:
     with pytest.raises(CheckpointError, match=r"\(model\.d_ff: was 64, now 128\)"):
         check_same_run(started, config_of(tiny_mapping, model={**DROPOUTS, "d_ff": 128}))
@@ -201,9 +191,7 @@ def test_only_the_key_at_fault_is_named_and_learned_positions_are_weights(
         check_same_run(started, config_of(tiny_mapping, model={**learned, "max_positions": 80}))
 
 
-def test_another_model_or_tokenizer_is_refused_with_every_key(
-    started: Path, tiny_mapping: Mapping[str, Any]
-) -> None:
+def test_another_model_is_refused_with_every_key(started: Path, tiny_mapping: Mapped) -> None:
     changed = config_of(
         tiny_mapping,
         model={"d_ff": 128, "norm": "post"},
@@ -219,9 +207,7 @@ def test_another_model_or_tokenizer_is_refused_with_every_key(
     assert "max_steps" not in said
 
 
-def test_model_and_tokenizer_may_change_before_they_exist(
-    started: Path, tiny_mapping: Mapping[str, Any]
-) -> None:
+def test_model_and_tokenizer_may_change_at_first(started: Path, tiny_mapping: Mapped) -> None:
     """A run that was stopped before its first checkpoint, or before its tokenizer."""
     shutil.rmtree(started / "checkpoints" / "step-00000001")
     other_model = config_of(tiny_mapping, model={"d_ff": 128})

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, TrainerOf
+from conftest import BLIND, MonkeyPatch, TrainerOf
 from messages import raises_saying
 
 from mt.errors import ConfigError
@@ -36,7 +36,7 @@ def restore_matmul_precision() -> Iterator[None]:
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
+def gpus(monkeypatch: MonkeyPatch) -> Iterator[list[torch.device]]:
     """Two pretended GPUs without bf16; yields the devices that `torch.cuda.set_device` gets."""
     selected: list[torch.device] = []
 
@@ -54,12 +54,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
-def set_bf16(monkeypatch: pytest.MonkeyPatch, probe: Callable[[], bool]) -> None:
+def set_bf16(monkeypatch: MonkeyPatch, probe: Callable[[], bool]) -> None:
     """A GPU without bf16 still emulates it, which does not count."""
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation or probe()
@@ -86,7 +86,7 @@ def test_with_gpus_it_is_the_first_or_the_one_named(gpus: list[torch.device]) ->
 
 
 def test_the_gpu_is_selected_before_its_precisions_are_probed(
-    gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch
+    gpus: list[torch.device], monkeypatch: MonkeyPatch
 ) -> None:
     """The probe asks the current device, which would be GPU 0. With bf16, auto is bf16."""
     assert choose_device("cuda").precision == "fp16"
@@ -107,9 +107,7 @@ def test_the_gpu_is_selected_before_its_precisions_are_probed(
     ("unit", "precision"),
     [("none", "fp32"), ("avx512_bf16", "bf16"), ("amx_tile", "bf16"), ("avx512_vnni", "fp32")],
 )
-def test_auto_on_a_cpu_is_bf16_if_fast(
-    unit: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_on_a_cpu_is_bf16_if_fast(unit: str, precision: str, monkeypatch: MonkeyPatch) -> None:
     for name in ("avx512_bf16", "amx_tile", "avx512_vnni"):
         attribute = f"_is_{name}_supported"
         monkeypatch.setattr(torch.cpu, attribute, lambda name=name: name == unit, raising=False)
@@ -150,7 +148,7 @@ def test_products_in_fp32_stay_exact() -> None:
     assert float(((a @ b).double() - exact).norm() / exact.norm()) < 1e-6
 
 
-def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_rounds_is_not_kept(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "cpu_has", lambda _: False)
     real = torch.Tensor.__matmul__
 
@@ -164,7 +162,7 @@ def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert MATMUL.fp32_precision == "ieee"
 
 
-def test_a_cpu_with_amx_computes_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_with_amx_computes_exactly(monkeypatch: MonkeyPatch) -> None:
     """Whatever a small product shows: oneDNN rounds larger ones."""
     monkeypatch.setattr(devices, "cpu_has", lambda unit: unit == "amx_tile")
     for before in ("none", "bf16"):
@@ -182,9 +180,7 @@ def test_a_narrow_model_trains_with_mkl(trainer_of: TrainerOf, d_model: int, pro
     assert MATMUL.fp32_precision == products
 
 
-def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(monkeypatch: MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
@@ -199,9 +195,7 @@ def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(
 
 
 @pytest.mark.parametrize("missing", ["nothing", "a GPU", "Triton", "a C compiler", "Python.h"])
-def test_what_compiling_needs(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_compiling_needs(missing: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Triton compiles C code that includes Python.h."""
     capability = (6, 1) if missing == "a GPU" else (7, 0)
     triton = None if missing == "Triton" else "found"

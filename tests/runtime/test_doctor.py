@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, write_lines
+from conftest import MonkeyPatch, Mt, write_lines
 from faults import raising
 from messages import says
 
@@ -32,7 +32,7 @@ REQUIREMENTS = [
 ]
 
 
-def test_the_report_as_text_and_as_json(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_as_text_and_as_json(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ask_torch", describe_torch)
     monkeypatch.setattr(doctor, "SHAPES", {"cpu": (16, 32, 32)})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
@@ -46,9 +46,7 @@ def test_the_report_as_text_and_as_json(mt: Mt, monkeypatch: pytest.MonkeyPatch)
     assert report["torch"]["gflops"].keys() == {"cpu fp32", "cpu bf16"}
 
 
-def test_training_cannot_start_without_a_package_or_with_a_broken_torch(
-    mt: Mt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_needs_its_packages_and_a_working_torch(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     died = "OSError: libcudart.so.12: cannot open shared object file"
     monkeypatch.setattr(doctor, "ask_torch", lambda: {"error": died})
     monkeypatch.setattr(doctor, "requires", lambda _: [*REQUIREMENTS, "sentencepieces>=0.2"])
@@ -68,7 +66,7 @@ def test_training_cannot_start_without_a_package_or_with_a_broken_torch(
     ],
 )
 def test_what_ends_the_process_that_asks_torch_is_the_finding(
-    program: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, error: str, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{program}\n")
@@ -78,7 +76,7 @@ def test_what_ends_the_process_that_asks_torch_is_the_finding(
     assert error in ask_torch()["error"]
 
 
-def test_a_gpu_that_torch_cannot_use_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_torch_cannot_use_is_explained(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "requires", lambda _: REQUIREMENTS)
     monkeypatch.setattr(doctor, "version", lambda _: "2.1.0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -95,9 +93,7 @@ def test_a_gpu_that_torch_cannot_use_is_explained(monkeypatch: pytest.MonkeyPatc
     assert says(doctor.examine()["notes"][0], "mt runs from its source", "not known")
 
 
-def test_another_distribution_with_a_module_mt_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_package_with_module_mt_is_named(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ask_torch", lambda: {})
     ours, other = (tmp_path / f"{name}.dist-info" for name in ("mt_transformer-9", "mt-0.0.1"))
     for folder, name in ((ours, DISTRIBUTION), (other, "mt")):

@@ -6,13 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, merged, metrics_of, refused
+from conftest import Mapped, MonkeyPatch, Mt, merged, metrics_of, refused
 from messages import says
 from processes import check_close, command_of, distributed_settings, ended, start, trained
 
@@ -38,9 +36,7 @@ def test_the_exit_code_is_that_of_the_first_to_fail(commands: tuple[str, ...], c
     assert machine._wait(started(*commands)) == code
 
 
-def test_a_process_that_does_not_end_after_a_failure_is_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_does_not_end_after_a_failure_is_killed(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SHUTDOWN_SECONDS", 0.2)
     processes = started("exit 3", "exec sleep 100")
     assert machine._wait(processes) == 3
@@ -48,15 +44,13 @@ def test_a_process_that_does_not_end_after_a_failure_is_killed(
 
 
 @pytest.mark.parametrize("started", ["2", "many"])
-def test_processes_within_processes_are_refused(
-    started: str, mt: Mt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nested_processes_are_refused(started: str, mt: Mt, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
     message = refused(mt("train", "--config", "tiny.yaml", "--processes", 2))
     assert says(message, "--processes", f"{started} processes", "leave it out")
 
 
-def test_more_processes_than_cores_are_refused(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_cores_are_refused(mt: Mt, monkeypatch: MonkeyPatch) -> None:
     """On a CPU: on GPUs each has its own."""
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
     message = refused(mt("train", "--config", "tiny.yaml", "--processes", 40, "--device", "cpu"))
@@ -82,9 +76,7 @@ def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="-m looks into the folder in any case")
-def test_a_users_file_is_no_module_of_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_file_is_no_module_of_a_process(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """A file of the current folder that is called as a module of Python."""
     (tmp_path / "tokenize.py").write_text("raise SystemExit('a script of the user')\n")
     monkeypatch.chdir(tmp_path)
@@ -95,9 +87,7 @@ def test_a_users_file_is_no_module_of_another_process(
 
 @pytest.mark.slow
 @pytest.mark.skipif(machine.usable_cores() < 2, reason="each process needs a core")
-def test_two_processes_train_as_one_and_stop_at_a_signal(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_two_processes_train_as_one_and_are_stopped(tiny_mapping: Mapped, tmp_path: Path) -> None:
     """Interrupted in the middle and run again, they come to the weights of a single process."""
     changes = {"train": {"max_steps": 80}, "tokenizer": {"vocab_size": "auto"}}
     settings = merged(distributed_settings(tiny_mapping), changes)

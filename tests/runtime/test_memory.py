@@ -90,9 +90,7 @@ def test_available_memory_includes_what_the_process_has() -> None:
 
 
 @pytest.mark.parametrize("folder", ["a/b", "a", "."])  # a container sees its own as the root
-def test_limits_of_control_groups_count(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_groups_count(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     write(tmp_path / folder / "memory.max", "900000000\n")
     write(tmp_path / folder / "memory.current", "200000000\n")

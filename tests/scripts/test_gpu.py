@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import config_of, log_of, metrics_of
+from conftest import Mapped, config_of, log_of, metrics_of
 
 from mt.data.tokens.batches import Update, collate
 from mt.model.attention import attend, attention_bias
@@ -33,7 +31,7 @@ pytestmark = [
 ]
 
 
-def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> float:
+def trained_loss(mapping: Mapped, precision: str, folder: Path) -> float:
     """Validation loss after 200 updates on the GPU."""
     changes = {
         "model": {"dropout": 0.0},
@@ -52,9 +50,7 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_trains_to_the_loss_of_fp32(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path, precision: str
-) -> None:
+def test_low_precision_trains_as_fp32(tiny_mapping: Mapped, tmp_path: Path, precision: str) -> None:
     """The tiny task goes from 5.8 to below 1 nat; the precisions must agree within 0.15."""
     exact, low = (trained_loss(tiny_mapping, name, tmp_path) for name in ("fp32", precision))
     assert exact < 1.0
@@ -81,7 +77,7 @@ def test_translations_equal_those_of_the_cpu(tiny_run: Path, tiny_corpus: Path) 
         assert texts[0] == texts[1] == texts[2]
 
 
-def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapping[str, Any], tmp_path: Path) -> None:
+def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapped, tmp_path: Path) -> None:
     """The step counter, the optimiser and the scaler come back; the run ends at its last step."""
     run = tmp_path / "run"
     for max_steps in (4, 8):
@@ -92,9 +88,7 @@ def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapping[str, Any], tmp_path: Path)
 
 # Inductor warns about every GPU with TF32 once it compiles a product in fp32.
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
-def test_a_compiled_model_trains_with_one_compilation(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_a_compiled_model_trains_with_one_compilation(tiny_mapping: Mapped, tmp_path: Path) -> None:
     """`compile: true` raises where `auto` would train uncompiled; the other tests do not compile.
 
     The batches are measured by `auto`, and the losses are those of the plain model.
@@ -117,9 +111,7 @@ def test_a_compiled_model_trains_with_one_compilation(
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
-def test_one_rank_over_nccl_has_the_gradients_of_no_rank(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_one_rank_over_nccl_has_equal_gradients(tiny_mapping: Mapped, tmp_path: Path) -> None:
     """Compiled, two batches an update."""
     changes = {"model": {"dropout": 0.0}, "train": {"compile": True}}
     config = config_of(tiny_mapping, changes)

@@ -14,7 +14,7 @@ from typing import Any
 import gpu_check
 import pytest
 import torch
-from conftest import ROOT, lines_of
+from conftest import ROOT, MonkeyPatch, lines_of
 from faults import raising
 from gpu_check import LEVERS, SECTIONS, closing_table, device_refusal
 from gpu_runs import bare_environment, run
@@ -93,7 +93,7 @@ def test_updates_are_cut_by_length_alone() -> None:
 
 
 @pytest.fixture
-def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def compiling(monkeypatch: MonkeyPatch) -> Iterator[None]:
     """A CPU that compiles as far as it can without generating code."""
     torch._dynamo.reset()
     for module in (correctness, training, update):
@@ -105,9 +105,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
-def test_compiled_training_is_checked_and_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_training_is_checked_and_timed(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(training, "WARM_UP", 1)
     monkeypatch.setattr(training, "BETWEEN_WAITS", 1)
     setting = Setting("cpu", tiny=True)
@@ -129,7 +127,7 @@ def test_all_sections_end_in_time(
     sections: dict[str, float],
     minutes: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each is ended after its time, which is an item, and the others run."""

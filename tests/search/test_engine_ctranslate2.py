@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, lines_of, refused
+from conftest import MonkeyPatch, Mt, lines_of, refused
 from messages import says
 from odd_lines import odd_lines
 
@@ -102,7 +102,7 @@ def reasons(search: SearchOptions = DEFAULT_SEARCH, **engine: Any) -> str:
     return "; ".join(reasons_for_torch(search, options))
 
 
-def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(load, "has_gpu", lambda: False)
     assert reasons() == ""
     everything = SearchOptions(prefixes=True, no_repeat_ngram=3, alignments=True)

@@ -125,9 +125,7 @@ def test_caches_as_a_gpu_has_them(monkeypatch: pytest.MonkeyPatch, n: int) -> No
 @SHAPES
 @PRECISIONS
 @pytest.mark.parametrize("n", [1, 4])
-def test_every_step_gives_what_the_whole_decoder_gives(
-    shape: dict[str, Any], precision: str, n: int
-) -> None:
+def test_each_step_is_that_of_the_decoder(shape: dict[str, Any], precision: str, n: int) -> None:
     check_every_step(shape, precision, n)
 
 

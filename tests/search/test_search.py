@@ -187,9 +187,7 @@ def test_an_accelerator_gives_the_same() -> None:
 
 @pytest.mark.parametrize("vocab", [7, BLOCK])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, None])
-def test_non_finite_logits_are_an_error_that_names_the_sentence(
-    bad: float | None, vocab: int
-) -> None:
+def test_non_finite_logits_are_an_error_with_its_sentence(bad: float | None, vocab: int) -> None:
     row = {} if bad is None else dict.fromkeys(range(vocab), bad)  # nothing named: -inf
     models, limits = [random_model(1), lambda _: row], [3, 5]
     for run in (

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import yaml
-from conftest import QUICK, Ended, merged, mt_command
+from conftest import QUICK, Ended, Mapped, MonkeyPatch, merged, mt_command
 from torch import Tensor
 
 from mt.cli.main import main
@@ -26,8 +25,6 @@ from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.runtime.machine import free_port
 from mt.training.launch import train
-
-Mapped = Mapping[str, Mapping[str, Any]]
 
 
 def distributed_settings(tiny_mapping: Mapped) -> dict[str, Any]:
@@ -169,7 +166,7 @@ def fork_server() -> Any:
     """Starts processes that need not import torch and mt, which takes seconds: they are forked."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "mt.training.launch", "processes"])
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         multiprocessing.forkserver.ensure_running()
     return context

@@ -17,9 +17,6 @@ from mt.runs import model_folder
 from mt.training.launch import train
 from mt.training.update import Updater
 
-Mapped = Mapping[str, Any]
-
-
 # Of the training in the fixture `interruptible`.
 STEPS = 12
 EVERY = 4

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from conftest import config_of, lines_of
+from conftest import Mapped, config_of, lines_of
 from token_stores import tokenizer_of
 
 from mt.model.checkpoint import LoadedModel, build_model
 
 
 def untrained_model(
-    mapping: Mapping[str, Any], corpus: Path, joint: bool, sides: Sequence[str] = ("src", "tgt")
+    mapping: Mapped, corpus: Path, joint: bool, sides: Sequence[str] = ("src", "tgt")
 ) -> LoadedModel:
     """A model of this config, with a tokenizer of the corpus; it belongs to no folder."""
     config = config_of(mapping, tokenizer={"joint": joint})

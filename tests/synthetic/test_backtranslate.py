@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Mt, lines_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.config import yaml_text
@@ -60,7 +60,7 @@ def test_a_tag_precedes_each_source(mt: Mt, tiny_run: Path, text: Path, tmp_path
 
 
 def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "SECONDS_BETWEEN_RECORDS", 0.0)
     monkeypatch.setattr(Translator, "_window_size", lambda *_: 10)
@@ -99,9 +99,7 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
         assert counted in ended.err.split("pairs kept; dropped: ")[1]
 
 
-def test_the_entry_names_the_languages_that_are_given(
-    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path
-) -> None:
+def test_the_entry_names_the_languages(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
     """The lines are the target of the new model."""
     command = ("backtranslate", "-m", tiny_run, text, *GREEDY, "--from", "de", "--to", "en")
     (entry,) = yaml_text.parse(mt(*command, "-o", tmp_path / "bt.tsv").out.decode())
@@ -146,7 +144,7 @@ def test_what_the_filter_drops() -> None:
 
 
 def test_messages(
-    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
@@ -168,9 +166,7 @@ def test_the_text_is_not_overwritten(mt: Mt, tiny_run: Path, tmp_path: Path) -> 
     assert text.read_text(encoding="utf-8") == "eins\n"
 
 
-def test_a_corpus_is_replaced_only_if_that_is_asked_for(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_a_corpus_is_replaced_only_if_asked_for(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "valid.tsv"
     text = tmp_path / "mono"
     for path in (corpus, text):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sacrebleu
-from conftest import Mt, lines_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, lines_of, refused, write_lines
 from messages import says
 from model_files import changed_meta, copy_model
 
@@ -110,7 +110,7 @@ def test_ties_and_lines_without_reference_take_the_most_probable_output() -> Non
     assert most_similar(["x", "a b c"], "") == "x"
 
 
-def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("text", "text.tsv", "used.yaml"):
         write_lines(tmp_path / name, ["eins"])
@@ -152,9 +152,7 @@ def test_a_student_is_of_the_direction_of_the_teacher_s_config(
     assert sorted(tmp_path.iterdir()) == [model]
 
 
-def test_a_model_of_several_languages_does_not_distil(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_models_of_several_languages_do_not_distil(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     model = as_trained_with(tiny_run, tmp_path / "model", train=[TEXT], language_tokens=True)
     message = refused(mt("distill", "-m", model, "-o", tmp_path / "o.tsv"))
     assert says(message, "--model", "several languages", "--to")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BLIND, Mt, QuickConfig, equal_weights, log_of
+from conftest import BLIND, MonkeyPatch, Mt, QuickConfig, equal_weights, log_of
 from messages import says
 
 from mt import api
@@ -51,16 +51,14 @@ def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[int, float, flo
 
 
 @pytest.fixture(autouse=True)
-def sizes_of_the_tiny_corpus(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def sizes_of_the_tiny_corpus(request: pytest.FixtureRequest, monkeypatch: MonkeyPatch) -> None:
     """It has 2,000 pairs."""
     if "n_pairs" not in request.fixturenames:
         monkeypatch.setattr(auto, "SIZES", {2_000: (300, 0.4, 2.0), math.inf: (310, 0.25, 3.0)})
 
 
 def test_a_run_chooses_once_says_so_and_records_numbers(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """It is the run of those numbers, and resumes as it began, whatever the table says now."""
     given: dict[str, Any] = {"tokenizer": {"vocab_size": 310}, "model": {"dropout": 0.25}}
@@ -94,10 +92,7 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 
 @pytest.mark.parametrize("stages", [None, [{"until": {"share": 0.2}, "both_directions": True}, {}]])
 def test_a_training_takes_the_time_that_is_given(
-    quick_config: QuickConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stages: list[Any] | None,
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: MonkeyPatch, stages: list[Any] | None
 ) -> None:
     """Nine tenths of the time have updates; a run that was started keeps its epochs."""
     monkeypatch.setattr(settle, "typical_update", lambda updater, plan, epoch: 100.0)
@@ -128,7 +123,7 @@ def test_a_training_takes_the_time_that_is_given(
 
 
 def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """The updates that are done count as well; then the run keeps its length."""
     monkeypatch.setattr(settle, "typical_update", lambda updater, plan, epoch: 100.0)
@@ -146,7 +141,7 @@ def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
 
 
 def test_time_that_is_too_short_or_longer_than_needed(
-    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Nothing makes a training longer than its config says. Reading the data is a part of it."""
     command = ["train", "-c", tiny_config, "--run-dir", tmp_path / "run", "--dry-run"]
@@ -185,7 +180,7 @@ def test_time_that_is_too_short_or_longer_than_needed(
 
 
 def test_a_vocabulary_that_is_kept_has_its_size(
-    quick_config: QuickConfig, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """No sample is drawn of the text then, and all of it is counted all the same."""
     monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 500)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, QuickConfig, TrainerOf, log_of
+from conftest import BLIND, MonkeyPatch, QuickConfig, TrainerOf, log_of
 from messages import says
 
 from mt.config.load import load_config
@@ -30,7 +30,7 @@ def full(*_: Any) -> None:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def memory(monkeypatch: MonkeyPatch) -> dict[str, float]:
     """A device with `memory["room"]` MB, where a batch takes 100 MB and 0.1 MB a token.
 
     `memory["kept"]` of them are there before. Each sentence takes `memory["row"]` more.
@@ -83,7 +83,7 @@ def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(
 
 
 def test_without_padding_many_short_sentences_fit_as_well(
-    trainer_of: TrainerOf, memory: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    trainer_of: TrainerOf, memory: dict[str, float], monkeypatch: MonkeyPatch
 ) -> None:
     """Each sentence takes 5 MB besides its tokens, as the buffer of a GPU's attention grows."""
     memory.update(room=1000.0, row=5.0)
@@ -100,7 +100,7 @@ def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: 
     batch = {"tokens_per_update": 500, "tokens_per_batch": "auto"}
     train(quick_config(BLIND, batch=batch, train={"max_steps": 3}), tmp_path, "cpu")
     tokens = auto_is(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.setattr("mt.training.settle.fitting_batch", lambda *_: pytest.fail("measured again"))
         train(quick_config(BLIND, batch=batch, train={"max_steps": 6}), tmp_path, "cpu")
     log = log_of(tmp_path)
@@ -127,7 +127,7 @@ def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_pa
     log = start("learned", 3, "auto")
     assert says(log, "config changed", "batch.tokens_per_batch: was 500, now auto\n")
     assert 1900 < auto_is(tmp_path / "learned") <= 2000
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.setattr(update, "batch_loss", full)
         with pytest.raises(ConfigError) as error:
             start("failed", 2, 500)
@@ -140,13 +140,13 @@ def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_pa
 
 
 def test_what_auto_was_is_kept_only_if_it_fitted(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """If the preflight fails with it, a new start measures again."""
     batch = {**AUTO, "tokens_per_update": 1000}
     config = quick_config(BLIND, batch=batch, train={"max_steps": 1})
     numbers = iter([800, 700])
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.setattr("mt.training.settle.fitting_batch", lambda *_: next(numbers))
         patch.setattr(update, "batch_loss", full)
         with pytest.raises(ConfigError) as error:
@@ -171,7 +171,7 @@ def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
     trainer_of: TrainerOf,
     tmp_path: Path,
     memory: dict[str, float],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     on_gpu: bool,
 ) -> None:
     trainer = trainer_of(BLIND)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, QuickConfig, TrainerOf, log_of, weights_of
+from conftest import BLIND, MonkeyPatch, QuickConfig, TrainerOf, log_of, weights_of
 from messages import says
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -40,7 +40,7 @@ def batch_of(rows: int, src: int, tgt: int) -> Batch:
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
+def graphs(monkeypatch: MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
     """Compiles on the CPU, and counts the graphs: one for the model and one for the loss."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -58,9 +58,7 @@ def run(config: Config, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_twenty_shapes_of_batches_are_one_graph(
-    trainer_of: TrainerOf, graphs: CompileCounterWithBackend
-) -> None:
+def test_all_shapes_are_one_graph(trainer_of: TrainerOf, graphs: CompileCounterWithBackend) -> None:
     """And the compiled model computes what the plain one does."""
     changes = {"train": {"compile": "auto"}, "model": {"dropout": 0.0}}
     trainer = trainer_of(BLIND, changes)
@@ -97,7 +95,7 @@ def test_a_run_compiles_once_before_it_measures_batches(
 
 @pytest.mark.slow
 def test_too_many_graphs_end_compiling_with_a_message(
-    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
+    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: MonkeyPatch
 ) -> None:
     """torch by itself would run each further batch uncompiled, and say nothing."""
     monkeypatch.setattr(compilation, "MOST_GRAPHS", 1)
@@ -145,7 +143,7 @@ def test_a_failing_backward_decides_for_the_plain_model(
     quick_config: QuickConfig,
     tmp_path: Path,
     graphs: CompileCounterWithBackend,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     wanted: bool | str,
 ) -> None:
     """With `true` it is an error; with `auto` the run equals one without compilation."""
@@ -172,7 +170,7 @@ def test_a_failing_backward_decides_for_the_plain_model(
 )
 def test_a_compilation_that_fails_later_decides_for_the_plain_model(
     trainer_of: TrainerOf,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     wanted: bool | str,
     in_backward: bool,
     rank: int,
@@ -224,11 +222,7 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
     ],
 )
 def test_no_other_failure_is_taken_for_the_compilers(
-    trainer_of: TrainerOf,
-    monkeypatch: pytest.MonkeyPatch,
-    message: str,
-    expected: type,
-    at_start: bool,
+    trainer_of: TrainerOf, monkeypatch: MonkeyPatch, message: str, expected: type, at_start: bool
 ) -> None:
     """Neither at first nor later: no second try, and the model stays compiled."""
     updater = (trainer := trainer_of(BLIND, train={"compile": "auto"})).updater

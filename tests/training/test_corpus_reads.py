@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from conftest import QuickConfig
+from conftest import MonkeyPatch, QuickConfig
 
 from mt.config.schema import Config
 from mt.data.reading import check, text_files
@@ -37,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], int]:
+def passes(monkeypatch: MonkeyPatch) -> Callable[[Path], int]:
     """How often a file has been read whole since the last call; heads do not count."""
     read: Counter[str] = Counter()
     open_text, sha256_of = text_files.open_text, text_files.sha256_of
@@ -70,10 +70,7 @@ def config_for(quick_config: QuickConfig, corpus: Path, **source: str) -> Config
 
 
 def test_the_corpus_is_read_twice(
-    quick_config: QuickConfig,
-    corpus: Path,
-    passes: Callable[[Path], int],
-    monkeypatch: pytest.MonkeyPatch,
+    quick_config: QuickConfig, corpus: Path, passes: Callable[[Path], int], monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     for source in [{"path": "a.jsonl", "src": "de", "tgt": "en"}, {"src": "a.de", "tgt": "a.en"}]:
@@ -94,7 +91,7 @@ def test_the_corpus_is_read_twice(
 
 
 def test_faults_of_all_texts_are_found_before_anything_is_written(
-    quick_config: QuickConfig, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, corpus: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Those at the end of a text, too, behind the pairs that a tokenizer is trained on."""
     monkeypatch.setattr("mt.runs.run_dir.claim", lambda _: pytest.fail("the run directory is used"))

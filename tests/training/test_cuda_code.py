@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from conftest import MonkeyPatch
 from cuda_code import Code, NotRunError, fake_gpu
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
@@ -128,9 +129,7 @@ def test_the_choice_of_tokens_is_one_graph_for_any_number_of_sentences(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_an_update_reads_no_number_of_the_gpu(
-    monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_an_update_reads_no_number_of_the_gpu(monkeypatch: MonkeyPatch, precision: str) -> None:
     """It goes the way of a GPU on fake tensors, which have no number to read."""
 
     class AsGpu(Device):

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from conftest import lines_of, log_of, merged, metrics_of, write_lines
+from conftest import Mapped, lines_of, log_of, merged, metrics_of, write_lines
 from messages import raises_saying
 from processes import (
-    Mapped,
     check_close,
     command_of,
     distributed_settings,
@@ -176,9 +175,7 @@ def test_a_run_resumes_with_another_number_of_processes(
 
 
 @pytest.mark.slow
-def test_two_torchrun_agents_as_on_two_machines(
-    settings: Mapped, alone: Path, tmp_path: Path
-) -> None:
+def test_two_torchrun_agents_as_two_machines(settings: Mapped, alone: Path, tmp_path: Path) -> None:
     run, port = tmp_path / "run", free_port()
     agents = [
         start(

@@ -15,10 +15,9 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from conftest import log_of, merged, metrics_of, mt_command
+from conftest import Mapped, log_of, merged, metrics_of, mt_command
 from messages import says
 from processes import (
-    Mapped,
     command_of,
     distributed_settings,
     ended,
@@ -58,9 +57,7 @@ def long(settings: Mapped) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_after_a_killed_process_torchrun_restarts_from_the_last_checkpoint(
-    long: Mapped, tmp_path: Path
-) -> None:
+def test_torchrun_restarts_a_killed_process_at_the_checkpoint(long: Mapped, tmp_path: Path) -> None:
     """Three times: the weights equal those of an uninterrupted run, bit for bit."""
     quiet, run = trained(long, tmp_path / "quiet", 2), tmp_path / "run"
     process = start([*torchrun(2, "--max-restarts=3"), *command_of(long, run)])
@@ -205,9 +202,7 @@ def test_an_error_is_reported_once(settings: Mapped, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_is_reported_although_rank_0_is_the_last_to_find_it(
-    settings: Mapped, tmp_path: Path
-) -> None:
+def test_an_error_is_reported_if_rank_0_finds_it_last(settings: Mapped, tmp_path: Path) -> None:
     late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
     (tmp_path / "sitecustomize.py").write_text(late, encoding="utf-8")
     command = [
@@ -247,9 +242,7 @@ def with_a_batch_too_large(where: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_rank_without_memory_ends_all_after_the_same_update(
-    long: Mapped, tmp_path: Path, where: str
-) -> None:
+def test_a_rank_without_memory_ends_all_together(long: Mapped, tmp_path: Path, where: str) -> None:
     """With a checkpoint, in which this update has changed nothing."""
     run = tmp_path / "run"
     command = command_of(merged(long, {"train": {"log_every": 7}}), run)[1:]

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import log_of, merged
+from conftest import Mapped, MonkeyPatch, log_of, merged
 from messages import raises_saying, says
-from processes import Mapped, command_of, distributed_settings, run_ranks, shortened, trained
+from processes import command_of, distributed_settings, run_ranks, shortened, trained
 
 from mt.cli.main import main
 from mt.config.load import load_config
@@ -93,7 +93,7 @@ def with_little_memory(function: str) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError
 
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         if os.environ["RANK"] == "1":
             patch.setattr(function, full)
         main()
@@ -112,7 +112,7 @@ def test_too_little_memory_of_one_rank_is_reported_once(settings: Mapped, tmp_pa
         assert message_line.startswith(f"mt: rank 1: {message}")
 
 
-def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rendezvous(monkeypatch: MonkeyPatch) -> None:
     """A restart would not help, so this is no RankLostError."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -144,7 +144,7 @@ def test_a_signal_ends_a_rank_that_waits_for_rank_0(number: signal.Signals) -> N
 
 def with_four_gpus() -> None:
     """Run mt; rank 1 is the fifth process on a machine with four GPUs."""
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         if os.environ["RANK"] == "1":
             patch.setattr(torch.cuda, "is_available", lambda: True)
             patch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -177,7 +177,7 @@ class FakeWorld(World):
         return do()
 
 
-def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_on_one_gpu_are_refused(monkeypatch: MonkeyPatch) -> None:
     """If each rank sees one GPU only, its UUID shows whether it is the same."""
     monkeypatch.setattr(
         "mt.training.launch.gpu_uuid", lambda device: "a" if device.is_cuda else None

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, Mt, QuickConfig, equal_weights, log_of, metrics_of
+from conftest import BLIND, NO_TEST, MonkeyPatch, Mt, QuickConfig, equal_weights, log_of, metrics_of
 from messages import says
 from run_comparison import checkpoint_of, kept_steps, train_until_lost
 from torch import Tensor
 
-from mt.config.schema import Config
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.runs import model_folder
@@ -30,14 +29,14 @@ LAST = Path("checkpoints", "last")
 
 
 @pytest.fixture
-def config_of(quick_config: QuickConfig) -> Callable[..., Config]:
+def config_of(quick_config: QuickConfig) -> QuickConfig:
     """The tiny config, without validation and tests, with changes to its `train` section."""
     batch = {"tokens_per_update": 100, "tokens_per_batch": 100}
     return lambda **settings: quick_config(BLIND, batch=batch, train={"keep_last": 99} | settings)
 
 
 @pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
+def poisoned(monkeypatch: MonkeyPatch) -> Poison:
     """`poisoned(bad)`: the decoder's output is NaN in each update, from 0, for which `bad`."""
     asked: list[Callable[[int], bool]] = []
     real = Trainer.train
@@ -71,7 +70,7 @@ MakeNan = Callable[[int], None]
 
 
 @pytest.fixture
-def weight_made_nan(monkeypatch: pytest.MonkeyPatch) -> MakeNan:
+def weight_made_nan(monkeypatch: MonkeyPatch) -> MakeNan:
     """`weight_made_nan(n)`: a weight is set to NaN once, after update n from now on."""
 
     def nan_after(n: int) -> None:
@@ -111,10 +110,7 @@ def test_non_finite_weights_are_neither_evaluated_nor_saved(
 
 
 def test_a_signal_saves_no_non_finite_weights(
-    quick_config: QuickConfig,
-    weight_made_nan: MakeNan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    quick_config: QuickConfig, weight_made_nan: MakeNan, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     weight_made_nan(5)
     config = quick_config(NO_TEST, train={"max_steps": 8, "valid_every": 4})
@@ -134,9 +130,7 @@ def test_a_signal_saves_no_non_finite_weights(
     assert kept_steps(tmp_path) == [4, 8]
 
 
-def test_resuming_skips_a_checkpoint_with_non_finite_weights(
-    config_of: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_resuming_skips_non_finite_checkpoints(config_of: QuickConfig, tmp_path: Path) -> None:
     """Written by an earlier mt, say; where there is no other one, the start ends with a message."""
     config = config_of(max_steps=8, valid_every=4)
     train(config, tmp_path, "cpu")
@@ -162,7 +156,7 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
 
 
 def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Its weights are finite, if large. Training continues and may recover."""
     real = Trainer.validate
@@ -219,7 +213,7 @@ def test_after_twenty_in_a_row_the_command_gives_up_with_code_3(
 
 
 def test_skipped_updates_are_counted_between_checks_and_over_a_restart(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+    config_of: QuickConfig, poisoned: Poison, tmp_path: Path
 ) -> None:
     """Updates 6 to 25 are non-finite. The checks after 24 and 28 see 19 in a row, and none.
 
@@ -238,7 +232,7 @@ def test_skipped_updates_are_counted_between_checks_and_over_a_restart(
 
 
 def test_without_a_checkpoint_the_message_says_so(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+    config_of: QuickConfig, poisoned: Poison, tmp_path: Path
 ) -> None:
     poisoned(lambda _: True)
     with pytest.raises(TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint"):
@@ -247,7 +241,7 @@ def test_without_a_checkpoint_the_message_says_so(
 
 
 def test_a_few_skipped_updates_are_logged_and_survived(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+    config_of: QuickConfig, poisoned: Poison, tmp_path: Path
 ) -> None:
     poisoned(lambda update: update % MAX_SKIPPED_UPDATES != 0)  # 19 in a row, again and again
     assert (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,6 @@ from mt.report.run_summary import read_run
 from mt.runs import model_folder
 from mt.training.finetune import load_base
 from mt.training.launch import train
-
-Mapped = Mapping[str, Any]
-
 
 # --- the same vocabulary ----------------------------------------------------------------------
 
@@ -272,9 +269,7 @@ def test_a_folder_without_a_model(base_of: BaseOf, fine_tuned: FineTuned, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_train_and_config_check_print_the_same_message(
-    tiny_config: Path, tmp_path: Path, mt: Mt
-) -> None:
+def test_train_and_config_check_say_the_same(tiny_config: Path, tmp_path: Path, mt: Mt) -> None:
     sets = ["-c", tiny_config, "--set", "train.init_from=no/run"]
     said = refused(mt("train", *sets, "--run-dir", tmp_path / "run"))
     assert says(said, "train.init_from no/run: ", "nothing exists")
@@ -327,9 +322,7 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
         assert not (tmp_path / "run").exists()
 
 
-def test_initial_weights_of_a_run_cannot_change(
-    base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path
-) -> None:
+def test_initial_weights_are_fixed(base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)
     changes = {"train": {"new_vocabulary": True}}

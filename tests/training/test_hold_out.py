@@ -137,9 +137,7 @@ def test_the_corpus_behind_held_out_sets_is_recorded(
     assert (corpus_of_run["licence"], corpus_of_run["changed"]) == ("CC0", [])
 
 
-def test_sets_that_are_too_large_are_a_fault_of_the_config(
-    quick_config: QuickConfig, tmp_path: Path
-) -> None:
+def test_too_large_sets_are_faults_of_the_config(quick_config: QuickConfig, tmp_path: Path) -> None:
     config = quick_config({"data": {"valid": [{"split": 1500}], "test": []}})
     (fault,) = check_data(plan_data(config.data)).faults
     assert says(fault, "data.train[0]", "2,000 pairs", "1,500", "at most half")

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from conftest import NO_TEST, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
+from conftest import NO_TEST, MonkeyPatch, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
 from messages import says
 from run_comparison import kept_steps
 from torch import Tensor
@@ -91,7 +90,7 @@ def test_the_best_is_kept_although_keep_best_is_0(
     quick_config: QuickConfig,
     scripted_validations: Callable[..., None],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
 ) -> None:
     scripted_validations(9.0, 1.0, 2.0)
     tested: list[dict[str, Tensor]] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, config_of, log_of, metrics_of, refused, write_lines
 from messages import raises_saying, says
 from sentencepiece import SentencePieceProcessor
 from token_stores import directed, stored
@@ -177,9 +177,7 @@ def test_each_source_begins_with_its_token_also_augmented(
         assert not {*every.tolist()} & {*tokenizer.languages.values()}
 
 
-def test_tokens_change_the_store_languages_alone_do_not(
-    config: Config, tokenizer: Tokenizer
-) -> None:
+def test_tokens_change_the_store_languages_do_not(config: Config, tokenizer: Tokenizer) -> None:
     def fingerprint(**changes: Any) -> str:
         text = {"path": "train", "src": "cs", "tgt": "de", "tgt_lang": "de"} | changes.pop(
             "text", {}
@@ -246,7 +244,7 @@ def test_bleu_of_each_direction_of_the_validation_set(run: Path) -> None:
 
 
 def test_a_run_stopped_in_a_stage_resumes_exactly(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     augmented = {"augment": {"typos": 0.4, "noise": 0.3}}
     changes: dict[str, Any] = {
@@ -293,9 +291,7 @@ def test_a_model_without_tokens_takes_its_one_language(tiny_run: Path, mt: Mt) -
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_each_segment_begins_with_the_token(
-    run: Path, engine: EngineName, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_have_the_token(run: Path, engine: EngineName, monkeypatch: MonkeyPatch) -> None:
     options = EngineOptions(models=[run], engine=engine, workers=1, device="cpu")
     with load_engine(SearchOptions(), options) as loaded:
         translator = make_translator(loaded, to="fr")
@@ -397,9 +393,7 @@ def test_an_export_for_ctranslate2_into_one_language_or_any(
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_a_model_of_transformers_names_the_language_as_marian_does(
-    run: Path, tmp_path: Path, mt: Mt
-) -> None:
+def test_transformers_names_the_language_as_marian_does(run: Path, tmp_path: Path, mt: Mt) -> None:
     """`>>fr<<`, which its tokenizer knows."""
     transformers = pytest.importorskip("transformers")
     done = mt("export", "huggingface", "--model", run, "-o", tmp_path / "hf")

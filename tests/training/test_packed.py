@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, QuickConfig, TrainerOf, metrics_of
+from conftest import BLIND, MonkeyPatch, QuickConfig, TrainerOf, metrics_of
 from messages import says
 from packed_rows import DATA, SMALL, attend_each
 from token_stores import store_of_lengths
@@ -32,7 +32,7 @@ from mt.training.launch import train
 
 
 @pytest.fixture
-def packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+def packing(monkeypatch: MonkeyPatch) -> Callable[[bool], None]:
     """`packing(True)`: trainers made from here on compute nothing for padding."""
     monkeypatch.setattr(gpu_ops, "varlen_attn", attend_each)
     return lambda wanted: monkeypatch.setattr(update, "can_pack", lambda *_: wanted)
@@ -111,9 +111,7 @@ def test_a_training_counts_no_padding(
         ([100, 10, 10], 30, [[100], [10], [10]]),
     ],
 )
-def test_batches_without_padding_by_hand(
-    sizes: list[int], budget: int, batches: list[list[int]]
-) -> None:
+def test_packed_batches_by_hand(sizes: list[int], budget: int, batches: list[list[int]]) -> None:
     found = packed_batches(np.array(sizes), budget)
     assert [[sizes[place] for place in part] for part in found] == batches
 
@@ -155,7 +153,7 @@ class Gpu(Device):
     is_cuda = True
 
 
-def test_a_gpu_needs_no_padding_where_its_kernel_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_needs_no_padding_where_its_kernel_can(monkeypatch: MonkeyPatch) -> None:
     for changes, precision, capability, expected in [
         ({}, "bf16", (9, 0), True),
         ({}, "fp16", (8, 0), True),

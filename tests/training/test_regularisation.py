@@ -181,9 +181,7 @@ def test_feed_forward_drops_between_its_products(own: float | None, expected: fl
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("key", ALL_ON)
-def test_each_acts_in_training_alone_and_repeats_with_the_seed(
-    key: str, dtype: torch.dtype
-) -> None:
+def test_each_acts_in_training_and_repeats_with_the_seed(key: str, dtype: torch.dtype) -> None:
     plain, model = (
         build(activation_dropout=0.0),
         build(**{"activation_dropout": 0.0, key: ALL_ON[key]}),

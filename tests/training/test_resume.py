@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import safetensors.torch
 import yaml
-from conftest import config_of, log_of, metrics_of, mt_command
+from conftest import Mapped, MonkeyPatch, config_of, log_of, metrics_of, mt_command
 from messages import says
 from processes import fork_server
-from run_comparison import EVERY, Mapped, check_equal, kept_steps
+from run_comparison import EVERY, check_equal, kept_steps
 
 from mt import artefacts
 from mt.config.load import config_from_mapping
@@ -141,7 +141,7 @@ class LostError(Exception):
 
 
 def test_a_checkpoint_between_two_validations_resumes_exactly(
-    interruptible: Mapped, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interruptible: Mapped, undisturbed: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Here the clock asks for one after each update; the eighth fails in its second batch."""
     run_dir = tmp_path / "run"
@@ -226,11 +226,7 @@ def test_a_validation_that_a_signal_interrupted_is_done_on_resuming(
 
 @pytest.mark.parametrize(("sampled", "steps"), [(0, []), (1, [9])])
 def test_a_signal_does_not_wait_for_an_epoch_to_be_sampled(
-    sampled: int,
-    steps: list[int],
-    interruptible: Mapped,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    sampled: int, steps: list[int], interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     calls = list[int]()
     is_ready = Prefetcher.ready
@@ -253,7 +249,7 @@ def test_a_signal_does_not_wait_for_an_epoch_to_be_sampled(
 
 
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
-    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     real, sent = Updater.train_step, list[int]()
 
@@ -279,9 +275,7 @@ def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
     assert folder.name == model_folder.step_name(1)
 
 
-def test_a_second_ctrl_c_ends_at_once(
-    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ctrl_c_end_it(interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Without a checkpoint; afterwards signals have their earlier handlers."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Mt, config_of, log_of, merged, metrics_of, refused
+from conftest import Mapped, MonkeyPatch, Mt, config_of, log_of, merged, metrics_of, refused
 from faults import raising
 from messages import raises_saying, says
-from run_comparison import EVERY, STEPS, Mapped, check_equal, checkpoint_of, kept_steps
+from run_comparison import EVERY, STEPS, check_equal, checkpoint_of, kept_steps
 
 from mt.config.load import load_config
 from mt.errors import CheckpointError
@@ -46,9 +46,7 @@ def test_after_a_damaged_checkpoint_the_one_before_is_used(
     check_equal(copied, undisturbed)
 
 
-def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(
-    copied: Path, interruptible: Mapped
-) -> None:
+def test_a_damaged_checkpoint_does_not_displace_others(copied: Path, interruptible: Mapped) -> None:
     """It is the newest by its name, but the one just saved must not be deleted for it."""
     newest = checkpoint_of(copied, STEPS)
     damage(newest)
@@ -59,9 +57,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(
     assert (copied / "checkpoints" / "last").resolve().name == model_folder.step_name(10)
 
 
-def test_if_all_checkpoints_are_damaged_nothing_is_deleted(
-    copied: Path, interruptible: Mapped
-) -> None:
+def test_if_all_are_damaged_nothing_is_deleted(copied: Path, interruptible: Mapped) -> None:
     folders = model_folder.checkpoints(copied)
     for folder in folders:
         damage(folder)
@@ -128,9 +124,7 @@ def test_a_config_that_no_update_uses_is_not_written(copied: Path, interruptible
     assert says(log_of(copied), "no update is left", "manifest.json and config.yaml stay")
 
 
-def test_another_batch_size_starts_a_new_epoch_with_a_message(
-    copied: Path, interruptible: Mapped
-) -> None:
+def test_another_batch_size_starts_a_new_epoch(copied: Path, interruptible: Mapped) -> None:
     changed = {"train": {"max_steps": STEPS + 2}, "batch": {"tokens_per_update": 425}}
     train(config_of(interruptible, **changed), copied, "cpu")
     log = log_of(copied)
@@ -170,7 +164,7 @@ def test_a_run_of_other_languages_is_not_resumed(copied: Path, interruptible: Ma
 
 
 def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(
-    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Stopped while the store is built, when the tokenizer exists already."""
     monkeypatch.setattr("mt.training.prepare.token_store.open_or_build", raising(KeyboardInterrupt))
@@ -199,7 +193,7 @@ def test_fresh_sets_the_run_aside_and_starts_over(
 
 
 def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(
-    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     run, config = (
         tmp_path / "run",

@@ -8,7 +8,6 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
+from conftest import NO_TEST, QUICK, Mapped, MonkeyPatch, config_of, lines_of, log_of, metrics_of
 
 from mt import terminal
 from mt.runs.records import valid_output_steps, valid_path, write_sentences
@@ -37,9 +36,7 @@ def run_dir(tmp_path: Path) -> Path:
 # --- lines and bar ----------------------------------------------------------------------------
 
 
-def test_lines_go_to_stderr_and_into_the_log(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_go_to_stderr_and_the_log(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunLog(run_dir, 10) as log:
         log.say("Übung macht den Meister")
     out, err = capsys.readouterr()
@@ -64,7 +61,7 @@ def test_each_line_of_a_message_has_the_time_and_no_escape_sequence(run_dir: Pat
     assert all(line.startswith("2") for line in lines)
 
 
-def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     shown = {}
     for kind in (io.StringIO, Terminal):
         stderr = kind()
@@ -85,7 +82,7 @@ class Terminal(io.StringIO):
 
 
 def test_the_bar_shows_loss_bleu_and_the_time_left_of_the_log(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """One update takes a second by this estimate: 4 are left after 4, 0 after 8."""
     stderr = Terminal()
@@ -103,9 +100,7 @@ def test_the_bar_shows_loss_bleu_and_the_time_left_of_the_log(
     assert " | 0:00:04 left\n" in log_of(tmp_path)
 
 
-def test_reading_is_shown_by_a_bar_or_by_lines(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_is_shown_by_a_bar_or_by_lines(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     """Without a terminal a line a minute; a message stands above the bar."""
     monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
     with RunLog(run_dir, 10) as log:
@@ -130,9 +125,7 @@ def test_reading_is_shown_by_a_bar_or_by_lines(
     assert "1/10" in shown
 
 
-def test_a_closed_terminal_or_a_full_disk_does_not_end_training(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gone_terminal_or_full_disk_is_survived(run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
@@ -215,9 +208,7 @@ def test_an_update_with_a_non_finite_gradient_counts_as_skipped_only() -> None:
     assert figures["skipped"] == 1
 
 
-def test_speed_and_waiting_are_relative_to_the_time_of_the_interval(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_speed_and_waiting_are_relative_to_the_interval(monkeypatch: MonkeyPatch) -> None:
     now = [100.0]
     prefetcher = SimpleNamespace(waited=5.0)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])

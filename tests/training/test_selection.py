@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_TEST, QuickConfig, config_of, log_of, metrics_of
+from conftest import NO_TEST, Mapped, QuickConfig, config_of, log_of, metrics_of
 from messages import says
 
 from mt.config.load import config_from_mapping
@@ -76,7 +76,7 @@ def best_step(run_dir: Path) -> int:
 
 
 def test_at_bleu_0_patience_counts_the_nll(
-    tiny_mapping: Mapping[str, Any], scripted_validations: Callable[..., None], tmp_path: Path
+    tiny_mapping: Mapped, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     scripted_validations((0.0, 6.0), (0.0, 9.0), (0.0, 12.0))
     outcome = train(config_of(tiny_mapping, NO_TEST, train=VALIDATIONS), tmp_path, "cpu")
@@ -87,7 +87,7 @@ def test_at_bleu_0_patience_counts_the_nll(
 
 
 def test_the_metric_chooses_the_best(
-    tiny_mapping: Mapping[str, Any], scripted_validations: Callable[..., None], tmp_path: Path
+    tiny_mapping: Mapped, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     for metric, best, said in [
         ("bleu", 3, "BLEU 30.00"),
@@ -103,7 +103,7 @@ def test_the_metric_chooses_the_best(
 
 
 def test_scores_of_another_metric_do_not_count(
-    tiny_mapping: Mapping[str, Any], scripted_validations: Callable[..., None], tmp_path: Path
+    tiny_mapping: Mapped, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     scripted_validations(
         (90.0, 3.0), (90.0, 3.0), (1.0, 2.0)
@@ -180,9 +180,7 @@ def test_a_validation_that_stands_still_while_training_goes_on_is_named() -> Non
         ([], []),
     ],
 )
-def test_a_training_that_ends_worse_than_it_began_is_named(
-    losses: list[float], words: list[str]
-) -> None:
+def test_a_training_that_ends_worse_is_named(losses: list[float], words: list[str]) -> None:
     found = rise_note(lines_of([3.0] * 9, losses), 1000)
     assert says(found, *words) if words else found == ""
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import BLIND, TrainerOf, config_of, log_of, metrics_of, weights_of
+from conftest import BLIND, Mapped, TrainerOf, config_of, log_of, metrics_of, weights_of
 from messages import raises_saying, says
-from run_comparison import Mapped, check_equal_states
+from run_comparison import check_equal_states
 from token_stores import store_of_lengths
 
 from mt.config.load import config_from_mapping

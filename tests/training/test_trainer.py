@@ -22,9 +22,7 @@ from mt.training.launch import train
 from mt.training.trainer import Outcome
 
 
-def test_without_a_validation_set_the_last_model_is_the_result(
-    quick_config: QuickConfig, tmp_path: Path
-) -> None:
+def test_without_validation_the_last_model_wins(quick_config: QuickConfig, tmp_path: Path) -> None:
     outcome = train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     fewer = quick_config(BLIND, train={"max_steps": 2})
     last = tmp_path / "checkpoints" / "last"
@@ -37,9 +35,7 @@ def test_without_a_validation_set_the_last_model_is_the_result(
     assert "updates to do      0, 0.0 epochs\n" in told
 
 
-def test_a_length_in_epochs_is_the_same_length_in_updates(
-    quick_config: QuickConfig, tmp_path: Path
-) -> None:
+def test_epochs_are_the_same_length_in_updates(quick_config: QuickConfig, tmp_path: Path) -> None:
     """Rates, checkpoints, weights and the length told; started again, there is nothing to do."""
     settings = {"max_steps": 1000, "max_epochs": 0.2, "valid_every": None, "log_every": 1}
     cosine = {"optim": {"schedule": "cosine", "warmup_steps": 2}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from conftest import BLIND, Mt, QuickConfig, log_of, metrics_of, refused
+from conftest import BLIND, MonkeyPatch, Mt, QuickConfig, log_of, metrics_of, refused
 from faults import raising
 from messages import says
 
@@ -24,7 +24,7 @@ from mt.training.runlog import RunLog
 
 
 @pytest.fixture
-def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+def untrained(monkeypatch: MonkeyPatch) -> None:
     """Fail the test if training starts."""
 
     def ready(*_: Any) -> None:
@@ -51,7 +51,7 @@ def test_missing_data_is_found_before_a_run_directory_is_made(
 
 
 def test_too_little_memory_is_said_in_the_log(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "Trainer", raising(MemoryError))
     with pytest.raises(TooLittleMemoryError) as error:
@@ -60,7 +60,7 @@ def test_too_little_memory_is_said_in_the_log(
 
 
 @pytest.fixture
-def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+def full_after(monkeypatch: MonkeyPatch) -> Callable[[str, int], None]:
     """After so many calls, a function of the checkpoint or the log finds the disk full."""
 
     def set_up(attribute: str, calls: int) -> None:
@@ -86,7 +86,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
     full_after: Callable[[str, int], None],
     quick_config: QuickConfig,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
 ) -> None:
     """At the second checkpoint: its weights, a metrics line, or a link. With room it resumes."""
     settings = {"max_steps": 8, "valid_every": 4, "log_every": 2}

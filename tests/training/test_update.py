@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, TrainerOf, equal_weights
+from conftest import BLIND, MonkeyPatch, TrainerOf, equal_weights
 from torch import Tensor
 
 from mt.data.tokens.batches import Update, collate
@@ -41,7 +41,7 @@ def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
 
 
 def test_a_dry_run_computes_the_gradients_of_an_update_and_drops_them(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
+    trainer_of: TrainerOf, monkeypatch: MonkeyPatch
 ) -> None:
     updater = (trainer := trainer_of(BLIND, model={"dropout": 0.0})).updater
     update = update_of(trainer, range(20))
@@ -55,9 +55,7 @@ def test_a_dry_run_computes_the_gradients_of_an_update_and_drops_them(
     torch.testing.assert_close([one.grad for one in parameters], wanted)
 
 
-def test_copied_weights_learn_as_cast_ones_do(
-    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copied_weights_learn_as_cast_ones(trainer_of: TrainerOf, monkeypatch: MonkeyPatch) -> None:
     """To the last bit in bf16: gradients, weights and their average; one copy an update."""
     world = World()
     settings = {"train": {"precision": "bf16", "ema": 0.9}}
@@ -144,9 +142,7 @@ def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: TrainerOf) 
 
 
 @pytest.mark.parametrize("clip_norm", [0.25, 100.0, None])
-def test_a_gradient_longer_than_allowed_is_shortened(
-    trainer_of: TrainerOf, clip_norm: float | None
-) -> None:
+def test_a_long_gradient_is_shortened(trainer_of: TrainerOf, clip_norm: float | None) -> None:
     """Its direction stays; one that is short enough is left as it is."""
     trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
     used: list[float] = []

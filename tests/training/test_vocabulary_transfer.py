@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from conftest import Mapped
 from finetuning import SPLIT, BaseOf, StartFrom, on
 from sentencepiece import SentencePieceProcessor
 
 from mt.model.checkpoint import load_model
 from mt.training.finetune import _match_rows
-
-Mapped = Mapping[str, Any]
 
 
 def pieces_of(run_dir: Path, side: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import Mt, lines_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, lines_of, refused, write_lines
 from faults import raising
 from messages import says
 from model_files import copy_model, drop, empty, flip, truncate
@@ -31,14 +31,14 @@ DISK_FULL = OSError(28, "No space left on device")
 
 
 @pytest.fixture
-def described(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFolder:
+def described(tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> ModelFolder:
     """A model folder of its own, not converted; the user's cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return open_model(copy_model(tiny_run, tmp_path / "model"))
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def said(monkeypatch: MonkeyPatch) -> list[str]:
     """What is said from now on."""
     messages: list[str] = []
     monkeypatch.setattr(load_ctranslate2, "say", messages.append)
@@ -46,7 +46,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def converts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Convert], None]:
+def converts(monkeypatch: MonkeyPatch) -> Callable[[Convert], None]:
     """`converts(function)`: from now on, models are converted by that function."""
     return lambda function: monkeypatch.setattr(load_ctranslate2, "convert", function)
 
@@ -101,7 +101,7 @@ def test_it_is_made_once_and_again_if_damaged(
 
 
 def test_it_is_named_by_all_that_it_depends_on(
-    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
+    described: ModelFolder, calls: list[Path], monkeypatch: MonkeyPatch
 ) -> None:
     model = described.config.model.model_copy(update={"n_heads": 4})
     other = replace(described, config=described.config.model_copy(update={"model": model}))
@@ -115,7 +115,7 @@ def test_it_is_named_by_all_that_it_depends_on(
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owner")
 def test_what_another_user_may_have_written_is_not_trusted(
-    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
+    described: ModelFolder, calls: list[Path], monkeypatch: MonkeyPatch
 ) -> None:
     load_converted(described, content)
     (place,) = cached()
@@ -155,7 +155,7 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
 
 
 def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
-    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
+    described: ModelFolder, calls: list[Path], monkeypatch: MonkeyPatch
 ) -> None:
     def refused_for(reason: str) -> None:
         with pytest.raises(CheckpointError) as error:
@@ -177,7 +177,7 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
 
 @pytest.mark.parametrize("given", ["", "caches", "~/caches"])
 def test_a_cache_has_one_place_whatever_the_current_folder(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """A relative XDG_CACHE_HOME is not valid; it would put models into the current folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -186,7 +186,7 @@ def test_a_cache_has_one_place_whatever_the_current_folder(
 
 
 def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
-    described: ModelFolder, monkeypatch: pytest.MonkeyPatch
+    described: ModelFolder, monkeypatch: MonkeyPatch
 ) -> None:
     """The real conversion: of a folder that was replaced meanwhile, and of changed weights."""
     pytest.importorskip("ctranslate2")
@@ -202,7 +202,7 @@ def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
 
 @pytest.mark.parametrize("command", ["translate", "evaluate"])
 def test_an_unknown_language_is_refused_before_the_model_is_converted(
-    command: str, mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "_load", raising(AssertionError("it was loaded")))
     files: dict[str, list[object]] = {"translate": [tiny_corpus / "test.src"]}

@@ -109,9 +109,7 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
 
 
 @pytest.mark.parametrize("search", [{"n_best": 2}, {"sample": Sampling()}], ids=str)
-def test_what_is_drawn_and_several_outputs_are_not_searched_again(
-    search: dict[str, Any], tiny_run: Path
-) -> None:
+def test_drawn_and_several_outputs_have_no_retry(search: dict[str, Any], tiny_run: Path) -> None:
     options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
     with load_translator(SearchOptions(**search), options) as translator:
         assert not any(isinstance(step, EscapeLoops) for step in translator.steps)

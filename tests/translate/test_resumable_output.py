@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, mt_command, refused
+from conftest import MonkeyPatch, Mt, mt_command, refused
 from messages import raises_saying, says
 
 from mt.errors import DataError
@@ -28,7 +28,7 @@ WANTED = "".join(f"{line.upper()}\n" for line in LINES)
 
 
 @pytest.fixture(autouse=True)
-def every_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_block_counts(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", 0.0)
 
 
@@ -95,9 +95,7 @@ def test_it_can_be_interrupted_again_and_again(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == WANTED
 
 
-def test_nothing_is_left_where_nothing_was_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_where_nothing_was_done(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         work(tmp_path / "out", stop_after=0)
     assert files(tmp_path) == []
@@ -209,12 +207,7 @@ def text(tiny_corpus: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("options", [[], ["--n-best", 2], ["--format", "tsv", "--scores"]])
 def test_a_resumed_translation_equals_an_uninterrupted_one(
-    mt: Mt,
-    tiny_run: Path,
-    text: Path,
-    tmp_path: Path,
-    options: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, options: list[Any], monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "WINDOW", 5)
     monkeypatch.setattr(translator, "FIRST_WINDOW", 5)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, write_lines
+from conftest import MonkeyPatch, Mt, write_lines
 from messages import says
 from model_files import changed_meta, copy_model
 from odd_lines import odd_lines
@@ -174,9 +174,7 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     ]
 
 
-def test_a_line_is_not_cut_where_its_prefix_has_several_sentences(
-    tiny_run: Path, mt: Mt, tmp_path: Path
-) -> None:
+def test_lines_are_whole_if_a_prefix_has_sentences(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:
     write_lines(tmp_path / "prefixes", ["one. two", "one.", "one"])
     command = ("translate", "-m", tiny_run, "--prefix", tmp_path / "prefixes")
     done = mt(*command, "--split-sentences", "always", stdin=b"eins. Zwei. Drei.\n" * 3)
@@ -282,7 +280,7 @@ def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
 
 
 def test_without_the_library_lines_stay_whole(
-    tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_run: Path, monkeypatch: MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentencex", None)
     model = open_model(tiny_run)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mt, mt_command, open_pipes, refused
+from conftest import MonkeyPatch, Mt, mt_command, open_pipes, refused
 from corpora import write
 from messages import raises_saying, says
 from stand_in_engine import StandInEngine, stand_in_translator
@@ -45,9 +45,7 @@ def test_windows_hold_all_lines_in_order(wait: float | None) -> None:
         list(windows(lines(), lambda: 10, wait))
 
 
-def test_the_first_result_comes_after_few_lines_and_little_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_first_result_comes_after_few_lines_and_little_time(monkeypatch: MonkeyPatch) -> None:
     n_read = itertools.count(1)
     for seconds, most in ((10.0, 200), (-1.0, 2)):
         monkeypatch.setattr(streaming, "READING", seconds)
@@ -100,9 +98,7 @@ def test_items_come_in_order_and_errors_in_their_turn() -> None:
 # --- where lines come from and go to -----------------------------------------------------------
 
 
-def test_lines_of_a_file_a_packed_file_and_stdin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_a_file_a_packed_file_and_stdin(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     content = "\ufeffeins\r\nzwei\u2028drei\x85\n\n\ttab\ufeff\x00\rvier\r\r\nfünf".encode()
     expected = ["eins", "zwei\u2028drei\x85", "", "\ttab\ufeff\x00\rvier\r", "fünf"]
     (tmp_path / "plain").write_bytes(content)
@@ -115,9 +111,7 @@ def test_lines_of_a_file_a_packed_file_and_stdin(
 
 
 @pytest.mark.parametrize("errors", ["strict", None])
-def test_bytes_that_are_no_utf_8(
-    errors: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_outside_utf_8(errors: str | None, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Without --errors, a command cannot recommend it."""
     path = tmp_path / "latin"
     path.write_bytes(b"eins\nf\xfcnf zw\xf6lf\n")
@@ -132,9 +126,7 @@ def test_bytes_that_are_no_utf_8(
     assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
 
 
-def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_of_the_input_are_found_at_opening(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
         read_input(str(tmp_path / "missing.de"))
     assert "--errors" not in str(missing.value)  # would be no remedy
@@ -228,9 +220,7 @@ def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) ->
     assert text.read_bytes() == b"eins\n"
 
 
-def test_nothing_is_written_into_the_folder_of_the_model(
-    mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_written_into_a_models_folder(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     text = write(tmp_path / "text", "eins\n")
     (tmp_path / "link").symlink_to(tiny_run / "tokenizer.model")
     before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, refused
 from messages import says
 from model_files import content_of
 from odd_lines import odd_lines
@@ -83,9 +83,7 @@ def test_what_is_unknown_comes_back(mt: Mt, tmp_path: Path) -> None:
     assert mt("tokenizer", "decode", "-m", path, stdin=pieces).lines == ["Hund☃Haus"]
 
 
-def test_with_two_vocabularies_the_side_must_be_given(
-    mt: Mt, tiny_config: Path, tmp_path: Path
-) -> None:
+def test_with_two_vocabularies_a_side_is_needed(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
     settings = ("--set", "tokenizer.joint=false", "--vocab-size", 300)
     mt("tokenizer", "train", "-c", tiny_config, *settings, "-o", tmp_path / "tokenizer.model")
     encode = ("tokenizer", "encode", "--model", tmp_path)
@@ -97,9 +95,7 @@ def test_with_two_vocabularies_the_side_must_be_given(
     assert ["".join(line.split()) for line in (*source, *target)] == ["▁eins", "▁eins"]
 
 
-def test_bad_input_gets_one_message(
-    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_gets_one_message(mt: Mt, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     learn(mt, tmp_path, "--vocab-size", 340)
     (tmp_path / "text").write_text("5 6\neins\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, refused
+from conftest import MonkeyPatch, Mt, refused
 from messages import says
 from odd_lines import odd_lines
 from torch import Tensor
@@ -110,7 +110,7 @@ def test_alone_or_among_64_in_any_batches_and_any_order(
 
 
 def test_windows_do_not_show(
-    loaded: LoadedModel, sources: list[str], monkeypatch: pytest.MonkeyPatch
+    loaded: LoadedModel, sources: list[str], monkeypatch: MonkeyPatch
 ) -> None:
     lines = [*sources[:20], "", "eins " * 60, *sources[20:25]]
     whole = translator(loaded)
@@ -214,9 +214,7 @@ def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     assert len(translated(stdin="".join(line + "\n" for line in found).encode())) == count
 
 
-def test_whatever_bytes_the_model_spells_a_line_is_one_line(
-    loaded: LoadedModel, tmp_path: Path
-) -> None:
+def test_whatever_bytes_a_model_spells_are_one_line(loaded: LoadedModel, tmp_path: Path) -> None:
     names = {piece: i for i, piece in enumerate(loaded.tokenizer.tgt.all_pieces())}
     path = tmp_path / "out"
     texts = ("\n", "a\nb", "\r\n", "\r", "\x85", "a\u2028b\u2029c", "\x0b\x0c\x1c")
@@ -307,9 +305,7 @@ def test_translations_are_those_of_the_usual_line(tiny_run: Path, mt: Mt) -> Non
     assert as_it_is.out.splitlines()[1] != done.out.splitlines()[1]
 
 
-def test_what_only_displays_and_lines_without_letters_do_not_enter_the_model(
-    tiny_run: Path, mt: Mt
-) -> None:
+def test_what_only_displays_does_not_enter_the_model(tiny_run: Path, mt: Mt) -> None:
     """Unless lines are to be translated as they are written."""
     hidden = [
         "\u200fei\u00adns \u200bzwei\u2060 dr\ufeffei\u200e",
@@ -340,9 +336,7 @@ def test_a_line_with_a_prefix_stays(tiny_run: Path, mt: Mt, tmp_path: Path) -> N
     assert says(done.err, "1 translated as the training text")
 
 
-def test_a_damaged_file_is_named_and_that_of_other_languages_left_out(
-    copied_run: Path, mt: Mt
-) -> None:
+def test_a_damaged_file_is_named_if_of_these_languages(copied_run: Path, mt: Mt) -> None:
     """A model may have the vocabulary of one that knows other languages."""
     path = copied_run / "writing.json"
     values = json.loads(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import open_pipes
+from conftest import MonkeyPatch, open_pipes
 from faults import raising
 from jobs import fail, square
 from messages import raises_saying
@@ -112,9 +112,7 @@ def on_cpu(model: Path, **more: Any) -> EngineOptions:
     return EngineOptions(models=[model], workers=1, **options | more)
 
 
-def test_a_process_for_each_gpu(
-    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_per_gpu(tiny_run: Path, tiny_corpus: Path, monkeypatch: MonkeyPatch) -> None:
     """Each loads the model itself; what they find is what one process finds.
 
     This process touches no GPU, as some take one process only: here any use would raise an error.
@@ -143,7 +141,7 @@ def test_a_process_for_each_gpu(
             list(together.translate(lines))
 
 
-def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: MonkeyPatch) -> None:
     def count(aligns: bool = False, large: bool = False, **given: Any) -> int:
         options = EngineOptions(models=[tiny_run], engine="torch", **given)
         return len(searches_on_gpus(SearchOptions(alignments=aligns), options, large))
