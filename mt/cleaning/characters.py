@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,43 +17,7 @@ from mt.data.reading import languages
 
 # Scripts that a language may be told by: name, Unicode blocks (first and last code point), and the
 # languages of fastText's lid.176 that are written in it.
-_TABLE = """
-Latn 41-5A 61-7A AA-AA BA-BA C0-D6 D8-F6 F8-2AF 1D00-1D25 1E00-1EFF 2C60-2C7F A722-A7FF FB00-FB06
-  FF21-FF3A FF41-FF5A : af als an ast az bar bcl br bs ca cbk ceb co cs csb cy da de diq dsb en eo
-  es et eu fi fr frr fy ga gd gl gn gv ha hr hsb ht hu ia id ie ig ilo io is it jbo jv kk ku kw la
-  lb li lmo lt lv mg min ms mt mwl nah nap nb nds nl nn no ny oc pam pfl pl pms pt qu rm ro rw sc
-  scn sco sh sk sl sn so sq sr ss st su sv sw tk tl tn to tr ts tt ug uz vec vep vi vls vo wa war
-  xh yo zu
-Grek 370-3FF 1F00-1FFF : el
-Cyrl 400-52F 1C80-1C8F 2DE0-2DFF A640-A69F : av az ba be bg bs bxr ce cv kk krc ku kv ky lez mhr
-  mk mn mrj myv os ru rue sah sh sr tg tk tt tyv ug uk uz xal
-Armn 530-58F FB13-FB17 : hy
-Hebr 590-5FF FB1D-FB4F : he yi
-Arab 600-6FF 750-77F 8A0-8FF FB50-FDFF FE70-FEFE : ar arz azb az ckb fa ku lrc mzn pnb ps sd ug ur
-  uz kk ms
-Thaa 780-7BF : dv
-Deva 900-97F A8E0-A8FF : bh dty gom hi mai mr ne new sa sd
-Beng 980-9FF : as bn bpy
-Guru A00-A7F : pa
-Gujr A80-AFF : gu
-Orya B00-B7F : or
-Taml B80-BFF : ta
-Telu C00-C7F : te
-Knda C80-CFF : kn
-Mlym D00-D7F : ml
-Sinh D80-DFF : si
-Thai E00-E7F : th
-Laoo E80-EFF : lo
-Tibt F00-FFF : bo dz
-Mymr 1000-109F A9E0-A9FF AA60-AA7F : my
-Geor 10A0-10FF 1C90-1CBF 2D00-2D2F : ka xmf
-Ethi 1200-139F 2D80-2DDF AB00-AB2F : am ti
-Khmr 1780-17FF : km
-Mong 1800-18AF : mn
-Hang 1100-11FF 3130-318F A960-A97F AC00-D7FF : ko
-Kana 3040-30FF 31F0-31FF FF66-FF9F : ja
-Hani 2E80-2FDF 3005-3007 3400-4DBF 4E00-9FFF F900-FAFF 20000-3FFFF : ja ko wuu yue zh
-"""
+_TABLE = Path(__file__).with_name("scripts.txt").read_text(encoding="utf-8")
 # By name, both in this order: the blocks, and the languages.
 _ROWS = [row.partition(" : ") for row in re.split(r"\n(?! )", _TABLE.strip())]
 _BLOCKS = {row[0].split()[0]: row[0].split()[1:] for row in _ROWS}

@@ -14,26 +14,9 @@ from mt.data.reading.compression import suffix_of
 from mt.errors import ConfigError, DataError
 from mt.package import pip_install
 
+_FOLDER = Path(__file__).parent
 # ISO 639-2/3 codes and old ones that corpora use, as ISO 639-1.
-_LONG_CODES = """
-afr:af amh:am ara:ar arb:ar asm:as aze:az azj:az bel:be ben:bn bos:bs bul:bg cat:ca ces:cs cze:cs
-cmn:zh zho:zh chi:zh cym:cy wel:cy dan:da deu:de ger:de ell:el gre:el eng:en epo:eo est:et ekk:et
-eus:eu baq:eu fas:fa per:fa pes:fa fil:tl fin:fi fra:fr fre:fr gle:ga glg:gl guj:gu hau:ha heb:he
-iw:he hin:hi hrv:hr hun:hu hye:hy arm:hy ibo:ig in:id ind:id isl:is ice:is ita:it jpn:ja jav:jv
-kan:kn kat:ka geo:ka kaz:kk khm:km kin:rw kir:ky kor:ko lao:lo lat:la lav:lv lvs:lv lit:lt ltz:lb
-mal:ml mar:mr mkd:mk mac:mk mlt:mt mon:mn khk:mn mri:mi msa:ms may:ms zsm:ms mya:my bur:my nep:ne
-npi:ne nld:nl dut:nl nno:nn nob:nb nor:no oci:oc ori:or ory:or pan:pa pol:pl por:pt pus:ps pbt:ps
-ron:ro rum:ro mo:ro rus:ru sin:si slk:sk slo:sk slv:sl som:so spa:es sqi:sq alb:sq als:sq srp:sr
-swa:sw swh:sw swe:sv tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tur:tr uig:ug ukr:uk urd:ur uzb:uz
-uzn:uz vie:vi xho:xh yid:yi ydd:yi ji:yi yor:yo zul:zu aar:aa abk:ab aka:ak arg:an ava:av ave:ae
-aym:ay ayr:ay bak:ba bam:bm bih:bh bis:bi bre:br cha:ch che:ce chu:cu chv:cv cor:kw cos:co cre:cr
-div:dv dzo:dz ewe:ee fao:fo fij:fj fry:fy ful:ff fuv:ff gaz:om gla:gd glv:gv grn:gn gug:gn hat:ht
-her:hz hmo:ho ido:io iii:ii iku:iu ile:ie ina:ia ipk:ik kal:kl kas:ks kau:kr kik:ki kmr:ku kom:kv
-kon:kg kua:kj kur:ku lim:li lin:ln lub:lu lug:lg mah:mh mao:mi mlg:mg nau:na nav:nv nbl:nr nde:nd
-ndo:ng nya:ny oji:oj orm:om oss:os pli:pi plt:mg que:qu quy:qu roh:rm run:rn sag:sg san:sa sme:se
-smo:sm sna:sn snd:sd sot:st srd:sc ssw:ss sun:su tah:ty tib:bo tir:ti ton:to tsn:tn tso:ts tuk:tk
-twi:tw ven:ve vol:vo wln:wa wol:wo zha:za bod:bo
-"""
+_LONG_CODES = (_FOLDER / "language_codes.txt").read_text(encoding="utf-8")
 _SHORT = dict(pair.split(":") for pair in _LONG_CODES.split())
 
 
@@ -62,16 +45,7 @@ LEAST_LINES = 20
 FIRST_LOOK, ENOUGH_CHARACTERS, CHARACTERS_PER_WORD = 32, 64, 4
 CLEARLY = 0.8
 # Languages that identification takes for each other, also in whole sentences.
-_RELATED = [
-    "als bar de dsb ksh lb nds pfl yi", "af fy li nds nl vls zea", "da nb nn no", "no nn nb sv da",
-    "en sco", "fr wa oc frp pms", "an ast ca es gl", "gl mwl pt", "ca it oc", "la ia ie io eo",
-    "co eml it lmo nap pms scn vec sc", "cs sk", "csb pl szl hsb dsb", "bs hr sh sr sl",
-    "be ru rue uk", "bg bs mk sr", "az azb ba crh gag tk tr tt ug uz", "ba kk ky tt tyv",
-    "fi et vep olo", "id jv min ms su", "ceb tl war bcl ilo pam cbk", "ar arz",
-    "fa mzn lrc ckb glk tg ps", "pnb pa ur sd", "hi ur", "bh dty gom hi mai mr ne new sa",
-    "as bn bpy", "wuu yue zh ja", "ga gd gv", "lt bat-smg", "lv ltg", "ka xmf", "bo dz", "am ti",
-    "zu xh st tn ts ss", "mhr mrj ru", "qu gn", "ku ckb diq", "ro mo",
-]  # fmt: skip
+_RELATED = (_FOLDER / "related_languages.txt").read_text(encoding="utf-8").splitlines()
 
 # Languages of which lid.176 takes more than 1 % for another, in sentences of the Universal
 # Declaration of Human Rights or of NTREX; scores are multiplied by these, so it must be surer.

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence, Set
 from functools import cache, lru_cache
 from itertools import accumulate
+from pathlib import Path
 
 import regex
 
@@ -165,29 +166,7 @@ _ITEM = re.compile(r"(?:(?<=[^\w,]\s)|(?<=[。！？]))(?=\d{1,3}[.) ]\s)")
 
 # Abbreviations that the library takes for the end of a sentence, but that only stand before a name
 # or what they introduce. Those in lower case stand for any case; French `prof` is a word as well.
-_ABBREVIATIONS = """
-bs hr sl sr: br. dr. gl. inž. mr. np. npr. prof. red. sl. st. str. sv. tj. tzv. ul. čl. oz. pribl.
-cs: kpt. mjr. plk. thdr.
-da: sct.
-de: bspw. dipl.-ing. ehem. exkl. frl. hl. inkl. insb. insbes. univ.-prof. zzgl.
-es: dña. excma. mons. Profa. rvdo. sras. srs.
-et: dr. joon. lk. nn. nt. prof. s.o. s.t. st. u. vt.
-fi: esim. klo. n. os. prof. s. tri.
-fr: dr. drs. mgr. mlle. mlles. mme. mmes. pr. Prof. st. ste. vve.
-hi mr ne: डॉ. पं. प्रो. मो.
-hu: dr. ill. kb. pl. prof. ún.
-is: bls. dr. kl. próf. sbr. t.d. u.þ.b. þ.e.
-it: dott.ssa. pag. prof.ssa.
-lv: apm. dr. piem. plkst. prof. sk. skat. t.i. t.s.
-nb nn no: dvs. ekskl. evt. f.eks. hhv. inkl. jf. kl. t.eks. tlf.
-nl: ds. excl. fam. incl. jhr. mej. mevr. mw.
-pl: abp. bp. dr. hab. inż. kard. kpt. ks. m.in. mgr. mjr. płk. ppłk. tj. tzw. św.
-pt: av. exma. mons. Profa. srta. sta.
-ru: доц. св.
-sv: dvs. kl. resp. t.ex.
-tr: bkz. dr. doç. prof. sn. yrd. örn.
-vi: gs. pgs. ths. tp. ts.
-"""
+_ABBREVIATIONS = Path(__file__).with_name("abbreviations.txt").read_text(encoding="utf-8")
 _BEFORE_MORE = {
     language: frozenset(words.split())
     for languages, _, words in (row.partition(":") for row in _ABBREVIATIONS.splitlines())
