@@ -10,12 +10,9 @@ from __future__ import annotations
 import re
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mt.inspect.pictures import new_figure, save_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from mt.inspect.pictures import saved_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "configs" / "experiments.md"
@@ -40,10 +37,8 @@ def curves(page: str) -> dict[str, Points]:
     }
 
 
-def draw(points_of: dict[str, Points]) -> Figure:
+def draw(axes: Any, points_of: dict[str, Points]) -> None:
     """Draw each curve over a logarithmic axis of pairs."""
-    figure = new_figure(6.0, 3.4)
-    axes = figure.subplots()
     for (name, points), marker in zip(points_of.items(), cycle("osD^v"), strict=False):
         # Dashed: between the points nobody has measured.
         axes.plot(*zip(*points, strict=True), marker=marker, linestyle="--", label=name, gid=name)
@@ -54,8 +49,8 @@ def draw(points_of: dict[str, Points]) -> Figure:
     axes.grid(alpha=0.3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.legend(frameon=False, loc="lower right")
-    return figure
 
 
 if __name__ == "__main__":
-    save_figure(PICTURE, lambda: draw(curves(PAGE.read_text(encoding="utf-8"))))
+    with saved_figure(PICTURE, 6.0, 3.4) as figure:
+        draw(figure.subplots(), curves(PAGE.read_text(encoding="utf-8")))

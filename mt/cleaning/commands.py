@@ -2,15 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from typing_extensions import assert_never
+
 from mt.cli import options as opt
 from mt.cli.console import print_result
+from mt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mt.cleaning.executors import RunStages
     from mt.cleaning.plan import CleaningPlan
     from mt.data.reading.text_files import FileRecords
+
+
+@dataclass(frozen=True)
+class ExecutionGroup:
+    """What runs the stages, and where their results are until the end."""
+
+    # fmt: off
+    workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
+        "processes (default: one per core); with --executor slurm, ranks of a stage")] = None
+    executor: Annotated[Literal["local", "slurm"], opt.execution_option(
+        "--executor", metavar="NAME", help=
+        "local, or slurm: job arrays, started by datatrove (extra cluster) from here")] = "local"
+    sbatch: Annotated[list[str] | None, opt.execution_option("--sbatch", metavar="KEY=VALUE", help=
+        "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")] = None
+    work: Annotated[Path | None, opt.execution_option("--work", metavar="FOLDER", help=
+        "folder for scores, which stay there: another --limit scores nothing again (default: "
+        "OUT.work, removed at the end)")] = None
+    # fmt: on
+
+    def value(self) -> RunStages:
+        """The function that runs the stages of a plan. Raises ConfigError."""
+        from mt.cleaning.executors import RANKS, run_here, run_on_slurm
+        from mt.runtime.machine import usable_cores
+
+        sbatch = self.sbatch or []
+        options = dict(option.split("=", 1) for option in sbatch if "=" in option)
+        wrong = [option for option in sbatch if "=" not in option]
+        if wrong or (sbatch and self.executor != "slurm"):
+            required = "must be KEY=VALUE, such as partition=cpu, with --executor slurm"
+            raise ConfigError(f"--sbatch {(wrong or sbatch)[0]}: {required}")
+        match self.executor:
+            case "local":
+                return lambda plan, told: run_here(plan, self.workers or usable_cores(), told)
+            case "slurm" if "partition" in options:
+                return lambda plan, told: run_on_slurm(plan, self.workers or RANKS, options, told)
+            case "slurm":
+                needed = "needs --sbatch partition=NAME; sinfo lists them"
+                raise ConfigError(f"--executor slurm: {needed}")
+            case unknown:
+                assert_never(unknown)
 
 
 # fmt: off
@@ -28,16 +73,8 @@ def clean(
     as_json: Annotated[bool, opt.output_option("--json", help="print the report as JSON")] = False,
     overwrite: Annotated[bool, opt.output_option("--overwrite", help=
         "replace files that are there already")] = False,
-    workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=
-        "processes (default: one per core); with --executor slurm, ranks of a stage")] = None,
-    executor: Annotated[Literal["local", "slurm"], opt.execution_option(
-        "--executor", metavar="NAME", help=
-        "local, or slurm: job arrays, started by datatrove (extra cluster) from here")] = "local",
-    sbatch: Annotated[list[str] | None, opt.execution_option("--sbatch", metavar="KEY=VALUE", help=
-        "with --executor slurm, option of sbatch, such as partition=cpu; repeatable")] = None,
-    work: Annotated[Path | None, opt.execution_option("--work", metavar="FOLDER", help=
-        "folder for scores, which stay there: another --limit scores nothing again (default: "
-        "OUT.work, removed at the end)")] = None,
+    *,
+    execution: ExecutionGroup,
 ) -> None:
     # fmt: on
     """Clean corpora: drop bad pairs, duplicates, leaks.
@@ -58,7 +95,7 @@ def clean(
     from mt.cleaning.plan import plan_of
     from mt.cleaning.report import report_text
 
-    run = files.chosen_executor(executor, workers, sbatch or [])
+    run, work = execution.value(), execution.work
     data = files.data_to_clean(corpora.value(), against or [], limits or [])
     where = "data.train" if corpora.config else "IN"
     output, is_table = files.cleaning_files(prefix, rejected, data, overwrite, where)

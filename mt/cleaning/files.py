@@ -7,31 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mt.cleaning.clean import PACKINGS, CleanedFiles
-from mt.cleaning.executors import run_here, run_on_slurm
+from mt.cleaning.plan import CleaningPlan
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
-from mt.config.plan import plan_data
+from mt.config.plan import DataPlan, plan_data
+from mt.config.schema import DataConfig
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import local_files
 from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
 from mt.data.reading.text import SUFFIXES
-from mt.data.reading.text_files import matching_files
-from mt.errors import ConfigError, DataError
+from mt.data.reading.text_files import FileRecords, matching_files
+from mt.errors import ConfigError
 from mt.runs.origin import corpora_of_text
-from mt.runtime.machine import usable_cores
 from mt.terminal import Progress, can_show_bar
-
-if TYPE_CHECKING:
-    from mt.cleaning.executors import Progress as Report
-    from mt.cleaning.plan import CleaningPlan
-    from mt.config.plan import DataPlan
-    from mt.config.schema import DataConfig
-    from mt.data.reading.text_files import FileRecords
-
-RANKS = 64  # ranks of a stage on a cluster without --workers
 
 
 def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> DataPlan:
@@ -51,26 +42,6 @@ def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> D
     clean["against"] = [*clean.get("against", []), *(str(path.absolute()) for path in against)]
     section = {"data": {"clean": clean}}
     return replace(plan_data(data), clean=config_from_mapping(section, "--limit").data.clean)
-
-
-def chosen_executor(
-    name: str, workers: int | None, sbatch: list[str]
-) -> Callable[[CleaningPlan, Report], None]:
-    """Return a function that runs the stages of a plan. Raises ConfigError."""
-    options = dict(option.split("=", 1) for option in sbatch if "=" in option)
-    wrong = [option for option in sbatch if "=" not in option]
-    if wrong or (sbatch and name != "slurm"):
-        required = "must be KEY=VALUE, such as partition=cpu, with --executor slurm"
-        raise ConfigError(f"--sbatch {(wrong or sbatch)[0]}: {required}")
-    match name:
-        case "local":
-            return lambda plan, progress: run_here(plan, workers or usable_cores(), progress)
-        case "slurm" if "partition" in options:
-            return lambda plan, progress: run_on_slurm(plan, workers or RANKS, options, progress)
-        case "slurm":
-            raise ConfigError("--executor slurm: needs --sbatch partition=NAME; sinfo lists them")
-        case _:
-            raise ConfigError(f"--executor: must be local or slurm, found {name!r}")
 
 
 def cleaning_files(
@@ -111,16 +82,11 @@ def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: F
     path = record_path(prefix)
     sources = [corpus for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
     corpora = corpora_of_text(files, [corpus.file for corpus in sources])
-    try:
+    if any(corpus.source or corpus.through for corpus in corpora):
+        cleaned = described(filter(Path.is_file, output.paths))
+        CleanedRecord(files=cleaned, corpora=corpora).write(path)
+    else:
         path.unlink(missing_ok=True)
-        if any(corpus.source or corpus.through for corpus in corpora):
-            cleaned = described(filter(Path.is_file, output.paths))
-            CleanedRecord(files=cleaned, corpora=corpora).write(path)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written: {error.strerror or error}; the cleaned text is complete, "
-            "but training on it will not know its licences. Make room, and clean again"
-        ) from None
 
 
 def _refuse_to_lose(written: Sequence[Path], data: DataPlan, overwrite: bool, where: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -16,19 +16,22 @@ import numpy as np
 from mt.artefacts import content_key
 from mt.cleaning.leaks import LeakIndex
 from mt.cleaning.rules import RULES, SCORES_VERSION, PairScorer
-from mt.config.schema import Clean
+from mt.config.plan import Corpus, DataPlan, Direction
+from mt.config.schema import Clean, Source
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import AlignedText, local_files, open_text, read_pairs
 from mt.data.reading.text import SUFFIXES, NoRowsError
-from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines
+from mt.data.reading.text_files import (
+    Damage,
+    FileRecords,
+    existing_path,
+    is_pattern,
+    matching_files,
+    read_lines,
+)
 from mt.data.tokens.duplicates import hashes
 from mt.errors import DataError
 from mt.files import read_json
-
-if TYPE_CHECKING:
-    from mt.config.plan import Corpus, DataPlan, Direction
-    from mt.config.schema import Source
-    from mt.data.reading.text_files import Damage, FileRecords
 
 # A shard ends where either is reached, so that one fits into the memory of a process.
 PAIRS_PER_SHARD = 250_000

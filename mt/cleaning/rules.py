@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,12 @@ import numpy.typing as npt
 from mt.cleaning import characters as chars
 from mt.cleaning import contents
 from mt.cleaning.characters import WEIGHTS, CharacterCounts, Language, count_characters
+from mt.config.data_schema import Clean
 from mt.data.reading.languages import LEAST_IDENTIFIED, WEAK
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import without_invisible
 from mt.errors import DataError
 from mt.package import pip_install
-
-if TYPE_CHECKING:
-    from mt.config.schema import Clean
 
 # UTF-8 decoded as Latin-1, Windows-1252 or Windows-1251, and entities: ftfy looks closer at these.
 _HIGH = "\u0080-\u00bf\u02c6\u02dc\u2013-\u203a\u20ac\u2122"

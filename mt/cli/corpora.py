@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
+from mt.config.schema import DataConfig
 from mt.data.reading.compression import suffix_of, unpacked_name
 from mt.data.reading.languages import require_language
 from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import is_pattern, matching_files, read_lines
 from mt.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mt.config.schema import DataConfig
 
 CODE = r"[A-Za-z]{2,3}(?:[_-][A-Za-z0-9]+)?"  # of a language
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin
 
 import typer
 
 from mt.errors import ConfigError
-from mt.search.options import Sampling
+from mt.search.options import Sample, Sampling, SearchOptions
 from mt.settings import Setting, declared
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ Resume = Annotated[bool, output_option("--resume", help=
     "continue the output file of an interrupted job")]
 Overwrite = Annotated[bool, output_option("--overwrite", help=
     "replace a corpus that is at --output already")]
-Picture = Annotated[Path | None, output_option("--output", "-o", metavar="FILE", help=
-    "picture to write, .svg or .png")]
 # fmt: on
 
 
@@ -136,51 +134,78 @@ def given(group: Any) -> list[str]:
     ]
 
 
-def sampling_of(sample: bool, sampling: Sampling) -> Sampling | None:
-    """The sampling that `--sample` asks for. Raises ConfigError for options that need it."""
-    if not sample and (named := ", ".join(given(sampling))):
-        raise ConfigError(f"{named}: only with --sample; add --sample, or leave out {named}")
-    return sampling if sample else None
+@dataclass(frozen=True, kw_only=True)
+class SampledSearchGroup:
+    """The options of a search, and those of random draws in its place."""
+
+    search: SearchOptions
+    sample: Sample = False
+    sampling: Sampling
+
+    def value(self, **others: Any) -> SearchOptions:
+        """The search, with `others` of its fields. ConfigError for options that need --sample."""
+        if not self.sample and (named := ", ".join(given(self.sampling))):
+            raise ConfigError(f"{named}: only with --sample; add --sample, or leave out {named}")
+        return replace(self.search, sample=self.sampling if self.sample else None, **others)
+
+
+@dataclass(frozen=True)
+class CorpusJobGroup:
+    """What becomes of a corpus that is at --output already, whole or in part."""
+
+    resume: Resume = False
+    overwrite: Overwrite = False
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Show Typer the fields of a command's dataclasses as options in their place."""
-    groups: dict[str, tuple[Any, list[str]]] = {}
-    options: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        if is_dataclass(group := parameter.annotation):
-            fields = _options_of(group)
-            groups[name] = group, [field.name for field in fields]
-            options += fields
-        else:
-            options.append(_as_option(parameter, group))
-    # Keywords may follow one another in any order, with defaults and without.
-    options = [option.replace(kind=option.KEYWORD_ONLY) for option in options]
+    options = _options_of(command)
 
     @wraps(command)
     def called(**values: Any) -> None:
-        for name, (group, fields) in groups.items():
-            values[name] = group(**{field: values.pop(field) for field in fields})
-        command(**values)
+        _call(command, values)
 
     called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     called.__annotations__ = {option.name: option.annotation for option in options}
     return called
 
 
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    """The fields of a dataclass that are options: declared as a `Setting`, or for Typer alone."""
-    hints = get_type_hints(group, include_extras=True)
+def _parameters_of(group: Any) -> list[inspect.Parameter]:
+    """Those of a command; of a dataclass, options of Typer's, each `Setting`, and groups in it."""
+    parameters = inspect.signature(group, eval_str=True).parameters
+    if not isinstance(group, type):
+        return [*parameters.values()]
     hidden = {name for name, (setting, _) in declared(group).items() if not setting.is_option}
     return [
-        _as_option(parameter, hints[name])
-        for name, parameter in inspect.signature(group).parameters.items()
-        if get_origin(hints[name]) is Annotated and name not in hidden
+        parameter
+        for name, parameter in parameters.items()
+        if name not in hidden
+        and (is_dataclass(kind := parameter.annotation) or get_origin(kind) is Annotated)
     ]
 
 
-def _as_option(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    """The options of a command or dataclass, those of the dataclasses in it in their place."""
+    options: list[inspect.Parameter] = []
+    for parameter in _parameters_of(group):
+        kind = parameter.annotation
+        options += _options_of(kind) if is_dataclass(kind) else [_as_option(parameter)]
+    return options
+
+
+def _call(group: Any, values: dict[str, Any]) -> Any:
+    """Call a command, or make a dataclass, with those of the options' values that it has."""
+    given = {
+        parameter.name: _call(kind, values) if is_dataclass(kind) else values[parameter.name]
+        for parameter in _parameters_of(group)
+        for kind in [parameter.annotation]
+    }
+    return group(**given)
+
+
+def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:
     """A parameter of the command; a declared setting becomes an option of Typer's."""
+    hint = parameter.annotation
     settings = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
     for setting in settings:
         option = typer.Option(
@@ -193,4 +218,5 @@ def _as_option(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
             rich_help_panel=setting.panel,
         )
         hint = Annotated[hint.__origin__, option]
-    return parameter.replace(annotation=hint)
+    # Keywords may follow one another in any order, with defaults and without.
+    return parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY)

@@ -10,7 +10,7 @@ from mt.cli import options as opt
 from mt.cli.console import say
 from mt.errors import ConfigError, leaf_for
 from mt.search import options as settings
-from mt.search.options import EngineOptions, Sampling, SearchOptions
+from mt.search.options import EngineOptions, SearchOptions
 
 constraint_option = opt.options_in(settings.LIMITS)
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
@@ -43,7 +43,7 @@ def translate(
         "words, characters start:end")] = False,
     resume: opt.Resume = False,
     *,
-    search: SearchOptions,
+    search: opt.SampledSearchGroup,
     prefix: Annotated[Path | None, constraint_option("--prefix", metavar="FILE", help=
         "target prefixes, one per input line: outputs start with them")] = None,
     protect: Annotated[list[str] | None, constraint_option("--protect", metavar="WHAT", help=
@@ -52,8 +52,6 @@ def translate(
     glossary: Annotated[Path | None, constraint_option("--glossary", metavar="FILE", help=
         "terms, a tab and a translation in each line; whole words, the longest match counts; a "
         "term in lower case stands for any case")] = None,
-    sample: settings.Sample = False,
-    sampling: Sampling,
     engine: EngineOptions,
 ) -> None:
     # fmt: on
@@ -75,16 +73,15 @@ def translate(
         source=source, output=output, errors=errors,
         prefix=prefix, glossary=glossary, resume=resume,
     )  # fmt: skip
-    search = replace(
-        search, n_best=n_best, with_scores=scores, prefixes=prefix is not None,
-        sample=opt.sampling_of(sample, sampling), alignments=alignments,
-    )  # fmt: skip
+    options = search.value(
+        n_best=n_best, with_scores=scores, prefixes=prefix is not None, alignments=alignments
+    )
     line_format = LineFormat(form or format_of(source), column, field, n_best, scores, quoting)
-    given = (files, line_format, search, replace(engine, models=models))
+    given = (files, line_format, options, replace(engine, models=models))
     is_document = line_format.name in DOCUMENTS
     needing = {"--protect": protect, "--glossary": glossary, "--format": is_document}
-    if options := [option for option, value in needing.items() if value]:
-        with leaf_for(options[0]):
+    if named := [option for option, value in needing.items() if value]:
+        with leaf_for(named[0]):
             from mt.documents.translate_document import translate_protected
         translate_protected(*given, protect or ())
     else:

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mt.config import data_schema
 from mt.config.data_schema import Augment, Clean, DataConfig, Source, TextEntry, Until
-
-if TYPE_CHECKING:
-    from mt.config.schema import Config
+from mt.config.schema import Config
 
 # Where a run directory has sets that are held out of the training text, and that text without them.
 HELD_OUT = "store/held-out"

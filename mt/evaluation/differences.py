@@ -61,7 +61,6 @@ def differing_words(first: str, second: str) -> tuple[Spans, Spans]:
 
 
 def mark(text: str, spans: Spans, before: str, after: str) -> str:
-    """The text with `before` and `after` around each span."""
     for start, end in reversed(spans):
         text = text[:start] + before + text[start:end] + after + text[end:]
     return text

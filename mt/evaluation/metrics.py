@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from unicodedata import is_normalized, normalize
 
 import numpy as np
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from mt.data.reading.words import has_visible
 from mt.errors import DataError
 from mt.evaluation.bleu_tokenizer import DEFAULT, fitting_tokenizer, looks_like, splits_characters
-
-if TYPE_CHECKING:
-    from mt.evaluation.comet import Comet
+from mt.evaluation.comet import Comet
 
 # So many hypotheses that end in " ." must be tokenised; sacreBLEU warns at the same count.
 TOKENISED_LINES = 100

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mt.inspect.pictures import new_figure, save_figure
+from mt.inspect.pictures import saved_figure
 from mt.inspect.summary import Summary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BOX: Any = {"boxstyle": "round,pad=0.4", "facecolor": "#e8eef7", "edgecolor": "#1f4e8c"}
 HALF, DECODER = 0.34, 6.0  # half the height of a box; where the decoder stands
@@ -38,12 +35,10 @@ def boxes(summary: Summary) -> tuple[list[str], list[str]]:
     return [*encoder, f"M: (S, {d})"], [*decoder, *end]
 
 
-def save_architecture(output: Path, summary: Summary) -> str:
-    """Draw the boxes; return what `save_figure` does."""
-
-    def draw() -> Figure:
-        stacks = boxes(summary)
-        figure = new_figure(11, max(map(len, stacks)))
+def save_architecture(output: Path, summary: Summary) -> None:
+    """Draw the boxes."""
+    stacks = boxes(summary)
+    with saved_figure(output, 11, max(map(len, stacks))) as figure:
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
         axes.set_xlim(-0.5 * DECODER, 1.5 * DECODER)
@@ -55,6 +50,3 @@ def save_architecture(output: Path, summary: Summary) -> str:
                 if y:
                     axes.annotate("", (x, y - HALF), (x, y - 1 + HALF), **arrow)
         axes.annotate("", (0.72 * DECODER, 3), (0.09 * DECODER, len(stacks[0]) - 1), **arrow)
-        return figure
-
-    return save_figure(output, draw)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from mt.data.reading.words import display_width, is_unspaced
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
 from mt.errors import ConfigError
-from mt.inspect.pictures import draw_cells, new_figure, save_figure
+from mt.inspect.pictures import draw_cells, saved_figure
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import MultiHeadAttention, Transformer
@@ -31,9 +31,6 @@ from mt.search.alignment import character_units, cross_attention, word_numbers
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.terminal import printable, say
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Kind: TypeAlias = Literal["cross", "encoder", "decoder"]
 # The sides that look and are looked at.
@@ -84,20 +81,15 @@ class AttentionOfSentence:
             lines.append(f"{word}{' ' * (width - display_width(word))}  {', '.join(seen)}".rstrip())
         return "\n".join(lines), f"{self.kind} attention, {title}"
 
-    def save_picture(self, output: Path, layer: int | None, head: int | None) -> str:
-        """Draw a map of the weights into an SVG or PNG file; return what `save_figure` does."""
+    def save_picture(self, output: Path, layer: int | None, head: int | None) -> None:
+        """Draw a map of the weights into an SVG or PNG file."""
         weights, title = self.chosen(layer, head)
-
-        def draw() -> Figure:
-            width, height = (INCHES_A_WORD * len(words) for words in (self.columns, self.rows))
-            figure = new_figure(width + 1.5, height + 1)
+        width, height = (INCHES_A_WORD * len(words) for words in (self.columns, self.rows))
+        with saved_figure(output, width + 1.5, height + 1) as figure:
             axes = figure.subplots()
             mesh = draw_cells(axes, weights, self.rows, self.columns)
             axes.set_xlabel(f"{self.kind} attention, {title}\n{SIDES[self.kind]}")
             figure.colorbar(mesh, ax=axes, fraction=0.04, pad=0.03).outline.set_visible(False)
-            return figure
-
-        return save_figure(output, draw)
 
 
 def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str | None) -> str:
@@ -282,17 +274,13 @@ def masks_as_text(pairs: Sequence[Sequence[Mask]]) -> str:
     return "\n".join(lines[:-1])
 
 
-def save_masks(output: Path, pairs: Sequence[Sequence[Mask]]) -> str:
-    """Draw the masks, a row for each pair; return what `save_figure` does."""
-
-    def draw() -> Figure:
-        size = max(2.4, 0.26 * max(len(mask.rows) for mask in pairs[0]))
-        columns = len(pairs[0])
-        figure = new_figure(columns * size + 1, len(pairs) * size + 0.6, layout="constrained")
+def save_masks(output: Path, pairs: Sequence[Sequence[Mask]]) -> None:
+    """Draw the masks, a row for each pair."""
+    size = max(2.4, 0.26 * max(len(mask.rows) for mask in pairs[0]))
+    columns = len(pairs[0])
+    inches = columns * size + 1, len(pairs) * size + 0.6
+    with saved_figure(output, *inches, layout="constrained") as figure:
         axes = figure.subplots(len(pairs), columns, squeeze=False)
         for axis, mask in zip(axes.flat, chain.from_iterable(pairs), strict=True):
             draw_cells(axis, mask.allowed, mask.rows, mask.columns, 1.4, 6)
             axis.set_xlabel(mask.title, fontsize=8)
-        return figure
-
-    return save_figure(output, draw)

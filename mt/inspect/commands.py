@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
 
+def _checked(picture: Path | None) -> Path | None:
+    """Refuse a file that cannot become a picture before any work is done."""
+    from mt.inspect.pictures import check_picture_file
+
+    check_picture_file(picture)
+    return picture
+
+
+# fmt: off
+Picture = Annotated[Path | None, opt.output_option(
+    "--output", "-o", metavar="FILE", callback=_checked, help=
+    "picture to write, .svg or .png")]
+# fmt: on
+
+
 @dataclass(frozen=True)
 class ModelGroup:
     """A config with its changes, or a trained model. ConfigError for both, and for neither."""
@@ -60,7 +75,7 @@ class ModelGroup:
 
 
 @app.command("model")
-def model(given: ModelGroup, as_json: opt.AsJson = False, picture: opt.Picture = None) -> None:
+def model(given: ModelGroup, as_json: opt.AsJson = False, picture: Picture = None) -> None:
     """Print the shape of every parameter; with -o, draw the architecture.
 
     Of a trained model, also one in train.init_from, the sizes of the vocabularies are those of its
@@ -73,11 +88,9 @@ def model(given: ModelGroup, as_json: opt.AsJson = False, picture: opt.Picture =
     mt inspect model --config tiny.yaml -o model.svg
     """
     from mt.inspect.architecture import save_architecture
-    from mt.inspect.pictures import check_picture_file
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import open_model
 
-    check_picture_file(picture)
     if given.trained is None:
         values, tokenizer = given.read_config()
     else:
@@ -89,7 +102,7 @@ def model(given: ModelGroup, as_json: opt.AsJson = False, picture: opt.Picture =
     tree = summary_as_json(summary)
     print_result(json.dumps(tree, indent=2) if as_json else format_summary(summary))
     if picture is not None:
-        say(f"{picture}: {save_architecture(picture, summary) or 'written'}")
+        save_architecture(picture, summary)
 
 
 @app.command("attention")
@@ -108,7 +121,7 @@ def attention(
         "layer to show, from 1 (default: the last but one)")] = None,
     head: Annotated[int | None, opt.output_option("--head", metavar="H", help=
         "head to show, from 1 (default: the mean of all)")] = None,
-    picture: opt.Picture = None,
+    picture: Picture = None,
 ) -> None:  # fmt: skip
     """Show which words each word attends to. As text, the three strongest, in percent.
 
@@ -117,21 +130,70 @@ def attention(
     mt inspect attention --model runs/base "Ja!" --kind encoder --layer 1 --head 3
     """
     from mt.inspect.attention import read_attention, usual_source
-    from mt.inspect.pictures import check_picture_file
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
-    check_picture_file(picture)
     device = choose_device("cpu", "fp32")
     loaded = load_model(model)
     sentence = usual_source(loaded, sentence, target, to)
     weights = read_attention(loaded, device, sentence, target, kind, to)
     if picture is not None:
-        say(f"{picture}: {weights.save_picture(picture, layer, head) or 'written'}")
+        weights.save_picture(picture, layer, head)
         return
     text, title = weights.as_text(layer, head)
     print_result(text)
     say(title)
+
+
+@dataclass(frozen=True)
+class StepsGroup:
+    """The layer and head that are shown, and in what form. ConfigError for a file that cannot be.
+
+    `document`: one whose names are shown, too.
+    """
+
+    # fmt: off
+    layer: Annotated[int, opt.output_option("--layer", metavar="L", min=1, help=
+        "layer to show in full, from 1")] = 1
+    head: Annotated[int, opt.output_option("--head", metavar="H", min=1, help=
+        "head to show, from 1")] = 1
+    html: Annotated[Path | None, opt.output_option("--html", metavar="FILE", help=
+        "write a page with heat maps, .html, instead of text")] = None
+    npz: Annotated[Path | None, opt.output_option("--npz", metavar="FILE", help=
+        "write every matrix and weight of all layers and heads, .npz, for NumPy")] = None
+    document: Annotated[Literal["B", "C", "D", "M", "S"] | None, opt.output_option(
+        "--names", metavar="LETTER", help=
+        "also names and sections of a document of mt/README.md: B, C, D, M or S")] = None
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        from mt.inspect.pictures import check_picture_file
+
+        check_picture_file(self.html, (".html",), "--html")
+        if self.npz is not None and (self.npz.suffix != ".npz" or self.npz.exists()):
+            problem = "exists; name another file" if self.npz.exists() else "must end in .npz"
+            raise ConfigError(f"--npz {self.npz}: {problem}")
+
+
+@dataclass(frozen=True)
+class ShapesGroup:
+    """The shapes of a batch, of which a config tells those of all matrices."""
+
+    # fmt: off
+    lengths: Annotated[str | None, opt.output_option("--lengths", metavar="S,T", help=
+        "with --config, tokens of source and target (default: 10,12)")] = None
+    batch: Annotated[int, opt.output_option("--batch", metavar="N", min=1, help=
+        "with --config, sentence pairs, padded to those lengths")] = 1
+    # fmt: on
+
+    def value(self, most: int) -> tuple[tuple[int, int], int]:
+        """The lengths, `most` at most, and the pairs. Raises ConfigError for other lengths."""
+        match (self.lengths or "10,12").split(","):
+            case [src, tgt] if {src, tgt} <= {*map(str, range(1, most + 1))}:
+                return (int(src), int(tgt)), self.batch
+        raise ConfigError(
+            f"--lengths: must be two numbers to {most:,}, such as 5,10, found {self.lengths!r}"
+        )
 
 
 @app.command("steps")
@@ -141,21 +203,9 @@ def steps(
     target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
         "its translation (default: what the search finds)")] = None,
     to: ToLanguage = None,
-    layer: Annotated[int, opt.output_option("--layer", metavar="L", min=1, help=
-        "layer to show in full, from 1")] = 1,
-    head: Annotated[int, opt.output_option("--head", metavar="H", min=1, help=
-        "head to show, from 1")] = 1,
-    html: Annotated[Path | None, opt.output_option("--html", metavar="FILE", help=
-        "write a page with heat maps, .html, instead of text")] = None,
-    npz: Annotated[Path | None, opt.output_option("--npz", metavar="FILE", help=
-        "write every matrix and weight of all layers and heads, .npz, for NumPy")] = None,
-    document: Annotated[Literal["B", "C", "D", "M", "S"] | None, opt.output_option(
-        "--names", metavar="LETTER", help=
-        "also names and sections of a document of mt/README.md: B, C, D, M or S")] = None,
-    lengths: Annotated[str | None, opt.output_option("--lengths", metavar="S,T", help=
-        "with --config, tokens of source and target (default: 10,12)")] = None,
-    batch: Annotated[int, opt.output_option("--batch", metavar="N", min=1, help=
-        "with --config, sentence pairs, padded to those lengths")] = 1,
+    *,
+    view: StepsGroup,
+    shapes: ShapesGroup,
     beam_size: Annotated[int | None, opt.search_option("--beam-size", metavar="N", min=1, help=
         "hypotheses of the search (default: 1, greedy search)")] = None,
 ) -> None:  # fmt: skip
@@ -172,47 +222,36 @@ def steps(
     mt inspect steps --config base.yaml --lengths 5,10 --batch 2
     """
     from mt.inspect import steps_view
-    from mt.inspect.pictures import check_picture_file
     from mt.inspect.steps import Search, steps_of_config, steps_of_sentence
 
-    check_picture_file(html, (".html",), "--html")
-    if npz is not None and (npz.suffix != ".npz" or npz.exists()):
-        problem = "exists; name another file" if npz.exists() else "must end in .npz"
-        raise ConfigError(f"--npz {npz}: {problem}")
     search: Search | None = None
     if given.trained is None:
-        if any(value is not None for value in (sentence, target, to, beam_size, npz)):
+        if any(value is not None for value in (sentence, target, to, beam_size, view.npz)):
             raise ConfigError(
                 "--config: gives shapes alone; give --model instead, or leave out the sentence, "
                 "--target, --to, --beam-size and --npz"
             )
         config, _ = given.read_config()
-        sizes = _two_lengths(lengths or "10,12", config.model.max_positions)
-        walk = steps_of_config(config, layer, head, sizes, batch)
+        batch = shapes.value(config.model.max_positions)
+        walk = steps_of_config(config, view.layer, view.head, *batch)
     elif sentence is None:
         raise ConfigError("SENTENCE: is required with --model; give a sentence, in quotes")
-    elif lengths is not None or batch > 1:
+    elif shapes != ShapesGroup():
         raise ConfigError("--lengths, --batch: are for shapes; give --config, or leave them out")
     else:
-        shown = (to, layer, head, beam_size)
+        shown = (to, view.layer, view.head, beam_size)
         walk, search = steps_of_sentence(given.trained, (sentence, target), *shown)
-    if npz is not None:
-        steps_view.save_arrays(npz, walk)
-        say(f"{npz}: written")
-    if html is not None:
-        steps_view.save_page(html, sentence or str(given.config), walk.matrices, search, document)
-        say(f"{html}: written")
+    if view.npz is not None:
+        steps_view.save_arrays(view.npz, walk)
+        say(f"{view.npz}: written")
+    if view.html is not None:
+        title = sentence or str(given.config)
+        steps_view.save_page(view.html, title, walk.matrices, search, view.document)
+        say(f"{view.html}: written")
         return
-    print_result(steps_view.as_text(walk.matrices, document))
+    print_result(steps_view.as_text(walk.matrices, view.document))
     if search is not None:
         print_result(f"\n{steps_view.search_as_text(search)}")
-
-
-def _two_lengths(text: str, most: int) -> tuple[int, int]:
-    match text.split(","):
-        case [src, tgt] if {src, tgt} <= {*map(str, range(1, most + 1))}:
-            return int(src), int(tgt)
-    raise ConfigError(f"--lengths: must be two numbers to {most:,}, such as 5,10, found {text!r}")
 
 
 @app.command("positions")
@@ -224,7 +263,7 @@ def positions(
         "how many positions to show, from the first on")] = 100,
     at: Annotated[int | None, opt.output_option("--at", metavar="K", min=0, help=
         "print the vector of one position, from 0, instead")] = None,
-    picture: opt.Picture = None,
+    picture: Picture = None,
 ) -> None:  # fmt: skip
     """Show position embeddings and how similar they are.
 
@@ -236,10 +275,8 @@ def positions(
     mt inspect positions --config base.yaml -o positions.svg
     mt inspect positions --model runs/base --side tgt -o positions.png
     """
-    from mt.inspect.pictures import check_picture_file
     from mt.inspect.position_map import as_text, position_table, save_picture, vector_as_text
 
-    check_picture_file(picture)
     if at is not None:
         count = at + 1
     if given.trained is not None:
@@ -252,8 +289,8 @@ def positions(
     if picture is None:
         print_result(as_text(table) if at is None else vector_as_text(table, at, title))
         say(title)
-        return
-    say(f"{picture}: {save_picture(picture, table, title) or 'written'}")
+    else:
+        save_picture(picture, table, title)
 
 
 @app.command("tokens")
@@ -279,11 +316,20 @@ def tokens(
     """
     from mt.inspect.token_listing import list_tokens
     from mt.runs.model_folder import open_tokenizer
+
+    texts = _read_texts({"source": (sentence, "--src", src), "target": (target, "--tgt", tgt)})
+    if not texts:
+        raise ConfigError("tokens: no text to split; give a sentence, --target, --src or --tgt")
+    for line in list_tokens(open_tokenizer(tokenizer), texts, lines):
+        print_result(line)
+
+
+def _read_texts(given: dict[str, tuple[str | None, str, str | None]]) -> dict[str, Iterable[str]]:
+    """The texts of the sides that have a sentence, or with an option a file. ConfigError."""
     from mt.translate.streaming import read_input
 
-    given = {"source": (sentence, "--src", src), "target": (target, "--tgt", tgt)}
-    if all(text is None and file is None for text, _, file in given.values()):
-        raise ConfigError("tokens: no text to split; give a sentence, --target, --src or --tgt")
+    if all(file == "-" for _, _, file in given.values()):
+        raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
     texts: dict[str, Iterable[str]] = {}
     for side, (text, option, file) in given.items():
         if text is not None and file is not None:
@@ -292,10 +338,7 @@ def tokens(
             texts[side] = [text]
         elif file is not None:
             texts[side] = read_input(file, option=option)
-    if src == tgt == "-":
-        raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
-    for line in list_tokens(open_tokenizer(tokenizer), texts, lines):
-        print_result(line)
+    return texts
 
 
 @app.command("masks")
@@ -312,7 +355,7 @@ def masks(
         "pad to at least so many tokens (default: the longest of the batch)")] = 0,
     lines: Annotated[int, opt.output_option("--lines", metavar="N", min=1, help=
         "pairs of the batch, the first ones")] = 2,
-    picture: opt.Picture = None,
+    picture: Picture = None,
 ) -> None:  # fmt: skip
     """Show a padded batch and its masks.
 
@@ -324,20 +367,13 @@ def masks(
     mt inspect masks --model runs/base --src test.de --tgt test.en -o masks.svg
     """
     from mt.inspect.attention import MOST_DRAWN, masks_as_text, masks_of, save_masks
-    from mt.inspect.pictures import check_picture_file
     from mt.runs.model_folder import open_tokenizer
-    from mt.translate.streaming import read_input
 
-    check_picture_file(picture)
-    if src == tgt == "-":
-        raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
-    if sentence is not None and target is not None and src is None and tgt is None:
-        sources, targets = [sentence], [target]
-    elif src is not None and tgt is not None and sentence is None and target is None:
-        sources = [*islice(read_input(src, option="--src"), lines)]
-        targets = [*islice(read_input(tgt, option="--tgt"), lines)]
-    else:
+    missing = [each is None for each in (sentence, target, src, tgt)]
+    if missing not in ([False, False, True, True], [True, True, False, False]):
         raise ConfigError("masks: give a sentence and --target, or --src and --tgt")
+    texts = _read_texts({"source": (sentence, "--src", src), "target": (target, "--tgt", tgt)})
+    sources, targets = ([*islice(text, lines)] for text in texts.values())
     if not sources or len(sources) != len(targets):
         raise ConfigError(
             "--src, --tgt: must have as many lines, at least one, found "
@@ -349,7 +385,7 @@ def masks(
     if picture is None:
         print_result(masks_as_text(masked))
         return
-    say(f"{picture}: {save_masks(picture, masked) or 'written'}")
+    save_masks(picture, masked)
 
 
 @app.command("lr")
@@ -357,7 +393,7 @@ def lr(
     config: Annotated[list[str], opt.config_option("--config", "-c", metavar="NAME", help=
         "config file, or the name of a shipped config; several are compared")],
     settings: opt.Settings = None,
-    picture: opt.Picture = None,
+    picture: Picture = None,
 ) -> None:  # fmt: skip
     """Show the learning rate over a training.
 
@@ -368,10 +404,8 @@ def lr(
     mt inspect lr --config base.yaml --config vaswani2017.yaml -o lr.svg
     """
     from mt.config.load import load_config
-    from mt.inspect.pictures import check_picture_file
     from mt.inspect.schedule import check_length, save_schedule, schedule_table
 
-    check_picture_file(picture)
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}
@@ -379,7 +413,7 @@ def lr(
         check_length(name, values)
     print_result(schedule_table(configs))
     if picture is not None:
-        say(f"{picture}: {save_schedule(picture, configs) or 'written'}")
+        save_schedule(picture, configs)
 
 
 def stats(corpora: opt.CorpusGroup, as_json: opt.AsJson = False) -> None:

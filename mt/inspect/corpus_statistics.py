@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mt.cleaning.characters import OTHER_LETTER, SCRIPTS, Language
 from mt.cleaning.executors import process_pool, results_of
+from mt.cleaning.plan import CleaningPlan
 from mt.cleaning.report import share_of
 from mt.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
@@ -25,9 +26,6 @@ from mt.errors import DataError
 from mt.evaluation.table import aligned
 from mt.package import pip_install
 from mt.runtime.machine import usable_cores
-
-if TYPE_CHECKING:
-    from mt.cleaning.plan import CleaningPlan
 
 Counts: TypeAlias = dict[str, Any]  # what was counted, by the names that the JSON has
 # A chunk: number of its corpus, its own number, pairs; and its counts and keys of duplicates.

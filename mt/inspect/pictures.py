@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
-from mt.terminal import printable
+from mt.terminal import printable, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,14 +100,15 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
     return Figure(figsize=(width, height), **options)
 
 
-def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
-    """Write the figure that `draw` makes; return a warning about the font, or "". MtError."""
+@contextmanager
+def saved_figure(output: Path, width: float, height: float, **options: Any) -> Iterator[Figure]:
+    """An empty figure, which is written to a file after the block. Says so. Raises MtError."""
     import matplotlib as mpl
 
     kind = output.suffix.lower().removeprefix(".")
     with mpl.rc_context(STYLE), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        figure = draw()
+        yield (figure := new_figure(width, height, **options))
         largest = max(figure.get_size_inches()) * DPI
         if kind == "png" and largest >= MOST_PIXELS:
             raise ConfigError(
@@ -116,9 +117,10 @@ def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
             )
         content = _content(figure, kind, dpi=DPI, bbox_inches="tight")
     save_file(output, content)
+    note = "written"
     if kind == "png" and any("missing from" in str(warning.message) for warning in caught):
-        return "the font lacks some of the characters; an .svg leaves the font to the viewer"
-    return ""
+        note = "the font lacks some of the characters; an .svg leaves the font to the viewer"
+    say(f"{output}: {note}")
 
 
 def save_file(output: Path, content: bytes | str, option: str = "-o") -> None:

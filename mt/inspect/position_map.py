@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mt.config.schema import ModelConfig
 from mt.errors import ConfigError
-from mt.inspect.pictures import LINE_STYLES, new_figure, save_figure
+from mt.inspect.pictures import LINE_STYLES, saved_figure
 from mt.model.transformer import Transformer, sinusoids
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from mt.config.schema import ModelConfig
-
-    Table = npt.NDArray[np.floating[Any]]
+Table = npt.NDArray[np.floating[Any]]
 
 SINUSOIDAL = "sinusoidal"  # begins the title of a table of sinusoids
 DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)  # distances that the text form lists
@@ -77,8 +73,8 @@ def vector_as_text(table: Table, position: int, title: str) -> str:
     )
 
 
-def save_picture(output: Path, table: Table, title: str) -> str:
-    """Draw the matrix (P, D) and the cosines of its rows; return what `save_figure` does."""
+def save_picture(output: Path, table: Table, title: str) -> None:
+    """Draw the matrix (P, D) and the cosines of its rows."""
     width = table.shape[1]
     order, dimensions = np.arange(width), "dimension"
     if title.startswith(SINUSOIDAL):  # sine and cosine in turn would be stripes too narrow to see
@@ -88,9 +84,7 @@ def save_picture(output: Path, table: Table, title: str) -> str:
         (table[:, order], float(np.abs(table).max()), dimensions, title),
         (similarity(table), 1.0, "position", "cosine of every two positions"),
     )
-
-    def draw() -> Figure:
-        figure = new_figure(10, 6.8, layout="constrained")
+    with saved_figure(output, 10, 6.8, layout="constrained") as figure:
         places = figure.subplot_mosaic("AB;CC", height_ratios=[3, 2])
         heat: Any = {"cmap": "RdBu_r", "aspect": "auto", "interpolation": "none"}
         both = zip((places["A"], places["B"]), panels, strict=True)
@@ -110,6 +104,3 @@ def save_picture(output: Path, table: Table, title: str) -> str:
         curves.set_title("some dimensions over the positions", fontsize=9)
         place: Any = {"loc": "outside lower center", "ncols": CURVES + 1}
         figure.legend(frameon=False, title="dimension", **place)
-        return figure
-
-    return save_figure(output, draw)

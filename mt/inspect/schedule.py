@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mt.config.schema import Config
 from mt.errors import ConfigError
-from mt.inspect.pictures import LINE_STYLES, new_figure, save_figure
+from mt.inspect.pictures import LINE_STYLES, saved_figure
 from mt.training.update import learning_rate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from mt.config.schema import Config
 
 # Parts of warm-up and of the updates after it that the table has rows for.
 WARM_UP = 4
@@ -62,11 +57,9 @@ def schedule_table(configs: Mapping[str, Config]) -> str:
     return "\n".join(lines)
 
 
-def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
-    """Draw a curve of each config's rates over the updates; return what `save_figure` does."""
-
-    def draw() -> Figure:
-        figure = new_figure(7, 3.5, layout="constrained")
+def save_schedule(output: Path, configs: Mapping[str, Config]) -> None:
+    """Draw a curve of each config's rates over the updates."""
+    with saved_figure(output, 7, 3.5, layout="constrained") as figure:
         axes = figure.subplots()
         for number, (name, config) in enumerate(configs.items()):
             last = config.train.max_steps
@@ -80,6 +73,3 @@ def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
-        return figure
-
-    return save_figure(output, draw)

@@ -25,7 +25,9 @@ from mt.inspect.attention import check_choice, checked, usual_source
 from mt.model.attention import attention_weights, causal_mask
 from mt.model.checkpoint import load_model
 from mt.model.transformer import (
+    DecoderLayer,
     Embedding,
+    EncoderLayer,
     FeedForward,
     LayerNorm,
     MultiHeadAttention,
@@ -276,10 +278,10 @@ def walk(
     check_choice(layer, depth, head, config.n_heads)
     notes = Walk(model, layer, head)
     notes.part, notes.rows = "source", labels[0]
-    memory = _walk_encoder(notes, notes.embed("src", model.src_embedding, src))
+    memory = _walk_stack(notes, notes.embed("src", model.src_embedding, src), None)
     notes.part, notes.rows = "target", labels[1]
     x = notes.embed("tgt", model.tgt_embedding, tgt_in)
-    x = _walk_decoder(notes, x, (memory, labels[0]))
+    x = _walk_stack(notes, x, (memory, labels[0]))
     logits = model.output(x)
     notes.keep(W=model.output.weight, b=model.output.bias)
     matrix = "the embedding matrix, transposed" if config.tie_embeddings else "a matrix of its own"
@@ -291,40 +293,36 @@ def walk(
     return notes
 
 
-def _walk_encoder(notes: Walk, x: Tensor) -> Tensor:
-    """x (1, S, D) -> memory (1, S, D)"""
+def _walk_stack(notes: Walk, x: Tensor, memory: tuple[Tensor, Sequence[str]] | None) -> Tensor:
+    """Walk through the encoder, or with a memory (1, S, D) and its tokens the decoder.
+
+    x (1, T, D) -> (1, T, D): the memory, or that of which the output is made.
+    """
     model = notes.model
-    for number, layer in enumerate(model.encoder_layers, start=1):
-        notes.part = part = f"encoder layer {number}"
-        steps = notes.of_layer(number, len(model.encoder))
-        attend = partial(steps.attention, layer.attention, None, None)
-        x = steps.within(part, SELF).residual(layer.around_attention, x, attend)
+    code: Callable[..., Any] = Transformer._encode
+    side, stack, end, name = "encoder", model.encoder, "memory", "M"
+    if memory is not None:
+        code = Transformer._decode
+        side, stack, end = "decoder", model.decoder, "output"
+        name = "LN(X)" if model.config.pre_norm else "X"
+    for number, layer in enumerate(cast("list[EncoderLayer | DecoderLayer]", [*stack]), start=1):
+        notes.part = part = f"{side} layer {number}"
+        steps = notes.of_layer(number, len(stack))
+        if isinstance(layer, DecoderLayer):
+            mask = causal_mask(x.shape[1], x.device)
+            attend = partial(steps.attention, layer.self_attention, None, mask)
+            x = steps.within(part, MASKED).residual(layer.around_self_attention, x, attend)
+            attend = partial(steps.attention, layer.cross_attention, memory, None)
+            x = steps.within(part, CROSS).residual(layer.around_cross_attention, x, attend)
+        else:
+            attend = partial(steps.attention, layer.attention, None, None)
+            x = steps.within(part, SELF).residual(layer.around_attention, x, attend)
         feed_forward = partial(steps.feed_forward, layer.feed_forward)
         x = steps.within(part, FORWARD).residual(layer.around_feed_forward, x, feed_forward)
         if steps is not notes:
-            notes.add("X", "as in the layer that is shown", x, Transformer._encode, "x = layer")
-    notes.part = "memory"
-    return notes.last_norm(model.encoder_norm, x, "M", (Transformer._encode, "encoder_norm"))
-
-
-def _walk_decoder(notes: Walk, x: Tensor, memory: tuple[Tensor, Sequence[str]]) -> Tensor:
-    """x (1, T, D), memory (1, S, D) with its tokens -> (1, T, D), of which the output is made"""
-    model = notes.model
-    mask = causal_mask(x.shape[1], x.device)
-    for number, layer in enumerate(model.decoder_layers, start=1):
-        notes.part = part = f"decoder layer {number}"
-        steps = notes.of_layer(number, len(model.decoder))
-        attend = partial(steps.attention, layer.self_attention, None, mask)
-        x = steps.within(part, MASKED).residual(layer.around_self_attention, x, attend)
-        attend = partial(steps.attention, layer.cross_attention, memory, None)
-        x = steps.within(part, CROSS).residual(layer.around_cross_attention, x, attend)
-        feed_forward = partial(steps.feed_forward, layer.feed_forward)
-        x = steps.within(part, FORWARD).residual(layer.around_feed_forward, x, feed_forward)
-        if steps is not notes:
-            notes.add("X", "as in the layer that is shown", x, Transformer._decode, "x = layer")
-    notes.part = "output"
-    name = "LN(X)" if model.config.pre_norm else "X"
-    return notes.last_norm(model.decoder_norm, x, name, (Transformer._decode, "decoder_norm"))
+            notes.add("X", "as in the layer that is shown", x, code, "x = layer")
+    notes.part = end
+    return notes.last_norm(getattr(model, f"{side}_norm"), x, name, (code, f"{side}_norm"))
 
 
 def line(function: Callable[..., Any], fragment: str) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from mt.config.schema import ModelConfig
 from mt.model.transformer import Transformer
-
-if TYPE_CHECKING:
-    from mt.config.schema import ModelConfig
 
 
 @dataclass(frozen=True)

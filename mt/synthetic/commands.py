@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mt.cli import options as opt
 from mt.cli.console import print_result, say
-from mt.search.options import EngineOptions, Sample, Sampling, SearchOptions
+from mt.search.options import EngineOptions, SearchOptions
 
 
 # fmt: off
@@ -20,12 +20,9 @@ def backtranslate(
     errors: opt.OnErrors = "strict",
     tag: Annotated[str | None, opt.output_option("--tag", metavar="WORD", help=
         "word before each synthetic source, such as <BT>")] = None,
-    resume: opt.Resume = False,
-    overwrite: opt.Overwrite = False,
     *,
-    search: SearchOptions,
-    sample: Sample = False,
-    sampling: Sampling,
+    job: opt.CorpusJobGroup,
+    search: opt.SampledSearchGroup,
     engine: EngineOptions,
 ) -> None:
     # fmt: on
@@ -43,11 +40,9 @@ def backtranslate(
     from mt.synthetic.make_corpus import backtranslate
     from mt.translate.streaming import TextFiles
 
-    files = TextFiles(
-        source=source, output=output, errors=errors, resume=resume, overwrite=overwrite
-    )
-    search = replace(search, with_scores=False, sample=opt.sampling_of(sample, sampling))
-    entry = backtranslate(files, tag, search, replace(engine, models=models))
+    files = TextFiles(source=source, output=output, errors=errors, **vars(job))
+    options = search.value(with_scores=False)
+    entry = backtranslate(files, tag, options, replace(engine, models=models))
     say("add to data.train, beside the parallel text:")
     print_result(entry)
 
@@ -60,11 +55,10 @@ def distill(
         "text for the teacher to translate (default: its training data)")] = None,
     student: Annotated[str, opt.output_option("--student", metavar="N-M", help=
         "layers of the student's encoder and decoder")] = "6-2",
-    resume: opt.Resume = False,
-    overwrite: opt.Overwrite = False,
+    *,
+    job: opt.CorpusJobGroup,
     n_best: Annotated[int, opt.search_option("--n-best", metavar="N", min=1, help=
         "of N outputs of the training data, keep that with the best BLEU; 1: by its score")] = 1,
-    *,
     search: SearchOptions,
     engine: EngineOptions,
 ) -> None:
@@ -85,7 +79,7 @@ def distill(
     from mt.synthetic.distill import distill
     from mt.translate.streaming import TextFiles
 
-    files = TextFiles(output=output, resume=resume, overwrite=overwrite)
+    files = TextFiles(output=output, **vars(job))
     search = replace(search, n_best=n_best, with_scores=False)
     config = distill(files, src, student, search, replace(engine, models=models))
     say(f"student's config: {config}; run: mt train --config {config}")

@@ -205,13 +205,7 @@ def _write_record(spec: CorpusSpec, output: Path, models: Sequence[Path]) -> Non
     text = corpora_of_text(files, [name for name in spec.sources if name not in files])
     corpora = corpora_of_output(output.name, text, map(find_model, models))
     record = CleanedRecord(files=described([output]), corpora=corpora, made_by=spec.command)
-    try:
-        record.write(record_path(output))
-    except OSError as error:
-        raise DataError(
-            f"{record_path(output)}: cannot be written ({error.strerror}); the corpus is "
-            "whole, but training on it will not know its licences. Make room, and start over"
-        ) from error
+    record.write(record_path(output))
 
 
 def _pairs(

@@ -207,7 +207,7 @@ def test_an_ending_that_two_files_would_share_is_refused(mt: Mt, name: str) -> N
 
 
 def test_an_interruption_says_where_it_will_go_on(mt: Mt, monkeypatch: MonkeyPatch) -> None:
-    for name in ("mt.cleaning.files.run_here", "mt.cleaning.clean.sum_up"):
+    for name in ("mt.cleaning.executors.run_here", "mt.cleaning.clean.sum_up"):
         assert not Path("out.work").exists()
         with monkeypatch.context() as patch:
             patch.setattr(name, raising(KeyboardInterrupt))

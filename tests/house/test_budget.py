@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_189,
-    "core": 19_288,
-    "tests": 30_067,
+    "all of mt": 30_197,
+    "core": 19_290,
+    "tests": 30_070,
     "pages": 129_742,
     "api and single files": 1_106,
-    "data": 5_027,
+    "data": 5_034,
     "training": 3_184,
     "translate": 2_603,
-    "inspect": 2_261,
-    "cleaning": 2_089,
+    "inspect": 2_252,
+    "cleaning": 2_095,
     "search": 2_061,
     "interop": 1_780,
-    "config": 1_747,
-    "cli": 1_625,
+    "config": 1_745,
+    "cli": 1_646,
     "documents": 1_378,
-    "evaluation": 1_172,
+    "evaluation": 1_169,
     "runtime": 969,
     "model": 961,
     "runs": 906,
     "report": 845,
-    "synthetic": 475,
+    "synthetic": 463,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

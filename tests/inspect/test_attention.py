@@ -24,7 +24,7 @@ from mt.inspect.attention import (
     merged,
     read_attention,
 )
-from mt.inspect.pictures import save_figure
+from mt.inspect.pictures import saved_figure
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import choose_device
 
@@ -150,7 +150,7 @@ def test_control_characters_leave_the_picture_valid(mt: Mt, tiny_run: Path, tmp_
 def test_an_svg_holds_the_words_as_text(tmp_path: Path) -> None:
     path, again = tmp_path / "map.svg", tmp_path / "again.svg"
     attention = AttentionOfSentence(WEIGHTS, ("one", "<&$5"), ("eins", "zwei $"))
-    assert attention.save_picture(path, 1, 1) == ""
+    attention.save_picture(path, 1, 1)
     svg = path.read_text(encoding="utf-8")
     for word in ("one", "&lt;&amp;$5", "eins", "zwei $"):
         assert f">{word}</text>" in svg
@@ -160,19 +160,22 @@ def test_an_svg_holds_the_words_as_text(tmp_path: Path) -> None:
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_what_a_png_cannot_show(tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
-
+def test_what_a_png_cannot_show(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "map.png"
     attention = AttentionOfSentence(WEIGHTS, ("a", "b"), ("c", "d"))
-    assert attention.save_picture(path, 1, None) == ""
+    caplog.set_level("INFO", "mt")
+    attention.save_picture(path, 1, None)
     assert path.read_bytes().startswith(b"\x89PNG")
     foreign = replace(attention, columns=("一", "二"))
-    assert "font lacks" in foreign.save_picture(path, 1, None)
-    with pytest.raises(ConfigError, match=r"would be 75,000 pixels wide or high, a \.png has"):
-        save_figure(tmp_path / "large.png", lambda: Figure(figsize=(500, 1)))
+    foreign.save_picture(path, 1, None)
+    too_large = r"would be 75,000 pixels wide or high, a \.png has"
+    with pytest.raises(ConfigError, match=too_large), saved_figure(tmp_path / "large.png", 500, 1):
+        pass
     assert list(tmp_path.iterdir()) == [path]
-    assert save_figure(tmp_path / "large.svg", lambda: Figure(figsize=(500, 1))) == ""
+    with saved_figure(tmp_path / "large.svg", 500, 1):
+        pass
+    said = [message.split(": ", 1)[1][:14] for message in caplog.messages]
+    assert said == ["written", "the font lacks", "written"]
 
 
 # --- the command ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError, computed_field
 
 from mt.config import yaml_text
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
 from mt.files import sha256_of, write_whole
 
 RECORD = "corpus.yaml"  # of text that was made from other text, OUT.corpus.yaml
@@ -75,7 +75,14 @@ class CleanedRecord(BaseModel, extra="forbid"):
     corpora: list[TrainedCorpus]
 
     def write(self, path: Path) -> None:
-        write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
+        """Write the record beside the text, which is complete. Raises DataError."""
+        try:
+            write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be written: {error.strerror or error}; the text is complete, but "
+                "training on it will not know its licences. Make room, and run the command again"
+            ) from error
 
 
 def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
