@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from mt.cli import options as opt
@@ -84,23 +85,7 @@ def schema(
 
 # --- configs/keys.md ------------------------------------------------------------------------
 
-INTRODUCTION = """\
-# Every config key
-
-```bash
-mt config schema --markdown > configs/keys.md    # how this page is made; never edit it by hand
-mt config show --config tiny.yaml                # the values of a config, and where each is from
-```
-
-[README.md](README.md) says how a config works. "Values" are the limits of a number, or the words
-that a key takes. "On resume" is what a changed key does to an existing run:
-
-| on resume | effect |
-|---|---|
-| | The run continues. |
-| order | It starts a new epoch, in another order. |
-| text | It cleans, filters and encodes the corpus again, then starts a new epoch. |
-| refused | It stops with a message. Give another `--run-dir`, or `--fresh`. |"""
+INTRODUCTION = Path(__file__).with_name("keys_introduction.txt")
 LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 TYPING_ERROR = 1000  # limits from here on only refuse a zero too many
 ON_RESUME = {"nothing": "", "plan": "order", "text": "text", "model": "refused"}
@@ -114,7 +99,8 @@ def key_table() -> str:
 
     schema = json_schema()
     recipe = schema["properties"].pop("recipe")
-    parts = [INTRODUCTION, f"`recipe`, at the top: {recipe['description']}."]
+    introduction = INTRODUCTION.read_text(encoding="utf-8").rstrip("\n")
+    parts = [introduction, f"`recipe`, at the top: {recipe['description']}."]
     for name, field in schema["properties"].items():
         rows = _rows(schema["$defs"], str(_model_in(field)), "", set())
         parts += [f"## {name}", "\n".join([HEAD, *rows])]

@@ -87,8 +87,7 @@ def model(given: ModelGroup, as_json: opt.AsJson = False, picture: Picture = Non
     mt inspect model --config vaswani2017.yaml --json
     mt inspect model --config tiny.yaml -o model.svg
     """
-    from mt.inspect.architecture import save_architecture
-    from mt.inspect.summary import format_summary, summarise, summary_as_json
+    from mt.inspect.summary import format_summary, save_boxes, summarise, summary_as_json
     from mt.runs.model_folder import open_model
 
     if given.trained is None:
@@ -102,7 +101,7 @@ def model(given: ModelGroup, as_json: opt.AsJson = False, picture: Picture = Non
     tree = summary_as_json(summary)
     print_result(json.dumps(tree, indent=2) if as_json else format_summary(summary))
     if picture is not None:
-        save_architecture(picture, summary)
+        save_boxes(picture, summary)
 
 
 @app.command("attention")

@@ -6,20 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from mt.inspect.steps import CROSS, MatrixStep
+from mt.inspect.steps import MatrixStep
 
 Document = Literal["B", "C", "D", "M", "S"]
-# The names of matrices, with the part in front where they differ by part; sections of parts of the
-# model, without the number of their layer.
+# Names of matrices, with the part in front where they differ by part; and sections of the parts.
 NAMES, SECTIONS = "names.tsv", "sections.tsv"
-# fmt: off
-# What names of the decoder have instead, and then those of its cross-attention, in B alone.
-IN_DECODER = {
-    "Z_X^encoder": "Z_Y^(decoder_out)", "x + sub_layer2(x)": "y + sub_layer3(y)",
-    "Z'_X": "Z''_Y", "Z_X": "Z_Y", "+ X": "+ Y", "Z_ℓ": "Z_Y^(ℓ)", "R of the next encoder": "",
-}
-IN_CROSS = {"S_ℓ": "Q_ℓ K_ℓ^T / √64", "[Z_1 ... Z_8]": "", "Z_Y^(ℓ)": "", "_ℓ": "^(decoder)"}
-# fmt: on
 
 
 @cache
@@ -30,10 +21,15 @@ def _table(file: str) -> dict[str, dict[str, str]]:
     return {name: dict(zip(documents, cells, strict=True)) for name, *cells in rows}
 
 
+def _row(part: str) -> str:
+    """The row of a part: `decoder feed-forward` of `decoder layer 2, feed-forward`."""
+    kind = part.rpartition(", ")[2]
+    return f"decoder {kind}" if part.startswith("decoder") else kind
+
+
 def part_in(document: Document | None, part: str) -> str:
     """Say where the document has this part of the model; "" without a document."""
-    kind = part.rpartition(", ")[2]
-    sections = _table(SECTIONS).get(f"decoder {kind}" if part.startswith("decoder") else kind)
+    sections = _table(SECTIONS).get(_row(part))
     if document is None or sections is None:  # a layer that is not shown
         return ""
     section = sections[document]
@@ -44,10 +40,5 @@ def name_in(document: Document | None, matrix: MatrixStep) -> str:
     """Return the document's name of a matrix; "" where it has none."""
     if document is None or f"({document}," not in part_in(document, matrix.part):
         return ""
-    kind, names = matrix.part.rpartition(", ")[2], _table(NAMES)
-    cells = names.get(f"{kind}/{matrix.name}") or names.get(matrix.name, {})
-    name = cells.get(document, "")
-    if matrix.part.startswith("decoder"):
-        for written, there in (IN_DECODER | (IN_CROSS if kind == CROSS else {})).items():
-            name = name.replace(written, there)
-    return name
+    names, name = _table(NAMES), matrix.name
+    return (names.get(f"{_row(matrix.part)}/{name}") or names.get(name, {})).get(document, "")

@@ -34,21 +34,7 @@ from mt.translate.load_ctranslate2 import SHORTLIST
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
 # How to translate with the folder, for its model card.
-USAGE = """The tokens are those of the SentencePiece models in the folder; the end-of-sentence token
-of the source is added by the model's `config.json`.
-
-```python
-import ctranslate2
-import sentencepiece
-
-translator = ctranslate2.Translator("FOLDER")
-source = sentencepiece.SentencePieceProcessor("FOLDER/SOURCE")
-target = sentencepiece.SentencePieceProcessor("FOLDER/TARGET")
-pieces = source.encode("...", out_type=str)
-print(target.decode(translator.translate_batch([pieces])[0].hypotheses[0]))
-```
-
-Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
+USAGE = Path(__file__).with_name("usage_ctranslate2.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
 def export(

@@ -27,18 +27,7 @@ from mt.search.scoring import Pair, Parity, prove
 from mt.terminal import say
 
 # Of the model card; the name of the folder is put in.
-USAGE = """```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-tokenizer.punc_normalizer = lambda text: text  # if sacremoses is installed, it changes punctuation
-model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER")
-inputs = tokenizer(["..."], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
-```
-
-The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only a letter with three
-or more combining marks, or with a mark that is part of no character, may be split otherwise."""
+USAGE = Path(__file__).with_name("usage_huggingface.txt").read_text(encoding="utf-8").rstrip("\n")
 NO_LANGUAGE = """ A text
 must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 
