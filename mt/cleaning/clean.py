@@ -49,11 +49,12 @@ def clean_corpora(
     outputs: Sequence[CleanedFiles],
     rejected: Path | None,
     keep_work: bool = True,
-) -> CleaningReport:
+) -> tuple[CleaningReport, FileRecords]:
     """Run the stages and write the cleaned corpora and the rejected pairs, each file as a whole.
 
     `run` runs all stages. What is in the work folder already is not done again; without `keep_work`
-    it is removed in the end. Raises DataError where no pair is left, or a file cannot be written.
+    it is removed in the end. Returns also the records of the files of the corpora. Raises DataError
+    where no pair is left, or a file cannot be written.
     """
     # Raises first of all where a package or a file is missing.
     notes = list(dict.fromkeys(note for scorer in plan.scorers for note in scorer.notes))
@@ -65,7 +66,7 @@ def clean_corpora(
             claim_work(plan.work)  # the other process may have removed it
             try:
                 run(plan)
-                report = sum_up(plan, notes)
+                report, records = sum_up(plan, notes), records_of(plan)
             except (MtError, KeyboardInterrupt, SystemExit) as error:
                 if any(plan.scored.glob("*/*")):
                     done = f"what is done is in {plan.work}; the same command continues with it"
@@ -100,7 +101,7 @@ def clean_corpora(
             "\n".join(lost) + ". Check that the files and the languages are the right ones, or "
             "change the limits in data.clean."
         )
-    return report
+    return report, records
 
 
 def claim_work(folder: Path) -> None:
@@ -175,11 +176,11 @@ def _clean(data: DataPlan, log: RunLog) -> None:
             for n in range(len(data.corpora))
         ]
         rejected = partial / "rejected.tsv"
-        report = clean_corpora(
+        report, records = clean_corpora(
             plan, lambda plan: run_here(plan, usable_cores(), progress), outputs, rejected
         )
-        meta = {"records": records_of(plan)}
-        (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        content = json.dumps({"records": records}, indent=1)
+        (partial / META).write_text(content, encoding="utf-8")
         (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
         shutil.rmtree(plan.work, ignore_errors=True)
         for note in report.notes:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typing_extensions import assert_never
 
 from mt.cli import options as opt
 from mt.cli.console import print_result
 from mt.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mt.cleaning.executors import RunStages
-    from mt.cleaning.plan import CleaningPlan
-    from mt.data.reading.text_files import FileRecords
 
 
 @dataclass(frozen=True)
@@ -35,8 +31,8 @@ class ExecutionGroup:
         "OUT.work, removed at the end)")] = None
     # fmt: on
 
-    def value(self) -> RunStages:
-        """The function that runs the stages of a plan. Raises ConfigError."""
+    def value(self) -> Callable[[Any, Any], None]:
+        """The function that runs the stages of a plan, and tells of them. Raises ConfigError."""
         from mt.cleaning.executors import RANKS, run_here, run_on_slurm
         from mt.runtime.machine import usable_cores
 
@@ -91,7 +87,7 @@ def clean(
     mt data clean web.de web.en --work scores --limit max_words=100 -o clean
     """
     from mt.cleaning import files
-    from mt.cleaning.clean import clean_corpora, records_of
+    from mt.cleaning.clean import clean_corpora
     from mt.cleaning.plan import plan_of
     from mt.cleaning.report import report_text
 
@@ -100,13 +96,9 @@ def clean(
     where = "data.train" if corpora.config else "IN"
     output, is_table = files.cleaning_files(prefix, rejected, data, overwrite, where)
     plan = plan_of(data, work or Path(f"{prefix}.work"), is_table, where)
-    read: FileRecords = {}
     with files.stage_progress() as progress:
-
-        def run_stages(plan: CleaningPlan) -> None:
-            run(plan, progress)
-            read.update(records_of(plan))  # while the work folder is there
-
-        report = clean_corpora(plan, run_stages, [output], rejected, keep_work=work is not None)
+        report, read = clean_corpora(
+            plan, lambda plan: run(plan, progress), [output], rejected, keep_work=work is not None
+        )
     files.write_record(prefix, output, plan, read)
     print_result(report.to_json() if as_json else report_text(report))

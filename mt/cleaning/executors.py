@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 # Gets the name of a stage, and how many of its tasks are done, of how many if that is known.
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-RunStages: TypeAlias = Callable[[CleaningPlan, Progress], None]
 RANKS = 64  # of a stage on a cluster without --workers
 # How often a stage is submitted again for ranks that have died; what they finished stays.
 ATTEMPTS = 3

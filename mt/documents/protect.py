@@ -69,10 +69,6 @@ class Protection(Step):
     def __bool__(self) -> bool:
         return bool(self._patterns or self._is_auto or self._terms)
 
-    @property
-    def why_aligned(self) -> str:
-        return "--glossary: has terms" if self._terms else "--protect: keeps texts"
-
     def before(self, lines: Sequence[Line]) -> None:
         """Show the model lines without markup, and remember what is kept."""
         for line in lines:

@@ -48,7 +48,8 @@ def translate_protected(
     engine = opened(engine)
     protection = Protection(protect, files.glossary, open_model(engine.models[0]).data.tags)
     if protection:
-        search = _aligning(search, engine, protection.why_aligned)
+        why = "--glossary: has terms" if files.glossary else "--protect: keeps texts"
+        search = _aligning(search, engine, why)
     translate = translate_document if is_document else translate_file
     say(translate(files, line_format, search, engine, protection) + protection.summary())
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mt.config.plan import plan_data
 from mt.data.reading.words import display_width, is_unspaced
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
@@ -95,7 +94,7 @@ class AttentionOfSentence:
 def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str | None) -> str:
     """A sentence without translation as `mt translate` gives it to the model: case and stop."""
     styles = loaded.styles
-    direction = plan_data(loaded.config.data).direction(None, to)
+    direction = loaded.data.direction(None, to)
     writing = styles.between(*direction) if styles and direction and target is None else None
     usual = writing.usual(sentence)[0] if writing else sentence
     if usual != sentence:
@@ -115,7 +114,7 @@ def read_attention(
     """
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
-    first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
+    first_ids = tokenizer.before_source(to, loaded.data)
     longest = inference.max_tokens - len(first_ids)
     src = first_ids + checked(tokenizer.src.encode([source])[0], "the sentence", longest)
     if target is None:

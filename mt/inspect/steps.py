@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mt.config.plan import plan_data
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import BOS, EOS
 from mt.inspect.attention import check_choice, checked, usual_source
@@ -106,12 +105,6 @@ class Walk:
             if weight is not None and not weight.is_meta:
                 self.weights[f"{self.part}/{name}"] = weight.detach().t().numpy()
 
-    def of_layer(self, number: int, depth: int) -> Walk:
-        """Return this walk for the layer that is shown, else one for the others."""
-        if number == min(self.layer, depth):
-            return self
-        return replace(self, matrices=self.others, others=[])
-
     def within(self, part: str, name: str) -> Walk:
         self.part = f"{part}, {name}"
         return self
@@ -131,13 +124,6 @@ class Walk:
         formula = "normal · γ + β"
         self.add(name, formula if name == f"LN({of})" else f"LN({of}) = {formula}", normed, *place)
         return normed
-
-    def last_norm(self, module: nn.Module, x: Tensor, name: str, place: Place) -> Tensor:
-        """Walk through the norm after a stack, which post-norm has not."""
-        if isinstance(module, nn.LayerNorm):
-            return self.norm(module, x, ("X", name), place)
-        self.add(name, "X", x, *place)
-        return x
 
     def residual(self, around: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Walk through `Residual`: add and norm, in the order of `norm`."""
@@ -307,7 +293,8 @@ def _walk_stack(notes: Walk, x: Tensor, memory: tuple[Tensor, Sequence[str]] | N
         name = "LN(X)" if model.config.pre_norm else "X"
     for number, layer in enumerate(cast("list[EncoderLayer | DecoderLayer]", [*stack]), start=1):
         notes.part = part = f"{side} layer {number}"
-        steps = notes.of_layer(number, len(stack))
+        is_shown = number == min(notes.layer, len(stack))
+        steps = notes if is_shown else replace(notes, matrices=notes.others, others=[])
         if isinstance(layer, DecoderLayer):
             mask = causal_mask(x.shape[1], x.device)
             attend = partial(steps.attention, layer.self_attention, None, mask)
@@ -319,10 +306,14 @@ def _walk_stack(notes: Walk, x: Tensor, memory: tuple[Tensor, Sequence[str]] | N
             x = steps.within(part, SELF).residual(layer.around_attention, x, attend)
         feed_forward = partial(steps.feed_forward, layer.feed_forward)
         x = steps.within(part, FORWARD).residual(layer.around_feed_forward, x, feed_forward)
-        if steps is not notes:
+        if not is_shown:
             notes.add("X", "as in the layer that is shown", x, code, "x = layer")
     notes.part = end
-    return notes.last_norm(getattr(model, f"{side}_norm"), x, name, (code, f"{side}_norm"))
+    place, norm = (code, f"{side}_norm"), getattr(model, f"{side}_norm")
+    if isinstance(norm, nn.LayerNorm):
+        return notes.norm(norm, x, ("X", name), place)
+    notes.add(name, "X", x, *place)  # post-norm has none after a stack
+    return x
 
 
 def line(function: Callable[..., Any], fragment: str) -> str:
@@ -405,7 +396,7 @@ def steps_of_sentence(
     """
     loaded = load_model(model)
     tokenizer, inference = loaded.tokenizer, Inference(loaded.model, choose_device("cpu", "fp32"))
-    first_ids = tokenizer.before_source(to, plan_data(loaded.config.data))
+    first_ids = tokenizer.before_source(to, loaded.data)
     longest = inference.max_tokens
     encoded = tokenizer.src.encode([usual_source(loaded, *sentences, to)])[0]
     src = first_ids + checked(encoded, "the sentence", longest - len(first_ids))

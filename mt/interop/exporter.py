@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mt.artefacts import whole_folder
-from mt.config.plan import HELD_OUT, Direction, plan_data
+from mt.config.plan import HELD_OUT, Direction
 from mt.data.reading.corpus_record import TrainedCorpus
 from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES
 from mt.errors import CheckpointError, ConfigError
@@ -89,7 +89,7 @@ def model_card(
 ) -> str:
     """The card in Markdown, with the hub's header; `usage` says how to translate with `library`."""
     data = loaded.config.data
-    pairs = plan_data(data).directions or [Direction(data.src_lang, data.tgt_lang)]
+    pairs = loaded.data.directions or [Direction(data.src_lang, data.tgt_lang)]
     languages = [code for pair in pairs for code in pair if code not in UNKNOWN]
     title = ", ".join(f"{source} → {target}" for source, target in pairs)
     run_dir = run_dir_of(loaded.folder)

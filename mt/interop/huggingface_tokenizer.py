@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mt.config.plan import plan_data
 from mt.data.tokens.sentencepiece_model import SPECIAL_PIECES, write_vocabularies
 from mt.data.tokens.tokenizer import BOS, Tokenizer
 from mt.interop.normalization import with_normalization
@@ -167,7 +166,7 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
     source = tokenizer.src.all_pieces()
     target = source if tokenizer.joint else tokenizer.tgt.all_pieces()
-    for code, number in tokenizer.languages_of(plan_data(data)).items():
+    for code, number in tokenizer.languages_of(loaded.data).items():
         source[number] = f">>{code}<<"  # which Marian's tokenizer knows
     contents: dict[str, dict[str, Any]] = {
         VOCABULARY: {piece: number for number, piece in enumerate(source)},

@@ -192,20 +192,16 @@ def make_corpus(
                 f"--output {files.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
-    _write_record(spec, Path(files.output), engine.folders)
+    paths = [name for name in spec.sources if Path(name).is_file()]
+    known = {name: {"sha256": sha256_of(Path(name))} for name in paths}
+    text = corpora_of_text(known, [name for name in spec.sources if name not in known])
+    path = Path(files.output)
+    corpora = corpora_of_output(path.name, text, map(find_model, engine.folders))
+    record = CleanedRecord(files=described([path]), corpora=corpora, made_by=spec.command)
+    record.write(record_path(path))
     # The filter counts blank lines, and repeated ones.
     say(translator.summary(counts_blank=False).partition("\n")[0])
     say(f"{files.output}: {pair_filter.summary()}")
-
-
-def _write_record(spec: CorpusSpec, output: Path, models: Sequence[Path]) -> None:
-    """Record beside a corpus what it was made of."""
-    paths = [name for name in spec.sources if Path(name).is_file()]
-    files = {name: {"sha256": sha256_of(Path(name))} for name in paths}
-    text = corpora_of_text(files, [name for name in spec.sources if name not in files])
-    corpora = corpora_of_output(output.name, text, map(find_model, models))
-    record = CleanedRecord(files=described([output]), corpora=corpora, made_by=spec.command)
-    record.write(record_path(output))
 
 
 def _pairs(

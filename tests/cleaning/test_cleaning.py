@@ -91,7 +91,8 @@ class Folder:
     def clean(
         self, plan: CleaningPlan, run: Callable[[CleaningPlan], None] | None = None
     ) -> CleaningReport:
-        return clean_corpora(plan, run or in_one_process, self.outputs(), self.path / "rejected")
+        run = run or in_one_process
+        return clean_corpora(plan, run, self.outputs(), self.path / "rejected")[0]
 
     def outputs(self) -> list[CleanedFiles]:
         return [CleanedFiles([0, 1], [self.path / "out.de", self.path / "out.en"])]
@@ -400,7 +401,7 @@ def test_leaks_are_removed_and_reported(tmp_path: Path, leaks: str | None, stays
     sets = (Corpus("data.test[0]", write(tmp_path / "test", TESTED), USUAL),)
     plan = CleaningPlan(tmp_path / "work", tmp_path, (web,), clean, USUAL, sets)
     out = CleanedFiles([0], [tmp_path / "out.de", tmp_path / "out.en"])
-    report = clean_corpora(plan, in_one_process, [out], tmp_path / "rejected")
+    report, _ = clean_corpora(plan, in_one_process, [out], tmp_path / "rejected")
     assert report.leaks["data.test[0]"] == LeakCount(4, 2, 2, 1)
     assert report.corpora[0].kept == stays
     if leaks is not None:  # both sides of ("Na dann", "GOOD DAY") and ("Ja", "Good day")

@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_140,
+    "all of mt": 30_114,
     "core": 19_286,
-    "tests": 30_070,
+    "tests": 30_071,
     "pages": 129_742,
     "api and single files": 1_106,
     "data": 5_034,
     "training": 3_184,
     "translate": 2_599,
-    "inspect": 2_238,
-    "cleaning": 2_095,
+    "inspect": 2_228,
+    "cleaning": 2_087,
     "search": 2_061,
-    "interop": 1_755,
+    "interop": 1_754,
     "config": 1_745,
     "cli": 1_632,
-    "documents": 1_378,
+    "documents": 1_375,
     "evaluation": 1_169,
     "runtime": 969,
     "model": 961,
     "runs": 906,
     "report": 845,
-    "synthetic": 463,
+    "synthetic": 459,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 
