@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -87,9 +86,7 @@ def test_it_equals_the_command(engine: Any, tiny_run: Path, tiny_corpus: Path, m
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2")
     source = tiny_corpus / "test.src"
-    written = mt(
-        "translate", "-m", tiny_run, source, "--n-best", 2, "--beam-size", 3, "--engine", engine
-    )
+    command = ["translate", "-m", tiny_run, source, "--beam-size", 3, "--engine", engine]
     with package.load(tiny_run, beam_size=3, engine=engine, workers=1) as translator:
         lines = list(translator.translate(lines_of(source), n_best=2))
         best = [line.text for line in translator.translate(lines_of(source))]
@@ -98,9 +95,8 @@ def test_it_equals_the_command(engine: Any, tiny_run: Path, tiny_corpus: Path, m
         for number, line in enumerate(lines)
         for hypothesis in line.hypotheses
     ]
-    assert rows == written.lines
-    plain = mt("translate", "-m", tiny_run, source, "--beam-size", 3, "--engine", engine)
-    assert best == plain.lines
+    assert rows == mt(*command, "--n-best", 2).lines
+    assert best == mt(*command).lines
 
 
 def test_a_translator_gives_as_many_outputs_as_are_asked_for(tiny_run: Path) -> None:
@@ -141,32 +137,21 @@ def test_options_of_python_reach_the_search(tiny_run: Path) -> None:
 
 def test_threads_share_a_translator(tiny_run: Path, tiny_corpus: Path) -> None:
     lines = lines_of(tiny_corpus / "test.src")
-    outputs: dict[int, list[str]] = {}
-    with package.load(tiny_run, workers=1) as translator:
+    with package.load(tiny_run, workers=1) as translator, ThreadPoolExecutor(4) as pool:
         expected = [line.text for line in translator.translate(lines)]
 
-        def work(number: int) -> None:
-            outputs[number] = [line.text for line in translator.translate(lines[number:])]
+        def work(number: int) -> list[str]:
+            return [line.text for line in translator.translate(lines[number:])]
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert outputs == {number: expected[number:] for number in range(4)}
+        outputs = [*pool.map(work, range(4))]
+    assert outputs == [expected[number:] for number in range(4)]
 
 
 def test_training_in_a_thread_and_two_models_at_a_time(here: Path) -> None:
-    outcomes: list[Any] = []
     settings = {**SHORT, "data.test": None}
-    thread = threading.Thread(
-        target=lambda: outcomes.append(
-            package.train("tiny.yaml", run_dir="runs/two", settings=settings)
-        )
-    )
-    thread.start()
-    thread.join()
-    assert outcomes[0].exit_code == 0
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(package.train, "tiny.yaml", run_dir="runs/two", settings=settings)
+    assert training.result().exit_code == 0
     with package.load("runs/tiny") as first, package.load("runs/two", workers=1) as second:
         texts = [next(each.translate(["drei zwei"])).text for each in (first, second, first)]
     assert texts[0] == texts[2] != texts[1]

@@ -35,7 +35,6 @@ from mt.errors import DataError
 from mt.inspect.corpus_statistics import count_corpora
 
 Pairs = list[tuple[str, str]]
-DE_EN = Direction("de", "en")
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
 
 
@@ -325,10 +324,8 @@ def test_the_processes_end_when_the_main_one_is_killed() -> None:
 
 LIGHT = [("Ja.", "Yes."), ("ja", "yes"), ("Ja.", "Yes."), ("Ja!", "Sure"), ("b b b", "c c c")]
 # No rule, nor what needs all pairs.
-OFF: dict[str, Any] = {rule.key: None for rule in RULES if rule.key} | {
-    "repair": False,
-    "duplicates": None,
-}
+OFF: dict[str, Any] = {rule.key: None for rule in RULES if rule.key}
+OFF |= {"repair": False, "duplicates": None}
 HEAVY = [("JA", "YES"), ("Jä", "Aye"), ("ja?", "Yeah")]
 
 

@@ -60,11 +60,8 @@ def test_the_output_and_its_report(out: str, mt: Mt) -> None:
     elif out.endswith(".zst"):
         with xopen(names[0], "rb", threads=0) as file:
             content = [file.read()]
-    sides = zip(*kept, strict=True)
-    texts = (
-        ["\n".join(side) for side in sides] if out == "out" else ["\n".join(map("\t".join, kept))]
-    )
-    assert content == [f"{text}\n".encode() for text in texts]
+    texts = zip(*kept, strict=True) if out == "out" else [map("\t".join, kept)]
+    assert content == [("\n".join(lines) + "\n").encode() for lines in texts]
     rejected = gzip.decompress(Path("bad.tsv.gz").read_bytes()).decode().split("\n")
     assert [row.split("\t")[0] for row in rejected] == ["rule", "empty", "duplicate", "leak", ""]
 
@@ -285,9 +282,8 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     run = tmp_path / "run"
     assert train(dirty, run).exit_code == 0
     log = log_of(run)
-    report = TypeAdapter(CleaningReport).validate_json(
-        (run / STORE / "cleaned" / "report.json").read_text()
-    )
+    folder = run / STORE / "cleaned"
+    report = TypeAdapter(CleaningReport).validate_json((folder / "report.json").read_text())
     kept = report.corpora[0].kept
     assert says(
         log, "data.train[0]", f"{kept} of 304 pairs kept, ", " of them repaired; rejected: "
@@ -295,7 +291,7 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     assert report.rejected("leak") >= 1
     assert report.rejected("duplicate") >= 1
     assert says(log, "data.valid[0]: of 40 sentences")
-    cleaned = (run / STORE / "cleaned" / "0.src").read_text()
+    cleaned = (folder / "0.src").read_text()
     assert cleaned.count("\n") == kept
     assert "\u200b" not in cleaned
     manifest = read_manifest(run)
@@ -305,26 +301,20 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     assert manifest["data"][source.src] == {"sha256": sha256_of(Path(source.src)), "lines": 304}
 
     monkeypatch.setattr(executors, "STAGES", None)  # cleaning again would fail
-    longer = dirty.model_copy(update={"train": dirty.train.model_copy(update={"max_steps": 2})})
     before = json.loads((run / STORE / "train" / "meta.json").read_text())
-    assert train(longer, run).exit_code == 0
+    assert train(dirty.with_values({"train.max_steps": 2}), run).exit_code == 0
     assert json.loads((run / STORE / "train" / "meta.json").read_text()) == before
 
 
 def test_another_threshold_cleans_again(dirty: Config, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    clean = dirty.data.clean
-    assert clean is not None
     for limit in (200, 3):
-        data = dirty.data.model_copy(
-            update={"clean": clean.model_copy(update={"max_words": limit})}
-        )
-        train(dirty.model_copy(update={"data": data}), run, dry_run=limit == 3)
+        changed = dirty.with_values({"data.clean": Clean(max_words=limit)})
+        train(changed, run, dry_run=limit == 3)
     assert not list(run.rglob("cleaning*"))
 
 
 def test_a_corpus_of_which_nothing_stays_ends_the_run(dirty: Config, tmp_path: Path) -> None:
-    data = dirty.data.model_copy(update={"clean": Clean(max_chars=1)})
     with raises_saying(DataError, "data.train[0]", "leaves no pair", "0 of 304", "characters"):
-        train(dirty.model_copy(update={"data": data}), tmp_path / "run")
+        train(dirty.with_values({"data.clean": Clean(max_chars=1)}), tmp_path / "run")
     assert not (tmp_path / "run" / STORE / "cleaned").exists()

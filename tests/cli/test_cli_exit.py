@@ -27,11 +27,9 @@ SIGNALS = pytest.mark.parametrize(
 @SIGNALS
 def test_signals_end_it(number: int, message: str, tiny_run: Path, tmp_path: Path) -> None:
     """Stdin stays open, so the command works until the signal arrives. No partial file remains."""
-    command, environment = mt_command("translate", "-m", tiny_run, "-o", tmp_path / "out")
+    command, env = mt_command("translate", "-m", tiny_run, "-o", tmp_path / "out")
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
-    ) as process:
+    with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         while not (tmp_path / "out.partial.json").exists():  # from here on the part is its own
             assert process.poll() is None, "ended too early"
             time.sleep(0.02)

@@ -36,9 +36,7 @@ def load(folder: Path, text: str, *sets: str) -> Loaded:
 
 def flat(tree: dict[str, Any]) -> dict[str, Any]:
     """{"model": {"d_ff": 1}} → {"model.d_ff": 1}."""
-    return {
-        f"{section}.{key}": value for section, keys in tree.items() for key, value in keys.items()
-    }
+    return {f"{name}.{key}": value for name, keys in tree.items() for key, value in keys.items()}
 
 
 # --- shipped configs --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises_saying
 from token_stores import store_of_lengths
 
 from mt.config.schema import BatchConfig
@@ -259,12 +260,8 @@ def test_a_padded_batch_by_hand() -> None:
     assert batch.tgt_out.tolist() == [5, 3, 8, 9, 3]
     assert batch.tgt_positions.tolist() == [0, 1, 3, 4, 5]
     assert (batch.n_src, batch.n_tgt, batch.n_padded) == (4 + 2, 2 + 3, 8 + 6)
-    assert {
-        batch.src.dtype,
-        batch.tgt_in.dtype,
-        batch.tgt_out.dtype,
-        batch.tgt_positions.dtype,
-    } == {torch.int64}
+    ids = (batch.src, batch.tgt_in, batch.tgt_out, batch.tgt_positions)
+    assert {tensor.dtype for tensor in ids} == {torch.int64}
 
 
 def test_a_packed_batch_by_hand() -> None:
@@ -279,16 +276,9 @@ def test_a_packed_batch_by_hand() -> None:
     assert batch.tgt_positions.tolist() == [0, 1, 2, 3, 4]
     assert batch.packed is not None
     src, tgt = batch.packed
-    assert (src.places.tolist(), src.starts.tolist(), src.longest) == (
-        [0, 1, 2, 3, 0, 1],
-        [0, 4, 6],
-        4,
-    )
-    assert (tgt.places.tolist(), tgt.starts.tolist(), tgt.longest) == (
-        [0, 1, 0, 1, 2],
-        [0, 2, 5],
-        3,
-    )
+    assert [src.places.tolist(), src.starts.tolist()] == [[0, 1, 2, 3, 0, 1], [0, 4, 6]]
+    assert [tgt.places.tolist(), tgt.starts.tolist()] == [[0, 1, 0, 1, 2], [0, 2, 5]]
+    assert (src.longest, tgt.longest) == (4, 3)
     assert src.starts.dtype == tgt.starts.dtype == torch.int32  # `varlen_attn` takes no other
     assert batch.shape == padded.shape == (2, 4, 3)
     assert (batch.n_src, batch.n_tgt, batch.n_padded) == (6, 5, 11)
@@ -329,11 +319,8 @@ def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | st
     places = [(4, number) for number in range(first, n)] + [(5, 0), (5, 1)]
     with Prefetcher(plan, 4, first) as prefetcher:
         for (epoch, number), update in zip(places, prefetcher, strict=False):
-            assert (update.epoch, update.number, update.last) == (
-                epoch,
-                number,
-                epoch == 4 and number == n - 1,
-            )
+            is_last = (epoch, number) == (4, n - 1)
+            assert (update.epoch, update.number, update.last) == (epoch, number, is_last)
             assert rows(update.batches) == planned(plan, epoch, number)
             assert update.n_tgt == sum(len(batch.tgt_out) for batch in update.batches)
 
@@ -345,15 +332,11 @@ def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
                 raise MemoryError("out of memory in epoch 1")
             return super().updates(epoch)
 
-    plan = Failing(
-        random_pairs(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1
-    )
+    batch = BatchConfig(tokens_per_update=400, tokens_per_batch=400)
+    plan = Failing(random_pairs(50), [1.0], batch, 1)
     seen: list[Update] = []
-    with (
-        Prefetcher(plan, 0, 0) as prefetcher,
-        pytest.raises(MemoryError, match="out of memory in epoch 1"),
-    ):
-        seen.extend(prefetcher)
+    with Prefetcher(plan, 0, 0) as feed, raises_saying(MemoryError, "out of memory in epoch 1"):
+        seen.extend(feed)
     assert [update.number for update in seen] == list(range(len(plan.updates(0))))
 
 

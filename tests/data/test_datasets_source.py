@@ -156,11 +156,8 @@ def test_a_hub_name_that_cannot_be_downloaded_says_all_that_was_tried(
 ) -> None:
     import datasets
 
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset",
-        raising(ConnectionError("Couldn't reach 'owner/corpus' on the Hub\n(no network).")),
-    )
+    lost = ConnectionError("Couldn't reach 'owner/corpus' on the Hub\n(no network).")
+    monkeypatch.setattr(datasets, "load_dataset", raising(lost))
     assert message_of(tmp_path, "de", "en", path="owner/corpus", name="de-en") == (
         f"data.train[0].path: 'owner/corpus' cannot be opened. Tried: {tmp_path}/owner/corpus (no "
         "such file or folder), then the hub data set 'owner/corpus', name 'de-en', split 'train' "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import says
+from messages import raises_saying
 
 from mt.data.tokens.duplicates import (
     LEFT_OUT,
@@ -141,9 +141,8 @@ def test_a_set_that_cannot_be_held_out_is_refused() -> None:
         ([], 1, ("1 of 0",)),
         (same[:9], 1, ("1 of 9", "of the 0 whose", "no more than 8 pairs")),
     ):
-        with pytest.raises(DataError) as error:
+        with raises_saying(DataError, "data.valid[0]", *parts):
             split_pairs([pairs], [size], 0, "data.valid[0]")
-        assert says(str(error.value), "data.valid[0]", *parts)
 
 
 def test_groups_stay_whole_even_if_a_set_stays_smaller() -> None:

@@ -78,13 +78,10 @@ def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
 
 
 def test_faults_of_a_mixture() -> None:
+    valid = {"src": "v.de", "tgt": "v.en", "weight": 0.5}
     rows: list[Any] = [
         ([{"share": 0.3}, {}], {}, ["data.train[0].share", "removed", "weigh the text"]),
-        (
-            [{}],
-            {"valid": {"src": "v.de", "tgt": "v.en", "weight": 0.5}},
-            ["data.valid[0].weight", "data.train", "0.5", "remove"],
-        ),
+        ([{}], {"valid": valid}, ["data.valid[0].weight", "data.train", "0.5", "remove"]),
         ([{"tag": "<bt>"}], {}, ["data.train[0].tag", "user_defined_symbols", "<bt>", "add it"]),
     ]
     for sources, values, said in rows:
@@ -92,18 +89,12 @@ def test_faults_of_a_mixture() -> None:
             config_from_mapping(mapping_of(sources, **values), "test")
 
 
-TOO_LONG = ["data.train[1]", "sentences", "weight", "temperature", "remove"]
-
-
-def test_what_cannot_be_drawn_is_refused() -> None:
-    rows: list[Any] = [
-        # An epoch that would fill the memory.
-        ([{}, {"weight": 1e-9}], 1, (900, 100), TOO_LONG),
-        ([{}, {}], 0.001, (900, 100), TOO_LONG),
-    ]
-    for sources, temperature, kept, said in rows:
+def test_an_epoch_that_would_fill_the_memory_is_refused() -> None:
+    rows: list[Any] = [([{}, {"weight": 1e-9}], 1), ([{}, {}], 0.001)]
+    said = ["data.train[1]", "sentences", "weight", "temperature", "remove"]
+    for sources, temperature in rows:
         with raises_saying(DataError, *said):
-            weights_of(data_of(sources, temperature=temperature), kept)
+            weights_of(data_of(sources, temperature=temperature), (900, 100))
 
 
 def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:

@@ -26,18 +26,9 @@ def spm(**settings: Any) -> bytes:
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(made_lines()),
-        model_writer=model,
-        **{
-            "vocab_size": 60,
-            "hard_vocab_limit": False,
-            "minloglevel": 2,
-            "model_type": "bpe",
-            **IDS,
-            **settings,
-        },
-    )
+    options: dict[str, Any] = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+    options |= {"model_type": "bpe"} | IDS | settings
+    SentencePieceTrainer.train(sentence_iterator=iter(made_lines()), model_writer=model, **options)
     return model.getvalue()
 
 
@@ -128,9 +119,8 @@ def test_training_takes_models_of_ones_own(quick_config: QuickConfig, tmp_path: 
     assert (run_dir / "tokenizer.tgt.model").read_bytes() == models["tgt_model"]
     for key in models:
         (tmp_path / f"{key}.model").unlink()
-    config = quick_config(
-        BLIND, tokenizer={"joint": False, **keys}, train={**few, "max_steps": 4, "valid_every": 4}
-    )
+    more = few | {"max_steps": 4, "valid_every": 4}
+    config = quick_config(BLIND, tokenizer={"joint": False, **keys}, train=more)
     assert train(config, run_dir, "cpu").exit_code == 0
     assert [line["step"] for line in metrics_of(run_dir, "train")] == [1, 2, 3, 4]
     other = quick_config(BLIND, tokenizer={"joint": False, **keys, "model": "b"}, train=few)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, MonkeyPatch
 from corpora import WHERE, message_of, pack, pairs_of, rows_file, saved, write
-from messages import says
+from messages import raises_saying, says
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping
@@ -97,9 +96,8 @@ def test_facts_of_a_file_that_is_not_text(tmp_path: Path) -> None:
 
 
 PAGE = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
-LINES = re.findall(
-    r"^\| .* \| `(.+)` \|$", PAGE.split("a line of `train`")[1].split("\n\n")[0], re.M
-)
+TABLE = PAGE.split("a line of `train`")[1].split("\n\n")[0]
+LINES = re.findall(r"^\| .* \| `(.+)` \|$", TABLE, re.M)
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -114,8 +112,8 @@ def test_every_line_of_the_table_of_formats_is_read(
         assert (name, config) == ("Helsinki-NLP/opus-100", "de-en")
         return datasets.Dataset.from_list([{"translation": {"de": "ja", "en": "yes"}}])
 
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "shards").mkdir()
+    for folder in ("corpus", "shards"):
+        (tmp_path / folder).mkdir()
     table, row = "de\ten\nja\tyes\n", '{"de": "ja", "en": "yes"}\n'
     tuvs = "".join(f'<tuv lang="{k}"><seg>{v}</seg></tuv>' for k, v in json.loads(row).items())
     units = "<trans-unit><source>ja</source><target>yes</target></trans-unit>"
@@ -131,9 +129,7 @@ def test_every_line_of_the_table_of_formats_is_read(
     for name, content in files.items():
         write(tmp_path / name, content)
     saved(tmp_path, [{"de": "ja", "en": "yes"}])
-    os.rename(
-        tmp_path / rows_file(tmp_path, ".parquet", [("ja", "yes")]), tmp_path / "part.parquet"
-    )
+    (tmp_path / rows_file(tmp_path, ".parquet", [("ja", "yes")])).rename(tmp_path / "part.parquet")
     if "opus-100" in line:
         monkeypatch.setattr(datasets, "load_dataset", on_the_hub)
     section = {"src_lang": "de", "tgt_lang": "en", "train": yaml_text.parse(line)}
@@ -197,12 +193,10 @@ def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:
 def test_a_folder_has_files_of_one_format_or_the_source_says_which(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
-    for n in "12":
-        os.rename(tmp_path / rows_file(tmp_path, ".jsonl", [("ja", n)]), folder / f"{n}.jsonl")
+    for n, name in (("1", "1"), ("2", "2"), ("3", "manifesto-1848")):
+        rows = tmp_path / rows_file(tmp_path, ".jsonl", [("ja", n)])
+        rows.rename(folder / f"{name}.jsonl")
     write(folder / "LICENSE.txt", "free\n")
-    os.rename(
-        tmp_path / rows_file(tmp_path, ".jsonl", [("ja", "3")]), folder / "manifesto-1848.jsonl"
-    )
     three = [("ja", "1"), ("ja", "2"), ("ja", "3")]
     assert pairs_of(tmp_path, "de", "en", path="rows") == three
     write(folder / "3.tsv", "de\ten\nnein\tno\n")
@@ -232,12 +226,10 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, name: 
     next(pairs)
     with (tmp_path / name).open("a") as file:
         file.write("\n")
-    with pytest.raises(DataError) as error:
-        sum(1 for _ in pairs)
     field = "src" if name == "a.de" else "path"
-    assert says(
-        str(error.value), f"data.train[0].{field}: {tmp_path}/{name} changed", "Start again"
-    )
+    changed = f"data.train[0].{field}: {tmp_path}/{name} changed"
+    with raises_saying(DataError, changed, "Start again"):
+        sum(1 for _ in pairs)
 
 
 @pytest.mark.parametrize("name", ["a.de", "a.jsonl", "a.tsv"])
@@ -250,10 +242,9 @@ def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> N
     keys = {"src": "a.de", "tgt": "a.en"}
     if name != "a.de":
         keys = {"path": name, "src": "de", "tgt": "en"}
-    with pytest.raises(DataError) as error:
-        list(read_pairs(Source.model_validate(keys), tmp_path, WHERE))
     line = 3 if head else 2
-    assert says(str(error.value), f"{name}, line {line} is longer than 10,000,000", "errors: skip")
+    with raises_saying(DataError, f"{name}, line {line} is longer than 10,000,000", "errors: skip"):
+        list(read_pairs(Source.model_validate(keys), tmp_path, WHERE))
     damage = Damage()
     source = Source.model_validate({**keys, "errors": "skip"})
     assert list(read_pairs(source, tmp_path, WHERE, damage=damage)) == [("ja", "yes")] * 2
@@ -261,12 +252,9 @@ def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> N
 
 
 def test_damaged_rows_are_left_out_where_the_source_says_so_unless_all_are(tmp_path: Path) -> None:
+    rows = '{"de": "a", "en": "b"}\n{"de": 7, "en": "b"}\n[\n{"de": "\\ud83d", "en": "b"}'
     for name, text, left in [
-        (
-            "a.jsonl",
-            '{"de": "a", "en": "b"}\n{"de": 7, "en": "b"}\n[\n{"de": "\\ud83d", "en": "b"}',
-            1,
-        ),
+        ("a.jsonl", rows, 1),
         ("a.tsv", "de\ten\na\tb\na\nc\td\n", 2),
         ("a.json", '[{"de": "a", "en": "b"}, 7, {"de": "c", "en": "d"}]', 2),
         ("a.csv", 'de,en\na,b\n"a" b,c\nc,d\n', 2),

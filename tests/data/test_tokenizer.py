@@ -120,9 +120,8 @@ def test_text_that_looks_special_is_text(joint: Tokenizer, separate: Tokenizer, 
 def test_numbers_are_split_into_digits(joint: Tokenizer) -> None:
     assert joint.src.pieces("1987") == ["▁", "1", "9", "8", "7"]
     # 3, 4, 5 and 6 were never seen and are bytes.
-    assert joint.tgt.pieces("71 3456") == [
-        *["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]
-    ]
+    pieces = ["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]
+    assert joint.tgt.pieces("71 3456") == pieces
 
 
 def test_a_line_of_any_length_is_encoded(joint: Tokenizer) -> None:
@@ -175,17 +174,13 @@ def test_a_vocabulary_larger_than_the_text_supports_shrinks_and_says_so() -> Non
 
 def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() -> None:
     letters = [("abcdefgh", "abc xy")]  # 8 + x, y + the space
-    with pytest.raises(DataError) as caught:
+    parts = ["271 tokens", "260 symbols", "11 characters of ", "found 265", "several times 271"]
+    with raises_saying(DataError, "tokenizer.vocab_size: the vocabulary", *parts):
         trained(letters, vocab_size=265)
-    message = str(caught.value)
-    assert says(message, "tokenizer.vocab_size: the vocabulary", "271 tokens", "260 symbols")
-    assert says(message, "11 characters of ", "found 265", "Set it to several times 271")
     assert trained(letters, vocab_size=271).src.size == 271
-    with pytest.raises(DataError) as caught:
+    parts = ["the source", "13 tokens (4 symbols, 9 char", "found 7. Set it to several times 13"]
+    with raises_saying(DataError, "tokenizer.vocab_size: ", *parts, "room for words."):
         trained(letters, vocab_size=7, joint=False, byte_fallback=False)
-    message = str(caught.value)
-    assert says(message, "tokenizer.vocab_size: the source", "13 tokens (4 symbols, 9 char")
-    assert says(message, "found 7. Set it to several times 13", "room for words.")
     many = [("".join(chr(0x4E00 + i) for i in range(500)), "a")]
     with pytest.raises(DataError, match=r"room for words, or set tokenizer\.byte_fallback to true"):
         trained(many, vocab_size=400, byte_fallback=False)

@@ -390,9 +390,7 @@ def test_a_document_is_in_the_languages_of_the_model(
 
 def test_a_model_translates_documents_by_ending(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "in.srt"
-    path.write_text(
-        "1\r\n00:01,0 --> 00:02,0\r\neins <i>zwei</i>\r\n", encoding="utf-8", newline=""
-    )
+    path.write_bytes(b"1\r\n00:01,0 --> 00:02,0\r\neins <i>zwei</i>\r\n")
     ended = mt("translate", "--model", tiny_run, path, "-o", tmp_path / "out.srt", "--workers", 1)
     assert ended.code == 0, ended.err
     out = (tmp_path / "out.srt").read_bytes()

@@ -244,16 +244,9 @@ def test_the_alignment_tells_the_place(translated: Any, tmp_path: Path) -> None:
 
 
 def test_tags_in_lines_are_those_of_documents(translated: Any) -> None:
-    lines = [
-        "<b>Das Haus</b> ist rot",
-        "ja <x id='1'/> a<br>b",
-        "<i>x</i> <Name> {0}",
-        "a <b>c</b> d",
-    ]
+    lines = "<b>Das Haus</b> ist rot\nja <x id='1'/> a<br>b\n<i>x</i> <Name> {0}\na <b>c</b> d"
     answers = {"a c d": ["A"], "Das Haus ist rot": ["the house is red"]}
-    out, seen, said = translated(
-        "\n".join(lines), lambda text: answers.get(text) or [text], (["auto"],)
-    )
+    out, seen, said = translated(lines, lambda text: answers.get(text) or [text], (["auto"],))
     assert seen == ["Das Haus ist rot", "ja a b", "x <Name> {0}", "a c d"]
     assert out.splitlines() == [
         "<b>the house</b> is red", "ja <x id='1'/> a<br>b", "<i>x</i> <Name> {0}", "A<b></b>"

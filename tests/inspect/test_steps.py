@@ -134,9 +134,8 @@ def test_every_matrix_is_that_of_the_formulas(norm: str) -> None:
     assert [matrix.name for matrix in matrices[-2:]] == ["logits", "p"]
     np.testing.assert_allclose(matrices[-2].values, logits[0], atol=1e-5)
     np.testing.assert_allclose(matrices[-1].values, softmax(logits[0].numpy()), atol=1e-5)
-    assert {one.part.split(",")[0] for one in walked.others} == {
-        "encoder layer 2", "decoder layer 2"
-    }  # fmt: skip
+    parts = {one.part.split(",")[0] for one in walked.others}
+    assert parts == {"encoder layer 2", "decoder layer 2"}
     matrices[-2].whole[0, 4] = 999  # beside it the other p are 0, but ln p is finite
     matrices[-1].whole[:] = softmax(matrices[-2].whole)
     walked.cost([5, 6, 3], 0.0, lambda ids: [f"{number}" for number in ids])
@@ -183,9 +182,8 @@ def test_every_row_has_its_token() -> None:
     assert all("head 2" in one.formula for one in decoder if one.name in "QKVS")
     for one in matrices:
         shown = corner(one, (9, 9))
-        assert len(shown) == (1 if one.name in ("ids", "γ", "β") else len(one.rows)) + bool(
-            one.columns
-        )
+        n_rows = 1 if one.name in ("ids", "γ", "β") else len(one.rows)
+        assert len(shown) == n_rows + bool(one.columns)
     assert [line.split()[0] for line in corner(cross[0], (9, 9))] == tokens["src"]
     weights = [one for one in decoder if one.name == "P"][1]
     assert [line.split()[:1] for line in corner(weights, (1, 1))] == [["a"], ["x"], ["y"]]

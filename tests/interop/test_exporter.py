@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, refused
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import CheckpointError
 from mt.interop.exporter import new_folder
@@ -32,18 +32,16 @@ def export(loaded: LoadedModel, output: Path, factor: float = 1.0) -> str:
     """As .github/CONTRIBUTING.md says; `factor`: a defect of the conversion."""
     with new_folder(output, loaded.model) as partial:
         weights = {name: weight * factor for name, weight in weights_of(loaded.model).items()}
-        meta = {
-            "config": loaded.config.model_dump(mode="json"),
-            "tokenizer": loaded.tokenizer.fingerprint,
-        }
+        config = loaded.config.model_dump(mode="json")
+        meta = {"config": config, "tokenizer": loaded.tokenizer.fingerprint}
         save_model_folder(partial / "model", weights, meta, tokenizer=loaded.tokenizer)
         return str(prove(loaded, "other", scorer(partial / "model")))
 
 
 def test_the_recipe_refuses_a_wrong_conversion(loaded: LoadedModel, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError) as error:
+    parts = "export other", "other probabilities", "nats", "nothing was"
+    with raises_saying(CheckpointError, *parts):
         export(loaded, tmp_path / "out", factor=1.01)
-    assert says(str(error.value), "export other", "other probabilities", "nats", "nothing was")
     assert list(tmp_path.iterdir()) == []
     parity = export(loaded, tmp_path / "out")
     assert says(parity, "tokens of 64 pairs have the same log-probability, within 0.0e+00")

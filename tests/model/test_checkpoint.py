@@ -98,11 +98,7 @@ def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer
 
 def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: Tokenizer) -> None:
     folder = save(1, score=12.5)
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "meta.json",
-        "model.safetensors",
-        "state.pt",
-    ]
+    assert sorted(os.listdir(folder)) == ["meta.json", "model.safetensors", "state.pt"]
     modes = {path.stat().st_mode for path in folder.iterdir()}
     assert len(modes) == 1
     assert equal_weights(load_weights(folder), weights_of(model))
@@ -213,10 +209,9 @@ def test_weights_of_another_shape_are_named(model: Transformer) -> None:
     weights["decoder_norm.weight"] = torch.zeros(9)
     weights["extra"] = weights.pop("encoder_norm.bias")
     before = {name: tensor.clone() for name, tensor in weights_of(model).items()}
-    with pytest.raises(CheckpointError) as error:
-        put_weights(model, weights, "some/model.safetensors")
     faults = "decoder_norm.weight", "(8,)", "(9,)", "encoder_norm.bias is missing", "extra"
-    assert says(str(error.value), "some/model.safetensors", *faults, "copy both")
+    with raises_saying(CheckpointError, "some/model.safetensors", *faults, "copy both"):
+        put_weights(model, weights, "some/model.safetensors")
     assert equal_weights(before, weights_of(model))
 
 

@@ -124,11 +124,7 @@ def test_exported_files_of_one_name_stay_apart() -> None:
 
 def test_only_equal_corpora_are_one_and_only_starts_with_updates_count() -> None:
     corpus = TrainedCorpus.of_unknown_origin("A", "not recorded")
-    others: list[dict[str, Any]] = [
-        {"licence": "CC0-1.0"},
-        {"changed": ["a.de"]},
-        {"cleaned": ["a.de"]},
-    ]
+    others: list[Any] = [{"licence": "CC0-1.0"}, {"changed": ["a.de"]}, {"cleaned": ["a.de"]}]
     different = [corpus, *(corpus.model_copy(update=other) for other in others)]
     assert merged(different) == different
     assert merged([corpus.used("b"), corpus.used("c", "b")]) == [corpus.used("b", "c")]

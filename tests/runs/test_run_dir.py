@@ -7,9 +7,9 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 from conftest import Mapped, MonkeyPatch, Mt, config_of, refused
@@ -53,15 +53,13 @@ def test_only_one_process_at_a_time_may_claim_it(run_dir: Path) -> None:
         "print('held', flush=True); "
     )
     command = [sys.executable, "-S", "-c", hold + "sys.stdin.read()", str(run_dir / ".lock")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(DataError) as error:
+        parts = run_dir, "another process is training", "wait", "--run-dir"
+        with raises_saying(DataError, *parts):
             claim(run_dir)
         other.kill()
-    assert says(str(error.value), run_dir, "another process is training", "wait", "--run-dir")
     with claim(run_dir), pytest.raises(DataError, match="another process is training in it"):
         claim(run_dir)
     assert sorted(os.listdir(run_dir)) == [".lock", "checkpoints"]
@@ -94,9 +92,8 @@ def test_the_current_folder_is_not_set_aside(run_dir: Path, monkeypatch: MonkeyP
     claim(run_dir).close()
     for folder, name in ((run_dir, "."), (run_dir / "checkpoints", "..")):
         monkeypatch.chdir(folder)
-        with pytest.raises(DataError) as error:
+        with raises_saying(DataError, f"run directory {name}: ", "--fresh", "another folder"):
             set_aside(Path(name))
-        assert says(str(error.value), f"run directory {name}: ", "--fresh", "another folder")
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
 
 

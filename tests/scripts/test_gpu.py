@@ -25,10 +25,8 @@ from mt.translate.load import load_translator
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.translator import make_translator
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+no_gpu = not torch.cuda.is_available()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(no_gpu, reason="no CUDA device")]
 
 
 def trained_loss(mapping: Mapped, precision: str, folder: Path) -> float:
@@ -115,7 +113,7 @@ def test_one_rank_over_nccl_has_equal_gradients(tiny_mapping: Mapped, tmp_path: 
     """Compiled, two batches an update."""
     changes = {"model": {"dropout": 0.0}, "train": {"compile": True}}
     config = config_of(tiny_mapping, changes)
-    plain = config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
+    plain = config.with_values({"train.compile": False})
     device = choose_device("cuda", "fp32")
     store = f"file://{tmp_path}/rendezvous"
     torch.distributed.init_process_group(
@@ -148,8 +146,7 @@ def test_attention_weights_are_dropped_and_the_rest_scaled(dtype: torch.dtype) -
     eye = torch.eye(64, dtype=dtype, device="cuda").repeat(8, 4, 1, 1)
     bias = attention_bias(torch.ones(8, 1, 1, 64, dtype=torch.bool, device="cuda"), dtype)
     weights = attend(q, q, eye, bias, 0.25).double()
-    assert ((weights == 0).double().mean() - 0.25).abs() < 5 * (
-        0.25 * 0.75 / weights.numel()
-    ) ** 0.5
+    error = (0.25 * 0.75 / weights.numel()) ** 0.5
+    assert ((weights == 0).double().mean() - 0.25).abs() < 5 * error
     torch.testing.assert_close(weights[weights != 0].mean().item() * 64, 4 / 3, rtol=1e-2, atol=0)
     assert (attend(q, q, eye, bias) > 0).all()

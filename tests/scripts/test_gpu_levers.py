@@ -82,10 +82,8 @@ def test_attention_tiled_by_tokens_equals_that_of_each_sentence(
         out.backward(torch.linspace(-1, 1, width, dtype=dtype).expand_as(out))
         return [out, *(part.grad for part in given if part.grad is not None)]
 
-    ours, exact = (
-        results(torch.float32, WAYS[f"A, {tile} queries"]),
-        results(torch.float64, each_alone),
-    )
+    ours = results(torch.float32, WAYS[f"A, {tile} queries"])
+    exact = results(torch.float64, each_alone)
     errors = [(one - other).norm() / other.norm() for one, other in zip(ours, exact, strict=True)]
     assert max(errors) < 1e-6
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, lines_of, refused, write_lines
-from messages import says
+from messages import raises_saying, says
 from torch import Tensor
 
 from mt.data.tokens.batches import collate
@@ -54,9 +54,9 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves(
             assert one == pytest.approx(other, abs=1e-5)
         torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
         most = 0
-        with pytest.raises(ConfigError) as caught:
+        parts = "scoring: a pair of 2 and 1 tokens", "CPU", "MB", "Shorten"
+        with raises_saying(ConfigError, *parts):
             decoder.log_probs([([9], [10]), ([9, 10], [10])])
-    assert says(str(caught.value), "scoring: a pair of 2 and 1 tokens", "CPU", "MB", "Shorten")
 
 
 # --- log-probabilities --------------------------------------------------------------------------

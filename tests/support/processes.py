@@ -105,11 +105,8 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
         for i, m in state["optimizer"]["state"].items()
         for key in ("exp_avg", "exp_avg_sq")
     }
-    return {
-        **{f"ema {name}": tensor for name, tensor in tensors.items()},
-        **state["weights"],
-        **moments,
-    }
+    averages = {f"ema {name}": tensor for name, tensor in tensors.items()}
+    return averages | state["weights"] | moments
 
 
 def check_close(run: Path, other: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import BLIND, MonkeyPatch, QuickConfig, TrainerOf, log_of
+from faults import raising
 from messages import says
 
 from mt.config.load import load_config
@@ -24,9 +25,7 @@ from mt.training.runlog import RunLog
 from mt.training.settle import settle_batch_size
 from mt.training.update import Updater
 
-
-def full(*_: Any) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+full = raising(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"))
 
 
 @pytest.fixture

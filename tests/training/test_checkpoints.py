@@ -70,13 +70,10 @@ def test_last_and_best_are_links_that_survive_moving_the_run(save: Save, run_dir
         set_link(run_dir, "last", save(step))
     set_link(run_dir, "best", run_dir / "checkpoints" / step_name(2))
     moved = run_dir.rename(run_dir.with_name("moved"))
-    assert (moved / "checkpoints" / "last").resolve() == (
-        moved / "checkpoints" / step_name(3)
-    ).resolve()
-    assert (moved / "checkpoints" / "best").resolve() == (
-        moved / "checkpoints" / step_name(2)
-    ).resolve()
-    assert sorted(os.listdir(moved / "checkpoints")) == ["best", "last", *map(step_name, (1, 2, 3))]
+    folder = (moved / "checkpoints").resolve()
+    for name, step in (("last", 3), ("best", 2)):
+        assert (folder / name).resolve() == folder / step_name(step)
+    assert sorted(os.listdir(folder)) == ["best", "last", *map(step_name, (1, 2, 3))]
 
 
 DAMAGES = [

@@ -181,8 +181,7 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
     """
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
     updater.world = World(rank)
-    settings = updater.config.train.model_copy(update={"compile": wanted})
-    updater.config = updater.config.model_copy(update={"train": settings})
+    updater.config = updater.config.with_values({"train.compile": wanted})
     updater.forward = fails_after(3, updater.model, in_backward)
     said: list[str] = []
     monkeypatch.setattr(update if rank else updater, "say", said.append)

@@ -101,9 +101,8 @@ def counted() -> None:
 def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> None:
     check_close(together, alone)
     ours, others = metrics_of(together), metrics_of(alone)
-    assert [(line["kind"], line["step"]) for line in ours] == [
-        (line["kind"], line["step"]) for line in others
-    ]
+    places = [[(line["kind"], line["step"]) for line in lines] for lines in (ours, others)]
+    assert places[0] == places[1]
     same = {
         "loss": 1e-5, "nll": 1e-5, "perplexity": 1e-4, "grad_norm": 1e-4, "lr": 0,
         "epoch_position": 0, "bleu": 0,
@@ -297,9 +296,8 @@ sys.stdout.write(f"{config.compile_threads} threads, {compilation.n_compiled_gra
 @pytest.mark.slow
 def test_two_processes_train_a_compiled_model(settings: Mapped, tmp_path: Path) -> None:
     """With Inductor's code for CPUs, which each process compiles with its share of the cores."""
-    mapping = merged(
-        settings, {"data": {"valid": None}, "train": {"max_steps": 3, "compile": "auto"}}
-    )
+    changes = {"data": {"valid": None}, "train": {"max_steps": 3, "compile": "auto"}}
+    mapping = merged(settings, changes)
     run, script = tmp_path / "run", tmp_path / "compiled.py"
     script.write_text(COMPILED, encoding="utf-8")
     command = [*torchrun(2)[:-1], str(script), command_of(mapping, run)[3], str(run)]

@@ -11,11 +11,12 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import torch
 from conftest import Mapped, log_of, merged, metrics_of, mt_command
+from faults import raising
 from messages import says
 from processes import (
     command_of,
@@ -51,9 +52,8 @@ def settings(tiny_mapping: Mapped) -> dict[str, Any]:
 @pytest.fixture
 def long(settings: Mapped) -> dict[str, Any]:
     """Long enough to be interrupted."""
-    return merged(
-        settings, {"data": {"valid": None}, "train": {"max_steps": 150, "valid_every": 10}}
-    )
+    changes = {"data": {"valid": None}, "train": {"max_steps": 150, "valid_every": 10}}
+    return merged(settings, changes)
 
 
 @pytest.mark.slow
@@ -71,18 +71,25 @@ def test_torchrun_restarts_a_killed_process_at_the_checkpoint(long: Mapped, tmp_
     assert all(torch.equal(ours[name], others[name]) for name in others)
 
 
+REAL = Updater.train_step
+
+
+def run_mt_with(train_step: Any) -> None:
+    """Run mt with another function in the place of `Updater.train_step`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Updater, "train_step", train_step)
+        main()
+
+
 def signalled() -> None:
     """Run mt; rank 1 receives SIGUSR1 in update 6, from 0."""
 
     def train_step(self: Updater, update: Update, step: int) -> Any:
         if step == 6 and os.environ["RANK"] == "1":
             signal.raise_signal(signal.SIGUSR1)
-        return real(self, update, step)
+        return REAL(self, update, step)
 
-    real = Updater.train_step
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Updater, "train_step", train_step)
-        main()
+    run_mt_with(train_step)
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_update(long: Mapped, tmp_path: Path) -> None:
@@ -124,15 +131,12 @@ def with_another_counter() -> None:
     numbers = itertools.count(1)
 
     def train_step(self: Updater, update: Update, step: int) -> Any:
-        result = real(self, update, step)
+        result = REAL(self, update, step)
         if next(numbers) == 8 and os.environ["RANK"] == "1":
             self._most_skipped += MAX_SKIPPED_UPDATES
         return result
 
-    real = Updater.train_step
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Updater, "train_step", train_step)
-        main()
+    run_mt_with(train_step)
 
 
 def test_ranks_that_disagree_give_up_together(long: Mapped, tmp_path: Path) -> None:
@@ -157,14 +161,12 @@ def overflowing() -> None:
         weight = self.model.encoder_layers[0].attention.output.weight
         factor = math.inf if step == 6 and os.environ["RANK"] == "1" else 1.0
         with weight.register_hook(lambda grad: grad * factor):
-            return real(self, update, step)
+            return REAL(self, update, step)
 
-    real, scaler = Updater.train_step, partial(torch.amp.GradScaler, init_scale=1024.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Updater, "train_step", train_step)
+    scaler = partial(torch.amp.GradScaler, init_scale=1024.0)
+    with pytest.MonkeyPatch.context() as patch, suppress(SystemExit):
         patch.setattr(torch.amp, "GradScaler", lambda device, enabled: scaler(device))
-        with suppress(SystemExit):
-            main()
+        run_mt_with(train_step)
     assert updater is not None
     weights = [weight.double().sum() for weight in updater.model.parameters()]
     print(updater.scaler.get_scale(), float(torch.stack(weights).sum()))
@@ -205,15 +207,12 @@ def test_an_error_is_reported_once(settings: Mapped, tmp_path: Path) -> None:
 def test_an_error_is_reported_if_rank_0_finds_it_last(settings: Mapped, tmp_path: Path) -> None:
     late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
     (tmp_path / "sitecustomize.py").write_text(late, encoding="utf-8")
-    command = [
-        *torchrun(2),
-        *command_of(merged(settings, {"data": {"max_tokenz": 3}}), tmp_path / "run"),
-    ]
+    mapping = merged(settings, {"data": {"max_tokenz": 3}})
+    command = [*torchrun(2), *command_of(mapping, tmp_path / "run")]
     path = os.pathsep.join(filter(None, (str(tmp_path), mt_command()[1].get("PYTHONPATH"))))
     done = ended(start(command, PYTHONPATH=path))
-    assert [
-        line for line in done.err.splitlines() if line.startswith("mt: ") and "max_tokenz" in line
-    ]
+    lines = [line for line in done.err.splitlines() if line.startswith("mt: ")]
+    assert any("max_tokenz" in line for line in lines)
 
 
 def with_a_batch_too_large(where: str) -> None:
@@ -221,9 +220,7 @@ def with_a_batch_too_large(where: str) -> None:
 
     In the backward pass most gradients are there already, as the last one is missing.
     """
-
-    def full(*_: Any) -> NoReturn:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    full = raising(torch.OutOfMemoryError("CUDA out of memory"))
 
     def train_step(self: Updater, update: Update, step: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -231,13 +228,9 @@ def with_a_batch_too_large(where: str) -> None:
                 patch.setattr(updates, "batch_loss", full)
             elif step == 6:
                 self.model.encoder_layers[0].attention.output.weight.register_hook(full)
-            return real(self, update, step)
+            return REAL(self, update, step)
 
-    real = Updater.train_step
-    with pytest.MonkeyPatch.context() as patch:
-        if os.environ["RANK"] == "1":
-            patch.setattr(Updater, "train_step", train_step)
-        main()
+    run_mt_with(train_step if os.environ["RANK"] == "1" else REAL)
 
 
 @pytest.mark.slow

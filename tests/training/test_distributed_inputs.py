@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mapped, MonkeyPatch, log_of, merged
+from faults import raising
 from messages import raises_saying, says
 from processes import command_of, distributed_settings, run_ranks, shortened, trained
 
@@ -53,9 +54,8 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     assert (first.code, second.code, second.err) == (2, 2, "")
     (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
     assert message_line.startswith(f"mt: rank 1: run directory run: {start_of_message}")
-    assert message_line.endswith(
-        "on a file system that all machines share, where nothing else writes"
-    )
+    remedy = "on a file system that all machines share, where nothing else writes"
+    assert message_line.endswith(remedy)
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
 
 
@@ -89,13 +89,9 @@ def test_fresh_can_start_from_the_weights_of_the_same_run(
 
 def with_little_memory(function: str) -> None:
     """Run mt; rank 1 has no memory left for this function."""
-
-    def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError
-
     with MonkeyPatch.context() as patch:
         if os.environ["RANK"] == "1":
-            patch.setattr(function, full)
+            patch.setattr(function, raising(torch.OutOfMemoryError))
         main()
 
 
@@ -120,9 +116,9 @@ def test_a_failed_rendezvous(monkeypatch: MonkeyPatch) -> None:
         port = str(taken.getsockname()[1])
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", port)
-        with pytest.raises(ConfigError) as error, process_group(World(0, 2), on_gpu=False):
+        parts = "rank 0: ", f"2 processes at 127.0.0.1:{port}", "MASTER_PORT"
+        with raises_saying(ConfigError, *parts), process_group(World(0, 2), on_gpu=False):
             pass
-    assert says(str(error.value), "rank 0: ", f"2 processes at 127.0.0.1:{port}", "MASTER_PORT")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -42,12 +42,8 @@ def poisoned(monkeypatch: MonkeyPatch) -> Poison:
     real = Trainer.train
 
     def start(self: Trainer) -> Outcome:
-        forward, train_step, updates = (
-            self.updater.forward,
-            self.updater.train_step,
-            itertools.count(),
-        )
-        is_bad = False
+        forward, train_step = self.updater.forward, self.updater.train_step
+        updates, is_bad = itertools.count(), False
 
         def with_nan(*inputs: Tensor) -> Tensor:
             hidden: Tensor = forward(*inputs)
@@ -142,10 +138,8 @@ def test_resuming_skips_non_finite_checkpoints(config_of: QuickConfig, tmp_path:
         checkpoint.save_model_folder(folder, weights, meta, state, replace=True)
         if found:
             train(config, tmp_path, "cpu")
-            assert f"{folder}: has non-finite weights. Skipped; trying the checkpoint" in log_of(
-                tmp_path
-            )
-            assert found in log_of(tmp_path)
+            skipped = f"{folder}: has non-finite weights. Skipped; trying the checkpoint"
+            assert says(log_of(tmp_path), skipped, found)
             shutil.rmtree(checkpoint_of(tmp_path, 8))
             continue
         with pytest.raises(
@@ -175,9 +169,8 @@ def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
     monkeypatch.setattr(Trainer, "validate", overflowing)
     config = quick_config(NO_TEST, train={"max_steps": 4, "valid_every": 4})
     assert train(config, tmp_path, "cpu").exit_code == 0
-    assert "not translated: the model's output is non-finite | decoding: sentence " in log_of(
-        tmp_path
-    )
+    said = "not translated: the model's output is non-finite | decoding: sentence "
+    assert said in log_of(tmp_path)
     (line,) = metrics_of(tmp_path, "valid")
     assert (line["nll"], line["bleu"]) == (None, 0.0)
 
@@ -244,9 +237,8 @@ def test_a_few_skipped_updates_are_logged_and_survived(
     config_of: QuickConfig, poisoned: Poison, tmp_path: Path
 ) -> None:
     poisoned(lambda update: update % MAX_SKIPPED_UPDATES != 0)  # 19 in a row, again and again
-    assert (
-        train(config_of(max_steps=60, log_every=10, valid_every=15), tmp_path, "cpu").exit_code == 0
-    )
+    config = config_of(max_steps=60, log_every=10, valid_every=15)
+    assert train(config, tmp_path, "cpu").exit_code == 0
     lines = metrics_of(tmp_path, "train")
     assert [line["skipped"] for line in lines] == [9, 10, 9, 10, 9, 10]
     assert [line["nll"] is None for line in lines] == [False, True] * 3

@@ -42,9 +42,8 @@ def test_before_the_first_update_it_scores_as_the_other_model(
     after = mt("score", "--model", started.run_dir, *texts)
     assert before.code == after.code == 0
     assert before.out == after.out
-    assert (started.run_dir / "tokenizer.model").read_bytes() == (
-        tiny_run / "tokenizer.model"
-    ).read_bytes()
+    models = [(run / "tokenizer.model").read_bytes() for run in (started.run_dir, tiny_run)]
+    assert models[0] == models[1]
     state = checkpoint.load_state(started.run_dir / "checkpoints" / "last")
     assert state["train"]["step"] == 0
     assert state["optimizer"]["state"] == {}
@@ -133,12 +132,8 @@ def test_a_config_names_the_shape_or_has_that_of_the_other_model(
     shape = without_shape(fine_tuned(base), n_heads=5)
     said = message(shape, tmp_path / "run", ConfigError)
     assert says(said, f"train.init_from {base}", "model.d_model", "multiple of model.n_heads (5)")
-    assert (
-        with_shape_of(
-            without_shape(fine_tuned(base), n_heads=3), shape.with_values({"model.d_model": 24})
-        ).model.d_model
-        == 24
-    )
+    asked, other_base = without_shape(fine_tuned(base), n_heads=3), {"model.d_model": 24}
+    assert with_shape_of(asked, shape.with_values(other_base)).model.d_model == 24
     values = fine_tuned(base).model_dump(mode="json")
     values["model"] |= {"d_model": 255, "n_heads": 5}  # all is named here, so it is refused at once
     with pytest.raises(ConfigError, match=r"model\.d_model: must be even"):
@@ -158,8 +153,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
 ) -> None:
     base = tmp_path / "base"
     shutil.copytree(base_of(), base, symlinks=True)
-    fine_tuning = {"init_from": str(base), "ema": 0.9}
-    fine_tuning |= {"max_steps": 8, "valid_every": 4}
+    fine_tuning = {"init_from": str(base), "ema": 0.9, "max_steps": 8, "valid_every": 4}
     data = {} if vocabulary == "kept" else on(other_corpus)
     config = quick_config(NO_TEST, data, train=fine_tuning)
     if vocabulary == "kept":  # then the base tells the shape of both, also once it is gone
@@ -210,9 +204,8 @@ def test_a_model_that_only_gets_worse_ends_as_the_one_it_started_from(
         str(tiny_corpus / "test.src")
     }
     pictures, _ = draw_curves([read_run(tmp_path / "run", "run")])
-    assert (
-        sum(bool(picture["by_updates"]) for picture in pictures if "BLEU" in picture["title"]) == 2
-    )
+    bleu = [picture for picture in pictures if "BLEU" in picture["title"]]
+    assert sum(bool(picture["by_updates"]) for picture in bleu) == 2
     log = log_of(tmp_path / "run")
     assert says(log, "valid | step 0 |", "new best", "valid | step 4 |", "no new best")
     assert train(config, tmp_path / "run", "cpu").exit_code == 0  # scores nothing again
@@ -325,16 +318,11 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
 def test_initial_weights_are_fixed(base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)
-    changes = {"train": {"new_vocabulary": True}}
-    config = fine_tuned(base_of(), changes)
-    assert says(
-        message(config, run, CheckpointError),
-        f"run directory {run}: ",
-        f"train.init_from: was None, now {base_of()}",
-        "train.new_vocabulary: was False, now True",
-        "set them back",
-        "--fresh",
-    )
+    config = fine_tuned(base_of(), {"train": {"new_vocabulary": True}})
+    init_from = f"train.init_from: was None, now {base_of()}"
+    keys = init_from, "train.new_vocabulary: was False, now True"
+    said = message(config, run, CheckpointError)
+    assert says(said, f"run directory {run}: ", *keys, "set them back", "--fresh")
 
 
 def test_invalid_values_of_the_config_keys() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Mt, QuickConfig, lines_of, log_of, metrics_of, write_lines
-from messages import says
+from messages import raises_saying, says
 
 from mt.config.plan import HELD_OUT, plan_data
 from mt.data.reading.check import check_data
@@ -69,9 +69,8 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     assert mt("evaluate", "--model", moved, "--metrics", "bleu").code == 0
     assert train(longer, moved, "cpu").exit_code == 0
     for change in ({"run": {"seed": 7}}, {"data": {"valid": [{"split": 31}], "test": []}}):
-        with pytest.raises(CheckpointError) as error:
+        with raises_saying(CheckpointError, moved, "has been trained on", "held out", "--fresh"):
             train(quick_config({"data": SETS}, change), moved, "cpu")
-        assert says(str(error.value), moved, "has been trained on", "held out", "--fresh")
     sizes = {path: path.stat().st_size for path in (moved / HELD_OUT).iterdir()}
     assert sizes[moved / HELD_OUT / "valid-0.src"] > 0
     assert len(lines_of(moved / HELD_OUT / "valid-0.src")) == 30
@@ -100,11 +99,8 @@ def test_a_vocabulary_is_learned_without_what_is_held_out(
     data |= {"valid": [{"split": 30}], "test": []}
     learned = []
     for seed in (1, 2):
-        config = quick_config(
-            {"data": data},
-            tokenizer={"vocab_size": 2200, "byte_fallback": False},
-            run={"seed": seed},
-        )
+        vocabulary = {"vocab_size": 2200, "byte_fallback": False}
+        config = quick_config({"data": data}, tokenizer=vocabulary, run={"seed": seed})
         prepare_data(config, tmp_path / "run")
         held_out = lines_of(tmp_path / "run" / HELD_OUT / "valid-0.src")
         tokenizer = Tokenizer.load(tmp_path / "run")

@@ -67,9 +67,8 @@ def test_one_ranking_keeps_checkpoints_names_the_best_and_averages(
         assert kept_steps(run) == [*best, 4]
         assert checkpoint.average_run(run, 2, run / "mean", by_score=True) == best
         first = checkpoint.average_run(run, 1, run / "first", by_score=True)
-        assert [model_folder.step_name(step) for step in first] == [
-            (run / "checkpoints" / "best").resolve().name
-        ]
+        named_best = (run / "checkpoints" / "best").resolve().name
+        assert [model_folder.step_name(step) for step in first] == [named_best]
         (valid,) = read_run(run, "run").scored
         assert valid.step == first[0]
 

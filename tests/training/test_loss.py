@@ -43,12 +43,9 @@ def inputs(bias: bool, scale: float = 1.0) -> Any:
     b = torch.randn(VOCAB, generator=generator, dtype=torch.float64)
     target = torch.randint(0, VOCAB, (N_TOKENS,), generator=generator)
     assert len(target.unique()) == VOCAB
-    return (
-        hidden.requires_grad_(),
-        weight.requires_grad_(),
-        b.requires_grad_() if bias else None,
-        target,
-    )
+    for leaf in (hidden, weight, b):
+        leaf.requires_grad_()
+    return hidden, weight, b if bias else None, target
 
 
 def torch_loss(h: Tensor, w: Tensor, b: Tensor | None, y: Tensor, smoothing: float) -> Tensor:
@@ -137,10 +134,8 @@ def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
     wanted = [x for x in leaves[:3] if x is not None]
     exact = torch.autograd.grad(exact_result.smoothed, wanted)
     hidden = leaves[0].detach().bfloat16().requires_grad_()
-    low_leaves: list[Any] = [
-        None if x is None else x.detach().float().requires_grad_() for x in leaves[1:3]
-    ]
-    weight, b = low_leaves
+    weight = leaves[1].detach().float().requires_grad_()
+    b = leaves[2].detach().float().requires_grad_() if bias else None
     result = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
     low_wanted = [x for x in (hidden, weight, b) if x is not None]
     low = torch.autograd.grad(result.smoothed, low_wanted)
@@ -152,9 +147,8 @@ def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
     assert abs(without.smoothed.item() - result.smoothed.item()) < 0.1
     low_weight = weight.detach().bfloat16()
     low_b = None if b is None else b.detach().bfloat16()
-    scores = F.linear(
-        hidden, low_weight, low_b
-    ).float()  # nothing after the scores is rounded to 8 digits
+    # Nothing after the scores is rounded to 8 digits.
+    scores = F.linear(hidden, low_weight, low_b).float()
     rounded_once = F.cross_entropy(scores, target, reduction="sum").item()
     assert result.nll.item() == pytest.approx(rounded_once, rel=1e-6)
     assert without.nll.item() == pytest.approx(rounded_once, rel=1e-6)
@@ -201,9 +195,8 @@ def test_the_settings_of_a_run_reach_its_loss() -> None:
     side = SimpleNamespace(size=VOCAB)
     vocabulary: Any = SimpleNamespace(src=side, tgt=side, joint=True)
     config = config_from_mapping(sections, "test")
-    updater = Updater(
-        config, vocabulary, Device(torch.device("cpu"), "fp32"), World(), lambda _: None
-    )
+    device = Device(torch.device("cpu"), "fp32")
+    updater = Updater(config, vocabulary, device, World(), lambda _: None)
     pairs = [(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))]
     batches = [collate([pair]) for pair in pairs]
 

@@ -75,16 +75,9 @@ def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
 
 def tiny_model(**changes: Any) -> Transformer:
     torch.manual_seed(0)
-    config = ModelConfig(
-        d_model=8,
-        n_heads=2,
-        n_encoder_layers=1,
-        n_decoder_layers=1,
-        d_ff=16,
-        output_bias=True,
-        **changes,
-    )
-    return Transformer(config, 11, 11, True)
+    sizes: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_ff": 16, "output_bias": True}
+    sizes |= {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    return Transformer(ModelConfig(**sizes | changes), 11, 11, True)
 
 
 def take_step(optimizer: torch.optim.Optimizer, rate: float = 0.01) -> None:

@@ -14,14 +14,8 @@ from mt.data.tokens.tokenizer import EOS
 from mt.model.attention import attend, attention_bias, causal_mask
 from mt.model.transformer import Dropout, FeedForward, Transformer
 
-SMALL: dict[str, Any] = {
-    "d_model": 12,
-    "n_heads": 3,
-    "d_ff": 20,
-    "max_positions": 16,
-    "dropout": 0.0,
-}
-SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
+SMALL: dict[str, Any] = {"d_model": 12, "n_heads": 3, "d_ff": 20, "max_positions": 16}
+SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.0}
 ALL_ON = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.3}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 
@@ -166,10 +160,8 @@ def test_activation_dropout_of_null_is_dropout(activation: str) -> None:
 @pytest.mark.parametrize(("own", "expected"), [(None, 0.25), (0.5, 0.5), (0.0, 0.0)])
 def test_feed_forward_drops_between_its_products(own: float | None, expected: float) -> None:
     torch.manual_seed(7)
-    block, x = (
-        FeedForward(ModelConfig(**{**SMALL, "dropout": 0.25, "activation_dropout": own})),
-        torch.randn(2, 3, 12),
-    )
+    config = ModelConfig(**SMALL | {"dropout": 0.25, "activation_dropout": own})
+    block, x = FeedForward(config), torch.randn(2, 3, 12)
     torch.manual_seed(8)
     out = block(x)
     torch.manual_seed(8)
@@ -182,10 +174,8 @@ def test_feed_forward_drops_between_its_products(own: float | None, expected: fl
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("key", ALL_ON)
 def test_each_acts_in_training_and_repeats_with_the_seed(key: str, dtype: torch.dtype) -> None:
-    plain, model = (
-        build(activation_dropout=0.0),
-        build(**{"activation_dropout": 0.0, key: ALL_ON[key]}),
-    )
+    plain = build(activation_dropout=0.0)
+    model = build(**{"activation_dropout": 0.0, key: ALL_ON[key]})
     plain.compute_dtype = model.compute_dtype = dtype
     assert torch.equal(scores(model.train()), scores(model))
     assert not torch.equal(scores(model), scores(model, seed=4))

@@ -171,22 +171,17 @@ def test_the_command_stops_on_sigterm_and_resumes(
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(interruptible), encoding="utf-8")
     options = ("--run-dir", run_dir, "--device", "cpu")
-    command, environment = mt_command("train", "-c", config, *options)
+    command, env = mt_command("train", "-c", config, *options)
     said: list[str] = []
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, encoding="utf-8"
-    ) as process:
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stderr is not None
         for line in process.stderr:
             said.append(line)
             if "step 2 |" in line:
                 process.send_signal(signal.SIGTERM)
     assert process.returncode == 143
-    stopped = re.search(
-        r"stopped by SIGTERM after update (\d+); run the same command again", said[-1]
-    )
-    assert stopped
-    step = int(stopped[1])
+    stopped = r"stopped by SIGTERM after update (\d+); run the same command again"
+    (step,) = map(int, re.findall(stopped, said[-1]))
     assert model_folder.read_meta(run_dir / "checkpoints" / "last", ["state.pt"])["step"] == step
     assert "Traceback" not in "".join(said)
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0

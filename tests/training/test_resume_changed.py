@@ -24,9 +24,7 @@ from mt.training.launch import prepare_data, train
 @pytest.fixture
 def copied(undisturbed: Path, tmp_path: Path) -> Path:
     """A copy of the undisturbed run, to be changed."""
-    run = tmp_path / "run"
-    shutil.copytree(undisturbed, run, symlinks=True)
-    return run
+    return shutil.copytree(undisturbed, tmp_path / "run", symlinks=True)
 
 
 def damage(folder: Path) -> None:
@@ -75,10 +73,9 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(
     changed = merged(interruptible, {"run": {"seed": 9}, "tokenizer": {"sample_lines": 50}})
     shutil.rmtree(copied / "store")
     (copied / "config.yaml").unlink()
-    with pytest.raises(CheckpointError) as error:
-        train(config_of(changed), copied, "cpu")
     newest = checkpoint_of(copied, STEPS)
-    assert says(str(error.value), newest, "another tokenizer", copied, "--fresh")
+    with raises_saying(CheckpointError, newest, "another tokenizer", copied, "--fresh"):
+        train(config_of(changed), copied, "cpu")
 
 
 def test_a_finished_run_resumes_for_more_steps(copied: Path, interruptible: Mapped) -> None:
@@ -139,16 +136,15 @@ def test_a_resume_that_is_refused_leaves_the_config(copied: Path, interruptible:
     """Also where that shows only once the directory is claimed, as a damaged checkpoint does."""
     before = (copied / "config.yaml").read_bytes()
     changed = config_of(interruptible, train={"max_steps": STEPS + 2, "log_every": 1})
-    kept = {
-        folder: (folder / "state.pt").read_bytes() for folder in model_folder.checkpoints(copied)
-    }
-    for folder in kept:
-        damage(folder)
+    states = [folder / "state.pt" for folder in model_folder.checkpoints(copied)]
+    kept = {path: path.read_bytes() for path in states}
+    for path in kept:
+        damage(path.parent)
     with pytest.raises(CheckpointError):
         train(changed, copied, "cpu")
     assert (copied / "config.yaml").read_bytes() == before
-    for folder, state in kept.items():
-        (folder / "state.pt").write_bytes(state)
+    for path, state in kept.items():
+        path.write_bytes(state)
     assert train(changed, copied, "cpu").exit_code == 0
     assert load_config(str(copied / "config.yaml")).config == changed
 
@@ -156,9 +152,9 @@ def test_a_resume_that_is_refused_leaves_the_config(copied: Path, interruptible:
 def test_a_run_of_other_languages_is_not_resumed(copied: Path, interruptible: Mapped) -> None:
     """Such as that of another config with the same file name."""
     turned = config_of(interruptible, data={"src_lang": "en", "tgt_lang": "de"})
-    with pytest.raises(CheckpointError) as error:
+    parts = "or language", "was de, now en", "--run-dir", "--fresh"
+    with raises_saying(CheckpointError, *parts):
         train(turned, copied, "cpu")
-    assert says(str(error.value), "or language", "was de, now en", "--run-dir", "--fresh")
     austrian = config_of(interruptible, data={"src_lang": "de-AT"})
     assert check_same_run(copied, austrian) == ["data.src_lang: was de, now de-AT"]
 
@@ -179,9 +175,8 @@ def test_fresh_sets_the_run_aside_and_starts_over(
     copied: Path, interruptible: Mapped, undisturbed: Path, tmp_path: Path, mt: Mt
 ) -> None:
     config = tmp_path / "tiny.yaml"
-    config.write_text(
-        yaml.safe_dump(merged(interruptible, {"model": {"d_ff": 32}})), encoding="utf-8"
-    )
+    changed = merged(interruptible, {"model": {"d_ff": 32}})
+    config.write_text(yaml.safe_dump(changed), encoding="utf-8")
     command = ["train", "-c", config, "--run-dir", copied, "--device", "cpu"]
     command += ["--set", "train.max_steps=2"]
     assert "model.d_ff: was 64, now 32" in refused(mt(*command))
@@ -195,10 +190,8 @@ def test_fresh_sets_the_run_aside_and_starts_over(
 def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(
     interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
-    run, config = (
-        tmp_path / "run",
-        config_of(interruptible, train={"max_steps": 1}, data={"valid": None, "test": []}),
-    )
+    run = tmp_path / "run"
+    config = config_of(interruptible, train={"max_steps": 1}, data={"valid": None, "test": []})
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     for _ in range(3):
         train(config, run, "cpu", fresh=True)

@@ -44,10 +44,8 @@ def test_lines_go_to_stderr_and_the_log(run_dir: Path, capsys: pytest.CaptureFix
     assert err.endswith(" Übung macht den Meister\n")
     with RunLog(run_dir, 10) as log:
         log.say("second")
-    assert [line[20:] for line in lines_of(run_dir / "train.log")] == [
-        "Übung macht den Meister",
-        "second",
-    ]
+    said = [line[20:] for line in lines_of(run_dir / "train.log")]
+    assert said == ["Übung macht den Meister", "second"]
     assert capsys.readouterr().err.count("second") == 1
 
 
@@ -55,10 +53,8 @@ def test_each_line_of_a_message_has_the_time_and_no_escape_sequence(run_dir: Pat
     with RunLog(run_dir, 1) as log:
         log.say("no \x1b[31mfile\nremedy")
     lines = log_of(run_dir).splitlines()
-    assert [re.sub(r"^\d{4}-\d\d-\d\d [\d:]{8} ", "", line) for line in lines] == [
-        "no ␛[31mfile", "remedy",
-    ]  # fmt: skip
-    assert all(line.startswith("2") for line in lines)
+    said = [re.sub(r"^2\d{3}-\d\d-\d\d [\d:]{8} ", "", line) for line in lines]
+    assert said == ["no ␛[31mfile", "remedy"]
 
 
 def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: MonkeyPatch) -> None:

@@ -50,9 +50,8 @@ def test_the_score_decides_of_equal_ones_and_of_untrained_models_the_nll() -> No
         assert state.add_score(best)
         state.step = 2
         assert state.add_score(later) == verdict.startswith("new")
-        assert (state.best, state.bad_validations) == (
-            (later, 0) if verdict.startswith("new") else (best, 1)
-        )
+        expected = (later, 0) if verdict.startswith("new") else (best, 1)
+        assert (state.best, state.bad_validations) == expected
 
 
 @pytest.mark.parametrize("metric", ["nll", "bleu"])
@@ -105,9 +104,8 @@ def test_the_metric_chooses_the_best(
 def test_scores_of_another_metric_do_not_count(
     tiny_mapping: Mapped, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
-    scripted_validations(
-        (90.0, 3.0), (90.0, 3.0), (1.0, 2.0)
-    )  # step 1, again with the new metric, step 2
+    # Step 1, again with the new metric, step 2.
+    scripted_validations((90.0, 3.0), (90.0, 3.0), (1.0, 2.0))
     for steps, metric in ((1, "bleu"), (2, "nll")):
         changes = {**VALIDATIONS, "max_steps": steps, "metric": metric}
         train(config_of(tiny_mapping, train=changes, data={"test": []}), tmp_path, "cpu")

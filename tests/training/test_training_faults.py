@@ -26,11 +26,7 @@ from mt.training.runlog import RunLog
 @pytest.fixture
 def untrained(monkeypatch: MonkeyPatch) -> None:
     """Fail the test if training starts."""
-
-    def ready(*_: Any) -> None:
-        raise AssertionError("training has started")
-
-    monkeypatch.setattr(launch, "Trainer", ready)
+    monkeypatch.setattr(launch, "Trainer", raising(AssertionError("training has started")))
 
 
 @pytest.mark.usefixtures("untrained")
@@ -43,9 +39,8 @@ def test_missing_data_is_found_before_a_run_directory_is_made(
     with pytest.raises(DataError) as error:
         train(gone, tmp_path / "run", "cpu")
     assert [name for name in names if name in str(error.value)] == names
-    said = refused(
-        mt("train", "-c", "tiny.yaml", "--set", "data.train=[]", "--run-dir", tmp_path / "run")
-    )
+    command = ["train", "-c", "tiny.yaml", "--set", "data.train=[]"]
+    said = refused(mt(*command, "--run-dir", tmp_path / "run"))
     assert says(said, "data.train", "at least one text", "found none")
     assert not (tmp_path / "run").exists()
 

@@ -22,10 +22,13 @@ from mt.training.update import Updater
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {
-        name: tensor.clone()
-        for name, tensor in checkpoint.weights_of(trainer.updater.model).items()
-    }
+    of_model = checkpoint.weights_of(trainer.updater.model)
+    return {name: tensor.clone() for name, tensor in of_model.items()}
+
+
+def gradient_norm(model: torch.nn.Module) -> float:
+    grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return float(torch.cat(grads).norm())
 
 
 def update_of(trainer: Trainer, *groups: range) -> Update:
@@ -79,10 +82,9 @@ def test_copied_weights_learn_as_cast_ones(trainer_of: TrainerOf, monkeypatch: M
     layer, other = (each.model.encoder_layers[0].feed_forward.inner for each in updaters)
     assert [copy.dtype for copy in layer.copies or ()] == [torch.bfloat16] * 2
     assert other.copies is None
-    for ours, theirs in zip(*(each.model.parameters() for each in updaters), strict=True):
-        assert torch.equal(ours, theirs)
-    for ours, theirs in zip(*(each.eval_model.parameters() for each in updaters), strict=True):
-        assert torch.equal(ours, theirs)
+    for models in ([each.model for each in updaters], [each.eval_model for each in updaters]):
+        for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
+            assert torch.equal(ours, theirs)
     states = [each.state_dict()["optimizer"]["state"] for each in updaters]
     moments = ([each["exp_avg"] for each in state.values()] for state in states)
     assert all(map(torch.equal, *moments))
@@ -120,9 +122,8 @@ def test_accumulated_is_whole(trainer_of: TrainerOf, clip_norm: float | None) ->
 
 def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: TrainerOf) -> None:
     """nll without smoothing and gradient norm before clipping, against torch's own functions."""
-    trainer = trainer_of(
-        BLIND, model={"dropout": 0.0}, optim={"clip_norm": 0.01, "label_smoothing": 0.2}
-    )
+    optim = {"clip_norm": 0.01, "label_smoothing": 0.2}
+    trainer = trainer_of(BLIND, model={"dropout": 0.0}, optim=optim)
     update = update_of(trainer, range(10))
     (batch,) = update.batches
     scores = trainer.updater.model.output(
@@ -130,13 +131,7 @@ def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: TrainerOf) 
     ).flatten(0, 1)[batch.tgt_positions]
     nll = torch.nn.functional.cross_entropy(scores, batch.tgt_out).item()
     torch.nn.functional.cross_entropy(scores, batch.tgt_out, label_smoothing=0.2).backward()
-    norm = math.sqrt(
-        sum(
-            float(p.grad.square().sum())
-            for p in trainer.updater.model.parameters()
-            if p.grad is not None
-        )
-    )
+    norm = gradient_norm(trainer.updater.model)
     trainer.updater.optimizer.zero_grad()
     assert learn(trainer, update) == pytest.approx((nll, norm), rel=1e-4)
 
@@ -146,12 +141,8 @@ def test_a_long_gradient_is_shortened(trainer_of: TrainerOf, clip_norm: float | 
     """Its direction stays; one that is short enough is left as it is."""
     trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
     used: list[float] = []
-    parameters = list(trainer.updater.model.parameters())
-    trainer.updater.optimizer.register_step_pre_hook(
-        lambda *_: used.append(
-            float(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm())
-        )
-    )
+    model, optimizer = trainer.updater.model, trainer.updater.optimizer
+    optimizer.register_step_pre_hook(lambda *_: used.append(gradient_norm(model)))
     _, norm = learn(trainer, update_of(trainer, range(20)))
     assert 1 < norm < 100
     assert used == [pytest.approx(clip_norm if clip_norm == 0.25 else norm, rel=1e-4)]

@@ -96,14 +96,11 @@ def test_rows_follow_their_pieces(
         both = set(theirs) & set(ours)
         assert 4 + 256 < len(both) < len(ours)
         for piece in both:
-            assert torch.equal(new[name][ours.index(piece)], old[name][theirs.index(piece)]), (
-                name,
-                piece,
-            )
+            row = old[name][theirs.index(piece)]
+            assert torch.equal(new[name][ours.index(piece)], row), (name, piece)
         for piece in set(ours) - both:
-            assert not torch.equal(new[name][ours.index(piece)], fresh[name][ours.index(piece)]), (
-                piece
-            )
+            row = fresh[name][ours.index(piece)]
+            assert not torch.equal(new[name][ours.index(piece)], row), piece
         if "ω" in ours:  # in the vocabulary of none of the base runs
             in_bytes = [old[name][theirs.index(byte)] for byte in ("<0xCF>", "<0x89>")]
             torch.testing.assert_close(new[name][ours.index("ω")], torch.stack(in_bytes).mean(0))

@@ -29,10 +29,8 @@ def test_text() -> None:
     assert rendered(LineFormat(), "", BLANK) == [""]
     assert rendered(LineFormat(scores=True), "a", TWO) == ["-0.5000\tone"]
     assert rendered(LineFormat(scores=True), "", BLANK) == ["0.0000\t"]
-    assert rendered(LineFormat(n_best=2), "a", TWO) == [
-        "0 ||| one ||| -0.5000",
-        "0 ||| two ||| -1.2500",
-    ]
+    both = ["0 ||| one ||| -0.5000", "0 ||| two ||| -1.2500"]
+    assert rendered(LineFormat(n_best=2), "a", TWO) == both
     assert rendered(LineFormat(n_best=2), "", BLANK, 12) == ["11 |||  ||| 0.0000"]
     assert rendered(LineFormat(), "a", ALIGNED) == ["one\t0-0"]
     assert rendered(LineFormat(n_best=2, scores=True), "a", ALIGNED) == [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import MonkeyPatch, Mt, lines_of, refused, write_lines
 from faults import raising
-from messages import says
+from messages import raises_saying, says
 from model_files import copy_model, drop, empty, flip, truncate
 
 from mt import artefacts
@@ -158,9 +158,8 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
     described: ModelFolder, calls: list[Path], monkeypatch: MonkeyPatch
 ) -> None:
     def refused_for(reason: str) -> None:
-        with pytest.raises(CheckpointError) as error:
+        with raises_saying(CheckpointError, reason, "XDG_CACHE_HOME", "--engine torch"):
             load_converted(described, content)
-        assert says(str(error.value), reason, "XDG_CACHE_HOME", "--engine torch")
 
     with monkeypatch.context() as patch:
         patch.setattr(artefacts, "exclusive", raising(OSError(30, "Read-only file system")))

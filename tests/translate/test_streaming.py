@@ -172,9 +172,9 @@ def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> 
         (tmp_path / "nowhere" / "out", tmp_path / "nowhere", "No such file or directory"),
         (tmp_path / "file" / "out", tmp_path / "file", "Not a directory"),
     ):
-        with pytest.raises(DataError) as caught, open_output(str(path)):
+        parts = f"--output {path}", folder, reason, "unchanged", "room"
+        with raises_saying(DataError, *parts), open_output(str(path)):
             raise AssertionError("nothing must be translated")
-        assert says(str(caught.value), f"--output {path}", folder, reason, "unchanged", "room")
     with pytest.raises(DataError, match=r"is a folder.*name a file"), open_output(str(tmp_path)):
         raise AssertionError("nothing must be translated")
 
