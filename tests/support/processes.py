@@ -181,7 +181,12 @@ def run_ranks(
     torchrun would hide the exit codes. `run` is called in place of mt's `main`. After `seconds` the
     ranks that still run are killed; their exit code is None.
     """
-    common = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    common = {
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(),
+    }
     started = []
     for rank in range(processes):
         there = folder / str(rank)

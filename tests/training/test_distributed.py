@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from conftest import Mapped, lines_of, log_of, merged, metrics_of, write_lines
 from messages import raises_saying
@@ -28,6 +30,7 @@ from processes import (
     trained,
 )
 from token_stores import store_of_lengths
+from torch import nn
 
 from mt.cli.main import main
 from mt.config.plan import plan_data
@@ -160,6 +163,35 @@ def test_a_sharded_validation_is_the_same_to_the_last_digit(tiny_run: Path, tmp_
     assert [one.code for one in done] == [0, 0, 0], done[0].err + done[1].err + done[2].err
     (score,) = {one.out for one in done}
     assert float(score) > 10
+
+
+def sum_both_ways() -> None:
+    """Sum gradients in shared memory and by gloo; both must be the sum, in views of one buffer."""
+    weights = [nn.Parameter(torch.zeros(size)) for size in (7, 30, 5)]
+    weights[0].requires_grad_(False)
+    with process_group(world_from_environment(), False) as world:
+        shared = world.with_shared_memory(weights)
+        assert world.rows is None
+        assert shared.rows is not None
+        for one in (world, shared, shared):
+            for weight in weights[1 : 3 if world.rank else 2]:  # rank 0 lacks a gradient
+                weight.grad = torch.full_like(weight, 10.0**world.rank)
+            one.sum_gradients(weights)
+            assert [set(w.grad.tolist()) for w in weights[1:]] == [{111.0}, {110.0}]
+            nn.utils.clip_grad_norm_(weights, 1.0)  # of this rank's own gradients
+            assert weights[1].grad.norm() < 1
+            dist.barrier()
+            for weight in weights:
+                weight.grad = None
+        with pytest.MonkeyPatch.context() as patch:  # rank 1 finds the file of another process
+            if world.rank == 1:
+                patch.setattr(os, "readlink", lambda path: "/memfd:other (deleted)")
+            assert world.with_shared_memory(weights).rows is None
+
+
+def test_ranks_of_one_machine_sum_gradients_in_shared_memory(tmp_path: Path) -> None:
+    done = run_ranks(tmp_path, [], sum_both_ways, processes=3)
+    assert [one.code for one in done] == [0, 0, 0], done[0].err + done[1].err + done[2].err
 
 
 @pytest.mark.slow
