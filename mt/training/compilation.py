@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -94,11 +93,6 @@ def compile_loss() -> LogitsGradient:
         return compiled(logits, target, smoothing)
 
     return gradient
-
-
-def n_compiled_graphs() -> int:
-    dynamo = sys.modules.get("torch._dynamo.utils")  # loaded by the first compilation
-    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
 
 
 def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:

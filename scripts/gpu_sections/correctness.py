@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpu_sections.report import NotJudgedError, Report
-from gpu_sections.setting import Setting
+from gpu_sections.setting import Setting, n_compiled_graphs
 from mt.data.tokens.batches import Batch, Update, collate, gather_batch
 from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError
@@ -26,7 +26,6 @@ from mt.model.attention import attend, attention_bias, attention_weights
 from mt.runtime.devices import DTYPES, can_compile
 from mt.runtime.distributed import World
 from mt.runtime.machine import free_port
-from mt.training.compilation import n_compiled_graphs
 from mt.training.loss import smoothed_cross_entropy
 from mt.training.settle import fitting_batch, lengths_to_try
 from mt.training.update import Updater

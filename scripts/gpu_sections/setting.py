@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -168,3 +169,8 @@ class Vocabulary:
         return self
 
     tgt = src
+
+
+def n_compiled_graphs() -> int:
+    dynamo = sys.modules.get("torch._dynamo.utils")  # loaded by the first compilation
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])

@@ -11,12 +11,11 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from gpu_sections.report import NotJudgedError, Report
-from gpu_sections.setting import Setting
+from gpu_sections.setting import Setting, n_compiled_graphs
 from mt.data.tokens.batches import Update
 from mt.data.tokens.plan import Plan
 from mt.runtime.devices import can_compile
 from mt.runtime.memory import peak_memory_mb, reset_peak_memory
-from mt.training.compilation import n_compiled_graphs
 from mt.training.update import Updater
 
 WARM_UP = 6

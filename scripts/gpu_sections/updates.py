@@ -27,12 +27,11 @@ from gpu_sections.decision import (
 )  # fmt: skip
 from gpu_sections.replay import captured
 from gpu_sections.report import NotJudgedError, Report, read_items
-from gpu_sections.setting import Setting
+from gpu_sections.setting import Setting, n_compiled_graphs
 from gpu_sections.training import no_waiting, profile_updates
 from mt.data.tokens.batches import Update
 from mt.data.tokens.plan import Plan
 from mt.runtime.devices import can_compile
-from mt.training.compilation import n_compiled_graphs
 from mt.training.update import Updater, build_optimizer
 
 UPDATES = 8  # of a window, repeated until its time is over
