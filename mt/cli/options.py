@@ -195,12 +195,13 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 def _call(group: Any, values: dict[str, Any]) -> Any:
     """Call a command, or make a dataclass, with those of the options' values that it has."""
-    given = {
-        parameter.name: _call(kind, values) if is_dataclass(kind) else values[parameter.name]
+    own = {
+        parameter.name: _call(kind, values)
+        if is_dataclass(kind := parameter.annotation)
+        else values[parameter.name]
         for parameter in _parameters_of(group)
-        for kind in [parameter.annotation]
     }
-    return group(**given)
+    return group(**own)
 
 
 def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -187,11 +187,12 @@ class ShapesGroup:
 
     def value(self, most: int) -> tuple[tuple[int, int], int]:
         """The lengths, `most` at most, and the pairs. Raises ConfigError for other lengths."""
-        match (self.lengths or "10,12").split(","):
+        text = self.lengths or "10,12"
+        match text.split(","):
             case [src, tgt] if {src, tgt} <= {*map(str, range(1, most + 1))}:
                 return (int(src), int(tgt)), self.batch
         raise ConfigError(
-            f"--lengths: must be two numbers to {most:,}, such as 5,10, found {self.lengths!r}"
+            f"--lengths: must be two numbers to {most:,}, such as 5,10, found {text!r}"
         )
 
 

@@ -62,7 +62,7 @@ def _run_on_this_rank(
     memory.release_freed_memory()
     memory.reset_peak_memory(device)
     updater.skip_step()  # the optimiser allocates its moments
-    if updater.world.size > 1:  # as before the gradients of all ranks are summed
+    if updater.world.size > 1 and updater.world.rows is None:  # as before a sum over all ranks
         flatten_gradients(updater.model.parameters())
         updater.optimizer.zero_grad(set_to_none=True)
     lengths = np.maximum(plan.pairs.src_lengths, plan.pairs.tgt_lengths) + 1

@@ -105,6 +105,10 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
     message = refused(mt(*IN, "-o", "c.tsv.gz", "--overwrite"))
     assert says(message, "c.tsv.gz.corpus.yaml", "no", "mt data clean", "rename")
     assert Path("c.tsv.gz.corpus.yaml").read_text() == "packages: [a]\n"
+    Path("d.corpus.yaml").mkdir()
+    message = refused(mt("data", "clean", "got/a.de", "got/a.en", "-o", "d"))
+    assert says(message, "d.corpus.yaml: cannot be written", "complete", "--overwrite")
+    assert Path("d.de").read_text() == Path("got/b.de").read_text().rstrip("\n") + "\n"
 
 
 def test_the_report_as_text(mt: Mt) -> None:

@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_149,
-    "core": 19_321,
-    "tests": 29_848,
+    "all of mt": 30_179,
+    "core": 19_337,
+    "tests": 29_866,
     "pages": 129_742,
     "api and single files": 1_106,
-    "data": 5_034,
+    "data": 5_045,
     "training": 3_178,
     "translate": 2_599,
-    "inspect": 2_228,
-    "cleaning": 2_087,
+    "inspect": 2_229,
+    "cleaning": 2_092,
     "search": 2_061,
     "interop": 1_754,
     "config": 1_745,
-    "cli": 1_632,
+    "cli": 1_633,
     "documents": 1_375,
     "evaluation": 1_169,
-    "runtime": 1_010,
+    "runtime": 1_015,
     "model": 961,
     "runs": 906,
     "report": 845,
-    "synthetic": 459,
+    "synthetic": 466,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -348,6 +348,10 @@ def test_messages(tiny_run: Path, mt: Mt) -> None:
         ("steps -m RUN drei --batch 2", "--batch|--config"),
         ("steps --config base.yaml --lengths 5", "--lengths|5,10|'5'"),
         ("steps --config base.yaml --lengths 1,1025", "--lengths|to 1,024|'1,1025'"),
+        (
+            "steps --config tiny.yaml --set model.max_positions=8 --set data.max_tokens=6",
+            "--lengths|to 8|'10,12'",
+        ),
         ("steps -m RUN drei --npz x.np", "--npz x.np|.npz"),
     ]:
         given = [str(tiny_run) if word == "RUN" else word for word in words.split()]

@@ -165,6 +165,14 @@ def test_a_sharded_validation_is_the_same_to_the_last_digit(tiny_run: Path, tmp_
     assert float(score) > 10
 
 
+def other_file(path: str) -> str:
+    return "/memfd:other (deleted)"
+
+
+def forbidden(name: str) -> int:
+    raise PermissionError(1, "Operation not permitted")
+
+
 def sum_both_ways() -> None:
     """Sum gradients in shared memory and by gloo; both must be the sum, in views of one buffer."""
     weights = [nn.Parameter(torch.zeros(size)) for size in (7, 30, 5)]
@@ -183,10 +191,12 @@ def sum_both_ways() -> None:
             dist.barrier()
             for weight in weights:
                 weight.grad = None
-        with pytest.MonkeyPatch.context() as patch:  # rank 1 finds the file of another process
-            if world.rank == 1:
-                patch.setattr(os, "readlink", lambda path: "/memfd:other (deleted)")
-            assert world.with_shared_memory(weights).rows is None
+        # Rank 1 finds the file of another process; rank 0 may not make one.
+        for rank, name, fault in ((1, "readlink", other_file), (0, "memfd_create", forbidden)):
+            with pytest.MonkeyPatch.context() as patch:
+                if world.rank == rank:
+                    patch.setattr(os, name, fault)
+                assert world.with_shared_memory(weights).rows is None
 
 
 def test_ranks_of_one_machine_sum_gradients_in_shared_memory(tmp_path: Path) -> None:

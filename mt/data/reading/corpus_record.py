@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,14 +76,24 @@ class CleanedRecord(BaseModel, extra="forbid"):
     corpora: list[TrainedCorpus]
 
     def write(self, path: Path) -> None:
-        """Write the record beside the text, which is complete. Raises DataError."""
-        try:
-            write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
-        except OSError as error:
-            raise DataError(
-                f"{path}: cannot be written: {error.strerror or error}; the text is complete, but "
-                "training on it will not know its licences. Make room, and run the command again"
-            ) from error
+        write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
+
+
+@contextmanager
+def replaced_record(path: Path) -> Iterator[None]:
+    """Inside, the record beside a text that is complete is gone, and may be written anew.
+
+    Raises DataError for all that goes wrong with its file.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror or error}; the text is complete, but "
+            "training on it will not know its licences. Make room, and run the command again, "
+            "with --overwrite"
+        ) from error
 
 
 def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
