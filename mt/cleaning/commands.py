@@ -16,7 +16,7 @@ from mt.errors import ConfigError
 
 @dataclass(frozen=True)
 class ExecutionGroup:
-    """What runs the stages, and where their results are until the end."""
+    """Options for who runs the stages, and where their results are until the end."""
 
     # fmt: off
     workers: Annotated[int | None, opt.execution_option("--workers", metavar="N", min=1, help=

@@ -151,7 +151,7 @@ class SampledSearchGroup:
 
 @dataclass(frozen=True)
 class CorpusJobGroup:
-    """What becomes of a corpus that is at --output already, whole or in part."""
+    """Options for a corpus that is at --output already, whole or in part."""
 
     resume: Resume = False
     overwrite: Overwrite = False
@@ -171,7 +171,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters_of(group: Any) -> list[inspect.Parameter]:
-    """Those of a command; of a dataclass, options of Typer's, each `Setting`, and groups in it."""
+    """The parameters of a command; of a dataclass those that are options or groups of options."""
     parameters = inspect.signature(group, eval_str=True).parameters
     if not isinstance(group, type):
         return [*parameters.values()]

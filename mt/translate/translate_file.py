@@ -171,21 +171,26 @@ class LineFormat:
         Text: `score`, text and alignment, or `n ||| text ||| score` with n from 0, as in other
         toolkits. TSV, CSV: the input line with more columns. JSON: the object with more fields.
         """
-        columns = translation.texts, translation.scores, translation.alignments
-        rows = itertools.islice(itertools.zip_longest(*columns), self.n_best)
         if self.name == "jsonl":
-            yield self._json(line, rows, translation.flags) if line.strip() else line
+            yield self._json(line, translation) if line.strip() else line
             return
-        for text, score, aligned in rows:
+        for text, score, aligned in self._outputs(translation):
             last = [] if aligned is None else [aligned]
-            has_score = self.scores or self.n_best > 1
-            added = [*([f"{score:.4f}"] if has_score else []), text, *last]
+            added = [*([f"{score:.4f}"] if self._has_scores else []), text, *last]
             if self.name in DELIMITERS:
                 yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
             elif self.n_best > 1:
                 yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
             else:
                 yield "\t".join(added)
+
+    @property
+    def _has_scores(self) -> bool:
+        return self.scores or self.n_best > 1
+
+    def _outputs(self, one: Translation) -> Iterator[tuple[str, float, str | None]]:
+        rows = itertools.zip_longest(one.texts, one.scores, one.alignments)
+        return itertools.islice(rows, self.n_best)
 
     @property
     def _is_quoted(self) -> bool:
@@ -213,20 +218,19 @@ class LineFormat:
         csv.writer(quoted, delimiter=DELIMITERS[self.name], lineterminator="").writerow([text])
         return quoted.getvalue() if text else ""
 
-    def _json(
-        self, line: str, rows: Iterator[tuple[str, float, str | None]], flags: tuple[str, ...]
-    ) -> str:
+    def _json(self, line: str, translation: Translation) -> str:
         """Return the object with more fields; what it holds stays as it is, to the last digit."""
-        outputs: list[dict[str, Any]] = []
-        for text, score, aligned in rows:
-            outputs.append({"translation": text})
-            if self.scores or self.n_best > 1:
-                outputs[-1]["score"] = round(score, 4)
+        rows: list[dict[str, Any]] = []
+        for text, score, aligned in self._outputs(translation):
+            row: dict[str, Any] = {"translation": text}
+            if self._has_scores:
+                row["score"] = round(score, 4)
             if aligned is not None:
-                outputs[-1]["alignment"] = aligned
-        fields: dict[str, Any] = {"translations": outputs} if self.n_best > 1 else outputs[0]
-        if flags:
-            fields["flags"] = list(flags)
+                row["alignment"] = aligned
+            rows.append(row)
+        fields: dict[str, Any] = {"translations": rows} if self.n_best > 1 else rows[0]
+        if translation.flags:
+            fields["flags"] = list(translation.flags)
         more = json.dumps(fields, ensure_ascii=False)
         return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
 

@@ -12,14 +12,14 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_179,
-    "core": 19_337,
+    "all of mt": 30_183,
+    "core": 19_341,
     "tests": 29_866,
-    "pages": 129_742,
+    "pages": 129_740,
     "api and single files": 1_106,
     "data": 5_045,
     "training": 3_178,
-    "translate": 2_599,
+    "translate": 2_603,
     "inspect": 2_229,
     "cleaning": 2_092,
     "search": 2_061,
