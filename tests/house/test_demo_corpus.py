@@ -35,14 +35,6 @@ def test_no_source_sentence_occurs_twice_in_train_valid_and_test(corpus: Corpus)
     assert len(set(sources)) == len(sources)
 
 
-def test_lines_are_sentences(corpus: Corpus) -> None:
-    for pair in [pair for pairs in corpus.values() for pair in pairs]:
-        for text in pair:
-            assert text[0].isupper(), text
-            assert text[-1] in ".?", text
-            assert re.search(r"  | [.,?]|[{}_]", text) is None, text
-
-
 def test_tiny_yaml_and_the_quick_start_use_it(corpus: Corpus) -> None:
     data = load_config(str(ROOT / "configs" / "tiny.yaml")).config.data
     assert [(source.src, source.tgt) for source in data.train] == [

@@ -79,10 +79,7 @@ def test_dropout_of_a_relu_is_dropout_after_a_relu(dtype: torch.dtype) -> None:
         leaf = x.clone().requires_grad_()
         torch.manual_seed(8)
         inner = leaf + 0  # may be overwritten
-        if relu:
-            y = relu_dropout(inner, 0.25, training=True)
-        else:
-            y = dropout(inner.relu(), 0.25, training=True)
+        y = (relu_dropout if relu else dropout)(inner if relu else inner.relu(), 0.25, True)
         (y * torch.arange(9, dtype=dtype)).sum().backward()
         found.append((y.detach(), leaf.grad))
     assert torch.equal(found[0][0], found[1][0])

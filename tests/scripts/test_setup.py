@@ -11,14 +11,9 @@ from conftest import ROOT
 
 @pytest.mark.parametrize(
     ("system", "gpu", "asked", "build"),
-    [
-        ("Linux", False, "", "cpu"),
-        ("Linux", True, "", "default"),
-        ("Darwin", False, "", "default"),
-        ("Linux", True, "cpu", "cpu"),
-        ("Linux", False, "default", "default"),
-    ],
-)
+    [("Linux", False, "", "cpu"), ("Linux", True, "", "default"), ("Darwin", False, "", "default"),
+     ("Linux", True, "cpu", "cpu"), ("Linux", False, "default", "default")],
+)  # fmt: skip
 def test_the_build_of_torch_fits_the_machine(
     system: str, gpu: bool, asked: str, build: str, tmp_path: Path
 ) -> None:
