@@ -11,8 +11,10 @@ section 3.1).
 from __future__ import annotations
 
 import argparse
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -20,17 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mt.data.reading.words import tokens
+from mt.data.reading.words import single_spaced, tokens
 from mt.data.tokens.directions import DirectedPairs
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import DataError, MtError
 from mt.evaluation.metrics import check_counts
-from mt.files import write_whole
 from mt.interop.ctranslate2 import translation_table
-from mt.translate.streaming import read_input
+from mt.translate.streaming import open_output, read_input, write_lines
 
-LONGEST = 3  # words of a source; its translation has one more at most
+LONGEST = 3  # words of a source, of Chinese characters; a translation has one more at most
 # Of what is written, the shares of sources of one, two and three words.
 SHARES = (0.4, 0.35, 0.25)
 # How often a pair must occur, and in which share of the phrases with this source, and this target.
@@ -38,8 +39,6 @@ LEAST, LEAST_OF_SOURCE, LEAST_OF_TARGET = 3, 0.4, 0.2
 # A held-out phrase is drawn from the most frequent ones, so many for each. Its references are the
 # translations in this share of its phrases.
 DRAWN_FROM, REFERENCE = 40, 0.1
-
-NAMES = ("", ".held-out")  # what follows --output in the names of files
 
 Links = set[tuple[int, int]]  # the numbers of a source word and of a target word
 
@@ -52,7 +51,7 @@ class Sentence(NamedTuple):
 
     @classmethod
     def of(cls, line: str) -> Sentence:
-        parts = tokens(line.strip())
+        parts = tokens(unicodedata.normalize("NFC", single_spaced(line)))
         return cls(parts, [number for number, part in enumerate(parts) if not part.isspace()])
 
     def keys(self) -> list[str]:
@@ -89,12 +88,13 @@ def sentences_of(lines: Iterable[str]) -> list[Sentence]:
     """The lines as sentences; the first word of each in the case that it has elsewhere."""
     sentences = [*map(Sentence.of, lines)]
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for parts, words in sentences:
-        for number in words[1:]:
+    words = [[n for n in numbers if parts[n][0].isalnum()] for parts, numbers in sentences]
+    for (parts, _), numbers in zip(sentences, words, strict=True):
+        for number in numbers[1:]:
             forms[parts[number].lower()][parts[number]] += 1
-    for parts, words in sentences:
-        if words and (known := forms.get(parts[words[0]].lower())):
-            parts[words[0]] = known.most_common(1)[0][0]
+    for (parts, _), numbers in zip(sentences, words, strict=True):
+        if numbers and (known := forms.get(parts[numbers[0]].lower())):
+            parts[numbers[0]] = known.most_common(1)[0][0]
     return sentences
 
 
@@ -113,12 +113,12 @@ def aligned(sources: list[list[str]], targets: list[list[str]]) -> Iterator[Link
     src, tgt, probabilities = translation_table(DirectedPairs.of(store), size)
     keys = src * size + tgt  # ascending
     for source, target in zip(ids[::2], ids[1::2], strict=True):
-        wanted = np.append(source, EOS)[:, None] * size + target  # (S + 1, T)
+        # The empty word comes first, and so wins what nothing explains: of a large corpus the
+        # table has a sample.
+        wanted = np.append(EOS, source)[:, None] * size + target  # (S + 1, T)
         places = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
         found = np.where(keys[places] == wanted, probabilities[places], 0.0)
-        # The empty word, last of all, wins what no word explains better.
-        best = found.argmax(0)
-        yield {(i, j) for j, i in enumerate(best.tolist()) if i < len(source)}
+        yield {(i - 1, j) for j, i in enumerate(found.argmax(0).tolist()) if i}
 
 
 def symmetric(forward: Links, backward: Links) -> Links:
@@ -193,37 +193,59 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=0, metavar="N", help=(
         "leave out N frequent ones to judge a model by: they go to OUTPUT.held-out.src, all their "
         "translations, with tabs between them, to OUTPUT.held-out.tgt"))  # fmt: skip
-    args = parser.parse_args()
     try:
-        run(args)
+        run(parser.parse_args())
     except MtError as error:
-        raise SystemExit(f"short_pairs.py: {error}") from error
+        parser.exit(error.exit_code, f"short_pairs.py: {error}\n")
+
+
+def check(args: argparse.Namespace, names: list[str]) -> None:
+    """Raise DataError for an option that cannot be, and for a file that exists."""
+    if not 0 < args.share <= 1:
+        raise DataError(f"--share: must be above 0 and at most 1, found {args.share}")
+    if args.held_out < 0:
+        raise DataError(f"--held-out: must be 0 or more, found {args.held_out}")
+    if args.src == args.tgt == "-":
+        raise DataError("--src, --tgt: only one of them can be stdin; name a file for the other")
+    if args.output.endswith("/") or Path(args.output).is_dir():
+        raise DataError(f"--output: must begin the names of files, found the folder {args.output}")
+    if there := [name for name in names if Path(name).exists()]:
+        raise DataError(f"--output: {there[0]} exists; give another name, or remove it")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read, align, count, and write. Raises MtError, OSError."""
-    files = {
-        name: [Path(f"{args.output}{name}.{side}") for side in ("src", "tgt")] for name in NAMES
-    }
-    if there := [path for path in chain(*files.values()) if path.exists()]:
-        raise DataError(f"--output: {there[0]} exists; give another name, or remove it")
-    sources, targets = read(args)
-    words = [[sentence.keys() for sentence in side] for side in (sources, targets)]
-    both = zip(aligned(*words), aligned(*words[::-1]), strict=True)
-    links = (symmetric(forward, {(i, j) for j, i in backward}) for forward, backward in both)
-    pairs = zip(sources, targets, links, strict=True)
-    known = frequent(chain.from_iterable(phrases(*pair) for pair in pairs))
-    pool = known[: DRAWN_FROM * args.held_out]
-    held_out = Random(1).sample(pool, min(args.held_out, len(pool)))
-    kept_in = [phrase for phrase in known if phrase not in held_out]
-    usual = [
-        one._replace(tgts=one.tgts[:1]) for one in chosen(kept_in, round(args.share * len(sources)))
-    ]
-    for (src, tgt), some in zip(files.values(), (usual, held_out), strict=True):
-        if some:
-            write_whole(src, "".join(f"{phrase.src}\n" for phrase in some))
-            write_whole(tgt, "".join("\t".join(phrase.tgts) + "\n" for phrase in some))
-            print(f"{src}, {tgt}: {len(some):,} words and phrases")
+    """Read, align, count, and write. Raises MtError."""
+    sides = ["src", "tgt"] + ["held-out.src", "held-out.tgt"] * bool(args.held_out)
+    names = [f"{args.output}.{side}" for side in sides]
+    check(args, names)
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_output(name)) for name in names]
+        sources, targets = read(args)
+        words = [[sentence.keys() for sentence in side] for side in (sources, targets)]
+        both = zip(aligned(*words), aligned(*words[::-1]), strict=True)
+        links = (symmetric(forward, {(i, j) for j, i in backward}) for forward, backward in both)
+        pairs = zip(sources, targets, links, strict=True)
+        known = frequent(chain.from_iterable(phrases(*pair) for pair in pairs)) if sources else []
+        if args.held_out > len(known) // 2:
+            raise DataError(
+                f"--held-out: must be at most half of the {len(known):,} words and phrases that "
+                f"were found, found {args.held_out:,}"
+            )
+        held_out = Random(1).sample(known[: DRAWN_FROM * args.held_out], args.held_out)
+        left_out = {phrase.src.lower() for phrase in held_out}
+        rest = [phrase for phrase in known if phrase.src.lower() not in left_out]
+        usual = chosen(rest, round(args.share * len(sources)))
+        if not usual:
+            raise DataError(
+                f"--src, --tgt: of {len(sources):,} pairs, {len(known):,} words and phrases occur "
+                f"{LEAST} times with one translation, and none is to be written; give more text, "
+                "or a larger --share"
+            )
+        lines = [[one.src for one in usual], [one.tgts[0] for one in usual]]
+        lines += [[one.src for one in held_out], ["\t".join(one.tgts) for one in held_out]]
+        for file, texts in zip(files, lines, strict=False):
+            write_lines(file, texts)
+    print(f"{names[0]}, {names[1]}: {len(usual):,} words and phrases")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,7 @@ def test_curves_are_the_columns_of_the_first_table_below_the_title() -> None:
 
 
 def test_the_picture_has_the_points_of_the_page() -> None:
-    """Made by `python scripts/draw_pairs.py`, never by hand.
-
-    On both axes places are a linear function of the logarithm of the pairs, and of BLEU.
-    """
+    """On the axes places are linear functions of the logarithm of the pairs, and of BLEU."""
     curves = draw_pairs.curves(draw_pairs.PAGE.read_text(encoding="utf-8"))
     picture = draw_pairs.PICTURE.read_text(encoding="utf-8")
     places = list[tuple[float, ...]]()

@@ -15,28 +15,36 @@ DAYS = {"gestern": "yesterday", "heute": "today"}
 PAIRS = [(f"{noun}, {day}.", f"{NOUNS[noun]}, {DAYS[day]}.") for noun, day in product(NOUNS, DAYS)]
 for name, noun, verb, day in product(("Tom", "Maria"), NOUNS, VERBS, DAYS):
     target = f"{name} {VERBS[verb]} {NOUNS[noun]} {DAYS[day]}."
-    PAIRS.append((f"{day.title()} {verb} {name} {noun}, oder?", target))
+    PAIRS.append((f"¿{day.title()} {verb} {name} {noun}, oder?", target))
 
 
-def test_words_and_phrases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_and_phrases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for number, lines in enumerate(zip(*PAIRS, strict=True)):
         Path(f"in.{number}").write_text("\n".join(lines))
     command = "short_pairs.py --src in.0 --tgt in.1 --output short --share 1 --held-out 3"
     monkeypatch.setattr(sys, "argv", command.split())
     short_pairs.main()
-    names = ("short.src", "short.tgt", "short.held-out.src", "short.held-out.tgt")
-    src, tgt, held_out, _ = (Path(name).read_text().splitlines() for name in names)
+    names = ("src", "tgt", "held-out.src")
+    src, tgt, held_out = (Path(f"short.{name}").read_text().splitlines() for name in names)
     found = dict(zip(src, tgt, strict=True))
     known = NOUNS | VERBS | DAYS | {"Tom": "Tom", "Maria": "Maria"}  # in the case after a word
     known |= {f"{verb} Tom": f"Tom {VERBS[verb]}" for verb in VERBS}
     assert known.items() <= (found | {text: known.get(text) for text in held_out}).items()
     assert len({*held_out} - {*src}) == 3
     assert not any(char in text for text in (*src, *tgt) for char in ",.?")
-    with pytest.raises(SystemExit, match=r"short\.src exists"):
-        short_pairs.main()
-    for name in names:
-        Path(name).unlink()
-    Path("in.1").write_text("one\n")
-    with pytest.raises(SystemExit, match=r"in\.1 has 1 lines, .*in\.0 has 56"):
-        short_pairs.main()
+    Path("one").write_text("Ja.\n")
+    for options, problem in {
+        "": "short.src exists", "--output new/short": "cannot be written",
+        "--output new --share 2": "at most 1, found 2", "--output new --tgt one": "in.0 has 56",
+        "--output new --held-out 20": "at most half of the 17",
+        "--output new --src one --tgt one --held-out 0": "of 1 pairs, 0 words",
+    }.items():  # fmt: skip
+        monkeypatch.setattr(sys, "argv", [*command.split(), *options.split()])
+        with pytest.raises(SystemExit) as ended:
+            short_pairs.main()
+        assert ended.value.code == 2
+        assert problem in capsys.readouterr().err
+    assert not [*Path().glob("new*")]
