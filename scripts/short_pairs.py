@@ -245,7 +245,7 @@ def run(args: argparse.Namespace) -> None:
         lines += [[one.src for one in held_out], ["\t".join(one.tgts) for one in held_out]]
         for file, texts in zip(files, lines, strict=False):
             write_lines(file, texts)
-    print(f"{names[0]}, {names[1]}: {len(usual):,} words and phrases")
+    print(f"{', '.join(names)}: {len(usual):,} words and phrases, {len(held_out):,} held out")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,7 @@ from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import local_files
-from mt.data.reading.corpus_record import (
-    CleanedRecord,
-    described,
-    read_record,
-    record_path,
-    replaced_record,
-)
+from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
 from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import FileRecords, matching_files
 from mt.errors import ConfigError
@@ -88,7 +82,7 @@ def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: F
     path = record_path(prefix)
     sources = [corpus for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
     corpora = corpora_of_text(files, [corpus.file for corpus in sources])
-    with replaced_record(path):
+    with CleanedRecord.replaced(path):
         if any(corpus.source or corpus.through for corpus in corpora):
             cleaned = described(filter(Path.is_file, output.paths))
             CleanedRecord(files=cleaned, corpora=corpora).write(path)

@@ -195,13 +195,10 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 def _call(group: Any, values: dict[str, Any]) -> Any:
     """Call a command, or make a dataclass, with those of the options' values that it has."""
-    own = {
-        parameter.name: _call(kind, values)
-        if is_dataclass(kind := parameter.annotation)
-        else values[parameter.name]
-        for parameter in _parameters_of(group)
-    }
-    return group(**own)
+    kinds = {parameter.name: parameter.annotation for parameter in _parameters_of(group)}
+    groups = {name: _call(kind, values) for name, kind in kinds.items() if is_dataclass(kind)}
+    given = values | groups
+    return group(**{name: given[name] for name in kinds})
 
 
 def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -187,8 +187,7 @@ class ShapesGroup:
 
     def value(self, most: int) -> tuple[tuple[int, int], int]:
         """The lengths, `most` at most, and the pairs. Raises ConfigError for other lengths."""
-        text = self.lengths or "10,12"
-        match text.split(","):
+        match (text := self.lengths or "10,12").split(","):
             case [src, tgt] if {src, tgt} <= {*map(str, range(1, most + 1))}:
                 return (int(src), int(tgt)), self.batch
         raise ConfigError(

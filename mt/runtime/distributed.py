@@ -169,10 +169,7 @@ class World:
         return replace(self, rows=rows if seen_by_all else None)
 
     def sum_gradients(self, weights: Iterable[Tensor]) -> None:
-        """Replace the gradients of `weights` by their sum over all ranks, a missing one being 0.
-
-        They must be new: those that an earlier call has left are views of the same rows.
-        """
+        """Replace new gradients of `weights` by their sum over all ranks, a missing one being 0."""
         # DistributedDataParallel sums the first gradients while the backward pass computes others.
         # One all-reduce after the pass does not, but compiled graphs stay whole, ranks may have
         # different numbers of batches, and a rank that fails within the pass can still take part.

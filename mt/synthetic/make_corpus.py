@@ -14,13 +14,7 @@ from pathlib import Path
 
 from mt.config.plan import Limits
 from mt.config.yaml_text import dump
-from mt.data.reading.corpus_record import (
-    CleanedRecord,
-    described,
-    read_record,
-    record_path,
-    replaced_record,
-)
+from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
 from mt.data.reading.languages import require_language
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
@@ -203,7 +197,7 @@ def make_corpus(
     text = corpora_of_text(known, [name for name in spec.sources if name not in known])
     path = Path(files.output)
     corpora = corpora_of_output(path.name, text, map(find_model, engine.folders))
-    with replaced_record(record := record_path(path)):
+    with CleanedRecord.replaced(record := record_path(path)):
         made = described([path])
         CleanedRecord(files=made, corpora=corpora, made_by=spec.command).write(record)
     # The filter counts blank lines, and repeated ones.

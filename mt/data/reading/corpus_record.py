@@ -78,22 +78,19 @@ class CleanedRecord(BaseModel, extra="forbid"):
     def write(self, path: Path) -> None:
         write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
 
-
-@contextmanager
-def replaced_record(path: Path) -> Iterator[None]:
-    """Inside, the record beside a text that is complete is gone, and may be written anew.
-
-    Raises DataError for all that goes wrong with its file.
-    """
-    try:
-        path.unlink(missing_ok=True)
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written: {error.strerror or error}; the text is complete, but "
-            "training on it will not know its licences. Make room, and run the command again, "
-            "with --overwrite"
-        ) from error
+    @staticmethod
+    @contextmanager
+    def replaced(path: Path) -> Iterator[None]:
+        """Remove the record beside a complete text, so that it can be written. DataError."""
+        try:
+            path.unlink(missing_ok=True)
+            yield
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be written: {error.strerror or error}; the text is complete, but "
+                "training on it will not know its licences. Make room, and run the command again, "
+                "with --overwrite"
+            ) from error
 
 
 def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
