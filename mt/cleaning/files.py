@@ -17,7 +17,7 @@ from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import local_files
-from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
+from mt.data.reading.corpus_record import CleanedRecord, read_record, record_path
 from mt.data.reading.text import SUFFIXES
 from mt.data.reading.text_files import FileRecords, matching_files
 from mt.errors import ConfigError
@@ -79,13 +79,9 @@ def cleaning_files(
 
 def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: FileRecords) -> None:
     """Replace the record of what cleaned text was made of, where a part of `files` was fetched."""
-    path = record_path(prefix)
     sources = [corpus for corpus in plan.corpora if not local_files(corpus.source, plan.root)]
     corpora = corpora_of_text(files, [corpus.file for corpus in sources])
-    with CleanedRecord.replaced(path):
-        if any(corpus.source or corpus.through for corpus in corpora):
-            cleaned = described(filter(Path.is_file, output.paths))
-            CleanedRecord(files=cleaned, corpora=corpora).write(path)
+    CleanedRecord.replace(record_path(prefix), filter(Path.is_file, output.paths), corpora)
 
 
 def _refuse_to_lose(written: Sequence[Path], data: DataPlan, overwrite: bool, where: str) -> None:

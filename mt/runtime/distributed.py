@@ -150,12 +150,11 @@ class World:
         here = self.size == self.local_size and all(weight.is_cpu for weight in trained)
         if self.patient_group is None or not here or not hasattr(os, "memfd_create"):
             return self
-        file, path, name = -1, "", f"mt-{uuid.uuid4().hex}"
+        file, name = -1, f"mt-{uuid.uuid4().hex}"
         with suppress(OSError):  # a sandbox may forbid it
             # Such a file goes with its processes; those in /dev/shm may be limited to 64 MB.
             file = os.memfd_create(name) if self.is_main else -1
-            path = f"/proc/{os.getpid()}/fd/{file}"
-        path, name = self.on_main(lambda: (path, name))
+        path, name = self.on_main(lambda: (f"/proc/{os.getpid()}/fd/{file}", name))
         rows = None
         with suppress(OSError, RuntimeError):
             # A rank in a container of its own finds other processes under the same numbers.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mt.config.plan import Limits
 from mt.config.yaml_text import dump
-from mt.data.reading.corpus_record import CleanedRecord, described, read_record, record_path
+from mt.data.reading.corpus_record import CleanedRecord, read_record, record_path
 from mt.data.reading.languages import require_language
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.duplicates import pair_keys
@@ -197,9 +197,7 @@ def make_corpus(
     text = corpora_of_text(known, [name for name in spec.sources if name not in known])
     path = Path(files.output)
     corpora = corpora_of_output(path.name, text, map(find_model, engine.folders))
-    with CleanedRecord.replaced(record := record_path(path)):
-        made = described([path])
-        CleanedRecord(files=made, corpora=corpora, made_by=spec.command).write(record)
+    CleanedRecord.replace(record_path(path), [path], corpora, spec.command)
     # The filter counts blank lines, and repeated ones.
     say(translator.summary(counts_blank=False).partition("\n")[0])
     say(f"{files.output}: {pair_filter.summary()}")

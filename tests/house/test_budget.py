@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_161,
-    "core": 19_335,
+    "all of mt": 30_153,
+    "core": 19_333,
     "tests": 29_865,
     "pages": 129_732,
     "api and single files": 1_106,
-    "data": 5_042,
+    "data": 5_041,
     "training": 3_178,
     "translate": 2_603,
     "inspect": 2_228,
-    "cleaning": 2_086,
+    "cleaning": 2_082,
     "search": 2_061,
     "interop": 1_754,
     "config": 1_745,
     "cli": 1_630,
     "documents": 1_375,
     "evaluation": 1_169,
-    "runtime": 1_012,
+    "runtime": 1_011,
     "model": 961,
     "runs": 906,
     "report": 845,
-    "synthetic": 460,
+    "synthetic": 458,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,16 +74,16 @@ class CleanedRecord(BaseModel, extra="forbid"):
     made_by: str = ""  # a command; "": mt data clean
     corpora: list[TrainedCorpus]
 
-    def write(self, path: Path) -> None:
-        write_whole(path, HEADING + yaml_text.dump(self.model_dump()))
-
-    @staticmethod
-    @contextmanager
-    def replaced(path: Path) -> Iterator[None]:
-        """Remove the record beside a complete text, so that it can be written. DataError."""
+    @classmethod
+    def replace(
+        cls, path: Path, text: Iterable[Path], corpora: list[TrainedCorpus], made_by: str = ""
+    ) -> None:
+        """Write the record beside a complete text; none of corpora nobody knows. DataError."""
         try:
             path.unlink(missing_ok=True)
-            yield
+            if any(corpus.source or corpus.through for corpus in corpora):
+                record = cls(files=described(text), made_by=made_by, corpora=corpora)
+                write_whole(path, HEADING + yaml_text.dump(record.model_dump()))
         except OSError as error:
             raise DataError(
                 f"{path}: cannot be written: {error.strerror or error}; the text is complete, but "
