@@ -159,9 +159,8 @@ class World:
         with suppress(OSError, RuntimeError):
             # A rank in a container of its own finds other processes under the same numbers.
             if os.readlink(path).startswith(f"/memfd:{name} "):
-                n_weights = sum(weight.numel() for weight in trained)
-                rows = torch.from_file(path, shared=True, size=self.size * n_weights)
-                rows = rows.view(self.size, n_weights)
+                size = self.size * sum(weight.numel() for weight in trained)
+                rows = torch.from_file(path, shared=True, size=size).view(self.size, -1)
         seen_by_all = all(self.all_gather(rows is not None))
         if file >= 0:
             os.close(file)

@@ -175,21 +175,19 @@ class LineFormat:
             yield self._json(line, translation) if line.strip() else line
             return
         for text, score, aligned in self._outputs(translation):
+            shown = [] if score is None else [f"{score:.4f}"]
             last = [] if aligned is None else [aligned]
-            added = [*([f"{score:.4f}"] if self._has_scores else []), text, *last]
+            added = [*shown, text, *last]
             if self.name in DELIMITERS:
                 yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
             elif self.n_best > 1:
-                yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
+                yield " ||| ".join([str(number - 1), text, *shown, *last])
             else:
                 yield "\t".join(added)
 
-    @property
-    def _has_scores(self) -> bool:
-        return self.scores or self.n_best > 1
-
-    def _outputs(self, one: Translation) -> Iterator[tuple[str, float, str | None]]:
-        rows = itertools.zip_longest(one.texts, one.scores, one.alignments)
+    def _outputs(self, one: Translation) -> Iterator[tuple[str, float | None, str | None]]:
+        scores = one.scores if self.scores or self.n_best > 1 else ()
+        rows = itertools.zip_longest(one.texts, scores, one.alignments)
         return itertools.islice(rows, self.n_best)
 
     @property
@@ -220,14 +218,10 @@ class LineFormat:
 
     def _json(self, line: str, translation: Translation) -> str:
         """Return the object with more fields; what it holds stays as it is, to the last digit."""
-        rows: list[dict[str, Any]] = []
+        rows = list[dict[str, Any]]()
         for text, score, aligned in self._outputs(translation):
-            row: dict[str, Any] = {"translation": text}
-            if self._has_scores:
-                row["score"] = round(score, 4)
-            if aligned is not None:
-                row["alignment"] = aligned
-            rows.append(row)
+            row = {"translation": text, "score": score and round(score, 4), "alignment": aligned}
+            rows.append({key: value for key, value in row.items() if value is not None})
         fields: dict[str, Any] = {"translations": rows} if self.n_best > 1 else rows[0]
         if translation.flags:
             fields["flags"] = list(translation.flags)
