@@ -12,12 +12,12 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_146,
-    "core": 19_326,
-    "tests": 29_865,
+    "all of mt": 30_139,
+    "core": 19_319,
+    "tests": 29_859,
     "pages": 129_732,
     "api and single files": 1_106,
-    "data": 5_041,
+    "data": 5_034,
     "training": 3_178,
     "translate": 2_597,
     "inspect": 2_228,

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -165,14 +166,6 @@ def test_a_sharded_validation_is_the_same_to_the_last_digit(tiny_run: Path, tmp_
     assert float(score) > 10
 
 
-def other_file(path: str) -> str:
-    return "/memfd:other (deleted)"
-
-
-def forbidden(name: str) -> int:
-    raise PermissionError(1, "Operation not permitted")
-
-
 def sum_both_ways() -> None:
     """Sum gradients in shared memory and by gloo; both must be the sum, in views of one buffer."""
     weights = [nn.Parameter(torch.zeros(size)) for size in (7, 30, 5)]
@@ -192,7 +185,8 @@ def sum_both_ways() -> None:
             for weight in weights:
                 weight.grad = None
         # Rank 1 finds the file of another process; rank 0 may not make one.
-        for rank, name, fault in ((1, "readlink", other_file), (0, "memfd_create", forbidden)):
+        other, forbidden = Mock(return_value="/memfd:other"), Mock(side_effect=PermissionError)
+        for rank, name, fault in ((1, "readlink", other), (0, "memfd_create", forbidden)):
             with pytest.MonkeyPatch.context() as patch:
                 if world.rank == rank:
                     patch.setattr(os, name, fault)

@@ -65,14 +65,12 @@ class AlignedText(OpenedText):
 
     def _pairs_of(self, paths: tuple[Path, Path]) -> Pairs:
         places = [*zip(paths, (f"{self.where}.src", f"{self.where}.tgt"), strict=True)]
-        errors = self.source.errors
+        errors, records, damage = self.source.errors, self.records, self.damage
         for place in places:
             text_files.require_text(*place)
-        records, damage = self.records, self.damage
         sides = (read_lines(*place, errors, records, damage, MAX_LINE) for place in places)
         src_lines, tgt_lines = sides
-        n_pairs = 0
-        src_surplus = 0
+        n_pairs = src_surplus = 0
         with unchanged(*places[0]), unchanged(*places[1]):
             for src in src_lines:
                 tgt = next(tgt_lines, None)
@@ -104,10 +102,8 @@ class AlignedText(OpenedText):
                     lines[path] = record["lines"] or count_lines(path, field, errors=errors)
             except DataError as error:
                 faults.append(str(error))
-        if faults:
-            return faults
         try:
-            pairs = self.aligned()
+            pairs = [] if faults else self.aligned()
         except DataError as error:
             return [str(error)]
         for src, tgt in pairs:

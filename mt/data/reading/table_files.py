@@ -129,8 +129,7 @@ class TableText(RowFiles):
         # The csv module would end a row at a carriage return inside a cell.
         with_ends = (line.replace("\r", " ") + "\n" for line in lines)
         reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
-        start = 1
-        has_names = False  # which the first row may hold
+        start, has_names = 1, False  # which the first row may hold
         cells: list[str] | None = []
         while cells is not None:
             try:

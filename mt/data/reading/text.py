@@ -206,13 +206,11 @@ class RowText(OpenedText):
         )
         n_pairs = 0
         for place, row in self.rows():
-            src = lookup(row, source.src)
-            tgt = lookup(row, source.tgt)
+            src, tgt = lookup(row, source.src), lookup(row, source.tgt)
             try:
                 if not (isinstance(src, str) and isinstance(tgt, str)):
                     raise DataError("\n".join(self._column_faults(place, row)))
-                src = self._text(src, "src", place)
-                tgt = self._text(tgt, "tgt", place)
+                src, tgt = self._text(src, "src", place), self._text(tgt, "tgt", place)
             except DataError as error:
                 if source.errors != "skip":
                     raise
