@@ -20,6 +20,7 @@ def corpus() -> Corpus:
     def lines(name: str) -> list[str]:
         text = (ROOT / "data" / "demo" / name).read_bytes().decode()
         assert text.endswith("\n")
+        assert "\r" not in text
         return text[:-1].split("\n")
 
     return {
@@ -32,6 +33,14 @@ def test_no_source_sentence_occurs_twice_in_train_valid_and_test(corpus: Corpus)
     assert {split: len(pairs) for split, pairs in corpus.items()} == SPLITS
     sources = [de for pairs in corpus.values() for de, _ in pairs]
     assert len(set(sources)) == len(sources)
+
+
+def test_lines_are_sentences(corpus: Corpus) -> None:
+    for pair in [pair for pairs in corpus.values() for pair in pairs]:
+        for text in pair:
+            assert text[0].isupper(), text
+            assert text[-1] in ".?", text
+            assert re.search(r"  | [.,?]|[{}_]", text) is None, text
 
 
 def test_tiny_yaml_and_the_quick_start_use_it(corpus: Corpus) -> None:

@@ -34,6 +34,21 @@ def test_marian_gets_padded_batches_where_mt_packs_its_own(
     assert set(is_packed["Marian"]) == {False}
 
 
+@pytest.mark.parametrize(
+    ("on_gpu", "vocab_size", "tokens"), [(True, 32_000, 25_000), (False, 8000, 2048)]
+)
+def test_a_gpu_is_measured_with_a_usual_vocabulary_and_large_batches(
+    on_gpu: bool, vocab_size: int, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(torch.device("cuda", 0) if on_gpu else torch.device("cpu"), "bf16")
+    monkeypatch.setattr(bench_train, "choose_device", lambda *_: device)
+    monkeypatch.setattr(sys, "argv", ["bench_train.py", "--data", "synthetic"])
+    args = bench_train.parse_arguments()
+    config = bench_train.bench_config(args, "base", "bf16", tmp_path)
+    assert config.tokenizer.vocab_size == vocab_size
+    assert config.batch.tokens_per_update == tokens
+
+
 def test_the_share_of_the_machines_own_rate_is_measured_at_the_shapes_of_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

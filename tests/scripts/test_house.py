@@ -44,3 +44,7 @@ def test_parts_and_names() -> None:
     assert {name: house.part_of(name) for name in parts} == parts
     code = 'def f(own):\n    """That of g."""\n    one = [found for found in own]\n'
     assert house.vague(ast.parse(code)) == (3, 1)
+
+
+def test_the_working_tree_is_measured() -> None:
+    assert house.measure(house.working_tree())["files in mt"] > 100

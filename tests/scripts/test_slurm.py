@@ -24,8 +24,7 @@ TRAIN = SCRIPTS / "train.sbatch"
 TRANSLATE = SCRIPTS / "translate.sbatch"
 CLUSTER = SCRIPTS / "local-cluster.sh"
 # The shortest time limit is a minute, and Slurm checks every 30 seconds whether to signal a job.
-# So 5 seconds before the end means 25 to 55 seconds after the start. A run that takes longer
-# is stopped.
+# So 5 seconds before the end means 25 to 55 seconds after the start. A longer run is stopped.
 SECONDS_OF_TRAINING = 75
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 ENDED |= {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
@@ -33,14 +32,12 @@ ENDED |= {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
 RunMt = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def bash(
-    command: str, *arguments: object, **environment: str
-) -> subprocess.CompletedProcess[bytes]:
+def bash(command: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
     """Run a command that can use the functions of translate.sbatch."""
     source = f"source {shlex.quote(str(TRANSLATE))}; {command}"
     return subprocess.run(
         ["bash", "-c", source, "bash", *map(str, arguments)],
-        env=os.environ | environment, capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=60, check=False,
     )  # fmt: skip
 
 
@@ -58,9 +55,8 @@ def test_bash_can_read_the_scripts(script: Path) -> None:
 )
 def test_shards_have_equal_sizes_and_each_line_is_in_one(lines: int, shards: int) -> None:
     command = 'for ((shard = 0; shard < $2; shard++)); do share "$1" "$shard" "$2"; done'
-    shares = [
-        tuple(map(int, line.split())) for line in bash(command, lines, shards).stdout.splitlines()
-    ]
+    found = bash(command, lines, shards).stdout.splitlines()
+    shares = [tuple(map(int, line.split())) for line in found]
     assert len(shares) == shards
     end = 0
     for before, count in shares:
@@ -75,14 +71,8 @@ def test_shards_have_equal_sizes_and_each_line_is_in_one(lines: int, shards: int
 @pytest.mark.parametrize("last", [b"the end\n", b"no line end", b"\n"])
 def test_shards_hold_the_file_byte_for_byte(packed: bool, last: bytes, tmp_path: Path) -> None:
     """Form feed, U+2028, NUL and bytes that are not UTF-8 end neither a line nor the text."""
-    text = (
-        b"\nZeile\r\n\x0c\n"
-        + "a\u2028b\u0085c\n".encode()
-        + b"\xff\xfe\n\x00\n"
-        + b"x" * 300_000
-        + b"\n"
-        + last
-    )
+    odd = b"\nZeile\r\n\x0c\n" + "a\u2028b\u0085c\n".encode() + b"\xff\xfe\n\x00\n"
+    text = odd + b"x" * 300_000 + b"\n" + last
     path = tmp_path / "text"
     path.write_bytes(gzip.compress(text) if packed else text)
     found = bash('text_of "$1" | count_lines', path)
@@ -101,66 +91,38 @@ def test_a_damaged_archive_is_an_error_and_no_short_shard(tmp_path: Path) -> Non
 
 
 def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
-    path = tmp_path / "empty"
-    path.write_bytes(b"")
-    assert bash('text_of "$1" | count_lines', path).stdout == b"0\n"
+    (tmp_path / "empty").touch()
+    assert bash('text_of "$1" | count_lines', tmp_path / "empty").stdout == b"0\n"
 
 
 def test_translation_refuses_what_cannot_be_sharded(tmp_path: Path) -> None:
     for name in ("in", "in.srt"):
         write_lines(tmp_path / name, ["eins"])
     for arguments, task, message in [
-        (
-            [], "0",
-            "usage: sbatch [options] translate.sbatch IN OUT --model FOLDER "
-            "[options of mt translate]",
-        ),
-        (["nowhere", "out"], "0", "nowhere: must be a file"),
-        (["in", "out"], "7", "4 shards are numbered 0 to 3, found 7; correct --array or SHARDS"),
-        (
-            ["in", "out", "--prefix", "begin"], "0",
-            "--prefix: its lines are not split into shards; run mt translate itself",
-        ),
-        (
-            ["in", "out", "--n-best", "5"], "0",
-            "--n-best: one output line per line of IN is required; leave it out",
-        ),
-        (["in", "."], "0", ".: is a folder; name a file"),
-        (
-            ["in", "./in"], "0",
-            "./in: is the same file as IN, which would be lost; name another file",
-        ),
-        (
-            ["in", "out.gz"], "0",
-            "out.gz: would be plain text under the name of a compressed file; name it out",
-        ),
-        (
-            ["in.srt", "out", "--model", "m"], "0",
-            "in.srt: is a document, which is not cut into shards; run mt translate itself, or give "
-            "--format text to translate its lines",
-        ),
-        (
-            ["in", "out"], "3 of 3",
-            "--array: must be 0-N, each number once, found 3 tasks up to 3; correct it, or give "
-            "SHARDS, the number of all shards",
-        ),
+        ("", "0", "usage: sbatch [options] translate.sbatch IN OUT --model FOLDER "
+         "[options of mt translate]"),
+        ("nowhere out", "0", "nowhere: must be a file"),
+        ("in out", "7", "4 shards are numbered 0 to 3, found 7; correct --array or SHARDS"),
+        ("in out --prefix begin", "0",
+         "--prefix: its lines are not split into shards; run mt translate itself"),
+        ("in out --n-best 5", "0",
+         "--n-best: one output line per line of IN is required; leave it out"),
+        ("in .", "0", ".: is a folder; name a file"),
+        ("in ./in", "0", "./in: is the same file as IN, which would be lost; name another file"),
+        ("in out.gz", "0",
+         "out.gz: would be plain text under the name of a compressed file; name it out"),
+        ("in.srt out --model m", "0", "in.srt: is a document, which is not cut into shards; run mt "
+         "translate itself, or give --format text to translate its lines"),
+        ("in out", "3 of 3", "--array: must be 0-N, each number once, found 3 tasks up to 3; "
+         "correct it, or give SHARDS, the number of all shards"),
     ]:  # fmt: skip
         number, _, count = task.partition(" of ")
-        array = {
-            "SLURM_ARRAY_JOB_ID": "1",
-            "SLURM_ARRAY_TASK_ID": number,
-            "SLURM_ARRAY_TASK_COUNT": count or "4",
-            "SLURM_ARRAY_TASK_MAX": "3",
-            "SLURM_JOB_ID": "1",
-        }
+        array = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": number, "SLURM_JOB_ID": "1"}
+        array |= {"SLURM_ARRAY_TASK_COUNT": count or "4", "SLURM_ARRAY_TASK_MAX": "3"}
         ended = subprocess.run(
-            ["bash", TRANSLATE, *arguments],
-            cwd=tmp_path,
-            env=os.environ | array,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            ["bash", TRANSLATE, *arguments.split()], env=os.environ | array, cwd=tmp_path,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         assert (ended.returncode, ended.stderr) == (2, f"translate.sbatch: {message}\n")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "in.srt"]
 
@@ -185,10 +147,10 @@ def test_training_refuses_more_gpus_than_tasks() -> None:
     ended = subprocess.run(
         ["bash", TRAIN], env=os.environ | allocation, capture_output=True, text=True, check=False
     )
-    message = (
+    said = (
         "4 GPUs per node require as many tasks per node, found 1; give sbatch --ntasks-per-node=4"
     )
-    assert (ended.returncode, ended.stderr) == (2, f"train.sbatch: {message}\n")
+    assert (ended.returncode, ended.stderr) == (2, f"train.sbatch: {said}\n")
 
 
 # --- on a real Slurm --------------------------------------------------------------------------
