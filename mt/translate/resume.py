@@ -122,6 +122,7 @@ class ResumableOutput:
             if not is_new:  # else it is of one that was renamed or removed
                 self.lines, self._record, self.counts = lines, record, record["counts"]
                 return finished
+        self._record = {"lines": 0}  # also for a signal that arrives while it is written
         self._write_record(0)  # by which a later start knows the file as one of mt
         return 0
 
@@ -162,9 +163,8 @@ class ResumableOutput:
 
     def _write_record(self, size: int) -> None:
         """Record that the first `size` bytes of the partial output are finished."""
-        digest = self._digest.hexdigest()
-        record = {"format": FORMAT, "lines": self.lines, "bytes": size, "sha256": digest}
-        record |= {"made_with": self.settings, "counts": self.counts}
+        record = {"format": FORMAT, "lines": self.lines, "bytes": size, "counts": self.counts}
+        record |= {"made_with": self.settings, "sha256": self._digest.hexdigest()}
         write_whole(self._record_path, json.dumps(record, indent=1))
         self._record = record
         self._recorded_at = time.monotonic()

@@ -17,6 +17,7 @@ from conftest import MonkeyPatch, Mt, mt_command, refused
 from messages import raises_saying, says
 
 from mt.errors import DataError
+from mt.files import write_whole
 from mt.search import engine
 from mt.translate import resume as module
 from mt.translate import translator
@@ -96,12 +97,19 @@ def test_it_can_be_interrupted_again_and_again(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_where_nothing_was_done(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    for seconds, stop_after in ((0.0, 0), (60.0, 6)):  # nor what is done again within a minute
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", seconds)
+        with pytest.raises(KeyboardInterrupt):
+            work(tmp_path / "out", stop_after=stop_after)
+        assert files(tmp_path) == []
+
+    def write_and_stop(*of: Any) -> None:
+        write_whole(*of)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "write_whole", write_and_stop)
     with pytest.raises(KeyboardInterrupt):
-        work(tmp_path / "out", stop_after=0)
-    assert files(tmp_path) == []
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", 60.0)
-    with pytest.raises(KeyboardInterrupt):  # nor what is done again in less than a minute
-        work(tmp_path / "out", stop_after=6)
+        work(tmp_path / "out")
     assert files(tmp_path) == []
 
 
@@ -156,10 +164,9 @@ def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
 
 
 HOLD = """
-import sys
-from pathlib import Path
+import pathlib, sys
 from mt.translate.resume import ResumableOutput
-with ResumableOutput(resume=False).open(Path(sys.argv[1])) as file:
+with ResumableOutput(resume=False).open(pathlib.Path(sys.argv[1])) as file:
     print("open", flush=True)
     sys.stdin.readline()
     file.write(b"kept")
@@ -168,22 +175,16 @@ with ResumableOutput(resume=False).open(Path(sys.argv[1])) as file:
 
 def test_two_jobs_do_not_write_to_one_place(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    _, environment = mt_command()
+    pipe, (_, env) = subprocess.PIPE, mt_command()
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, path],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLD, path], env=env, stdin=pipe, stdout=pipe, text=True
     ) as other:
-        assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with raises_saying(DataError, f"{path}.partial", "another mt", "--output"):
             work(path)
-        other.stdin.write("\n")
-        other.stdin.close()
-        assert other.wait(30) == 0
+        other.communicate("\n", timeout=30)
+    assert other.returncode == 0
     assert path.read_text() == "kept"
     assert files(tmp_path) == ["out"]
 
@@ -211,8 +212,7 @@ def test_a_resumed_translation_equals_an_uninterrupted_one(
 ) -> None:
     monkeypatch.setattr(engine, "WINDOW", 5)
     monkeypatch.setattr(translator, "FIRST_WINDOW", 5)
-    out, whole = tmp_path / "out", tmp_path / "whole"
-    prefix = tmp_path / "prefix"
+    out, whole, prefix = (tmp_path / name for name in ("out", "whole", "prefix"))
     prefix.write_text("\n".join(["one", "", "two"] * 7 + ["", ""]) + "\n")
     arguments: list[Any] = ["translate", "-m", tiny_run, text, "--prefix", prefix, *options]
     assert mt(*arguments, "-o", whole).code == 0
