@@ -55,6 +55,7 @@ Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 CountOrAuto = Annotated[Count | Literal["auto"] | None, _or_auto(Count | None)]
 VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
 ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
+CoefficientOrAuto = Annotated[Coefficient | Literal["auto"], _or_auto(Coefficient)]
 PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
 FlagOrAuto = Annotated[Flag | Literal["auto"], _or_auto(Flag)]
 
@@ -191,7 +192,7 @@ class OptimConfig(Section):
     )
     betas: tuple[Share, Share] = key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = key(1e-9, "Adam's epsilon, added to the denominator")
-    weight_decay: Coefficient = key(0.0, "decoupled weight decay of the layers' matrices")
+    weight_decay: CoefficientOrAuto = key(0.0, "of layers' matrices; auto: by the number of pairs")
     label_smoothing: Share = key(0.1, "probability spread evenly over the vocabulary")
     clip_norm: Positive | None = key(1.0, "largest norm of the gradient; null: no clipping")
 

@@ -15,31 +15,32 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 
 # The keys that can be `auto`.
-KEYS = ("tokenizer.vocab_size", "model.dropout", "train.max_epochs")
+KEYS = ("tokenizer.vocab_size", "model.dropout", "optim.weight_decay", "train.max_epochs")
 # Their values below so many pairs. The fewer there are, the fewer pieces are seen often enough to
-# be learned, and the more dropout is needed (Sennrich and Zhang, 2019, "Revisiting low-resource
-# neural machine translation"; Araabi and Monz, 2020, "Optimizing Transformer for low-resource
-# neural machine translation"). They were compared with others for 16,000, 29,000 and 161,323 pairs
-# (configs/experiments.md); the last two are estimates.
-SIZES: dict[float, tuple[int, float, float]] = {
-    10_000: (4_000, 0.3, 60.0),
-    20_000: (4_000, 0.3, 38.0),
-    40_000: (8_000, 0.3, 36.0),
-    100_000: (8_000, 0.2, 19.0),
-    200_000: (8_000, 0.1, 10.0),
-    500_000: (16_000, 0.1, 10.0),
-    math.inf: (32_000, 0.1, 5.0),
+# be learned, and the more dropout is needed (Sennrich and Zhang, 2019; Araabi and Monz, 2020,
+# "Optimizing Transformer for low-resource neural machine translation") and weight decay: rate x
+# decay x updates is about 2. Compared with others for 2,500 pairs, 10,000 (decay), 16,000, 29,000
+# and 161,323 (configs/experiments.md); decay from 5,000 to 10,000 and the last two are estimates.
+SIZES: dict[float, tuple[int, float, float, float]] = {
+    5_000: (4_000, 0.3, 1.0, 60.0),
+    10_000: (4_000, 0.3, 0.5, 60.0),
+    20_000: (4_000, 0.3, 0.3, 38.0),
+    40_000: (8_000, 0.3, 0.0, 36.0),
+    100_000: (8_000, 0.2, 0.0, 19.0),
+    200_000: (8_000, 0.1, 0.0, 10.0),
+    500_000: (16_000, 0.1, 0.0, 10.0),
+    math.inf: (32_000, 0.1, 0.0, 5.0),
 }
 # Pairs assumed by commands that read no data.
 TYPICAL_PAIRS = 100_000
 
 
-def sizes_for(n_pairs: int) -> tuple[int, float, float]:
+def sizes_for(n_pairs: int) -> tuple[int, float, float, float]:
     return next(sizes for most, sizes in SIZES.items() if n_pairs < most)
 
 
-def has_auto(config: Config) -> bool:
-    return any(config.value(key) == "auto" for key in KEYS)
+def auto_keys(config: Config) -> list[str]:
+    return [key for key in KEYS if config.value(key) == "auto"]
 
 
 def told(values: Mapping[str, Any]) -> str:
@@ -58,8 +59,6 @@ def replace_auto(config: Config, n_pairs: int, base: Config | None = None) -> tu
 def with_shape_of(config: Config, there: Config) -> Config:
     """The config with the base's values where it leaves them to that. Raises ConfigError."""
     keys = config.left_to_base(there.model.learned_positions)
-    if not keys:
-        return config
     shaped = config.with_values({key: there.value(key) for key in keys})
     return config_from_mapping(
         shaped.model_dump(mode="json"), f"with train.init_from {config.train.init_from}"
@@ -85,6 +84,8 @@ class Settled:
         auto = {key: size for key, size in sizes if asked[key] == "auto"}
         shape: dict[str, Any] = {}
         if base is not None:
+            if "optim.weight_decay" in auto:  # measured from random weights only
+                auto["optim.weight_decay"] = 0.0
             keys = config.left_to_base(base.model.learned_positions)
             shape = {key: base.value(key) for key in keys}
             if "tokenizer.vocab_size" in auto and not config.train.new_vocabulary:
@@ -98,8 +99,7 @@ class Settled:
 
     def apply(self, config: Config) -> Config:
         """The config with the numbers where it says `auto`, and the shape where it names none."""
-        auto = {key for key in KEYS if config.value(key) == "auto"}
-        left = auto.union(config.left_to_base(has_learned_positions=True))
+        left = {*auto_keys(config), *config.left_to_base(has_learned_positions=True)}
         return config.with_values({key: self.values[key] for key in self.values if key in left})
 
     def of_training(self, config: Config) -> Config:

@@ -30,7 +30,6 @@ _SCALARS = [
     ),
 ]
 
-
 # What PyYAML's constructors raise, as they do not check what stands behind an explicit tag.
 _BEHIND_A_TAG = yaml.YAMLError, ValueError, RecursionError, LookupError, TypeError, AttributeError
 

@@ -22,7 +22,7 @@ from mt.artefacts import exclusive
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
 from mt.config.schema import MAX_POSITIONS, Config, keys_affecting, shape_keys, vocabulary_keys
-from mt.config.settled import KEYS, Settled, has_auto
+from mt.config.settled import KEYS, Settled, auto_keys
 from mt.data.reading.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
@@ -210,41 +210,41 @@ def _differing_keys(before: Config, now: Config) -> dict[str, str]:
 
 
 def write_config(run_dir: Path, config: Config, settled: Settled) -> None:
+    """Write both, the numbers first: an `auto` of the config has one, whatever stops this."""
     with explain_write_errors(run_dir):
-        write_whole(run_dir / CONFIG, config.to_yaml())
         write_whole(run_dir / SETTLED, json.dumps(asdict(settled), indent=1))
+        write_whole(run_dir / CONFIG, config.to_yaml())
 
 
 def read_settled(run_dir: Path) -> Settled | None:
     """Read what a run has settled; None where it has no tokenizer, as in a new run."""
     if not (run_dir / CONFIG).exists() or not Tokenizer.exists_in(run_dir):
         return None
-    settled: Settled | None
     try:
-        settled = Settled(**read_json(run_dir / SETTLED))
+        settled: Settled | None = Settled(**read_json(run_dir / SETTLED))
     except (OSError, ValueError, TypeError):
         settled = _settled_by_checkpoints(run_dir)
-    if settled is None or checkpoints(run_dir):  # from the first one on what was measured counts
-        return settled
-    return replace(settled, tokens_per_batch=None, epochs=None, updates=None)
+    if settled is None:
+        return None
+    # What an earlier version could not choose is a number in the config.
+    values = {key: load_run_config(run_dir).value(key) for key in KEYS} | dict(settled.values)
+    if checkpoints(run_dir):  # from the first one on what was measured counts
+        return replace(settled, values=values)
+    return Settled(values, reasons=settled.reasons)
 
 
 def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
     """Read what the newest checkpoint has settled; those of mt 0.3 have it in their config."""
     config = load_run_config(run_dir)
     keys = [*KEYS, *shape_keys(), *vocabulary_keys(), MAX_POSITIONS]
-    of_earlier = None if has_auto(config) else Settled({key: config.value(key) for key in keys})
+    of_earlier = None if auto_keys(config) else Settled({key: config.value(key) for key in keys})
     for folder in reversed(checkpoints(run_dir)):
         with suppress(CheckpointError, TypeError):  # a damaged one is reported on resuming
             meta = read_meta(folder, [])
             if "settled" in meta:
                 return Settled(**meta["settled"])
-            measured: dict[str, Any] = {
-                "tokens_per_batch": meta.get("measured_tokens_per_batch"),
-                "epochs": meta.get("epochs_in_time"),
-                "updates": config.train.max_steps,
-            }
-            return of_earlier and replace(of_earlier, **measured)
+            measured = meta.get("measured_tokens_per_batch"), meta.get("epochs_in_time")
+            return of_earlier and Settled(of_earlier.values, *measured, config.train.max_steps)
     return of_earlier
 
 

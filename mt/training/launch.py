@@ -11,7 +11,7 @@ from typing import Any
 from mt.artefacts import exclusive
 from mt.config.plan import HELD_OUT, held_out_sets, plan_data
 from mt.config.schema import Config
-from mt.config.settled import has_auto
+from mt.config.settled import auto_keys
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
@@ -198,7 +198,7 @@ def _check_corpora(
     # The vocabulary is that of the text that is trained on.
     is_changed = config.data.clean is not None or held_out_sets(config.data)
     sample = PairSample(config.tokenizer.sample_lines) if learns and not is_changed else None
-    counts = has_auto(config) and (fresh or runs.read_settled(run_dir) is None)
+    counts = auto_keys(config) and (fresh or runs.read_settled(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         watched = log.watch(pairs, "reading data.train")

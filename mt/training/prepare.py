@@ -15,7 +15,7 @@ from mt.artefacts import content_key, is_made, key_of, make
 from mt.config import plan as config_plan
 from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
 from mt.config.schema import Config, keys_affecting
-from mt.config.settled import KEYS, Settled, told
+from mt.config.settled import Settled, auto_keys, told
 from mt.data.reading.corpus import local_files, read_pairs
 from mt.data.reading.languages import base_code
 from mt.data.reading.text_files import FileRecords
@@ -142,11 +142,10 @@ def prepare(
 
 def settle_start(config: Config, log: RunLog, n_pairs: int, base: LoadedModel | None) -> Settled:
     """The numbers of a run before anything is measured; those of one that is there."""
-    origin = "since this run was started"
-    if (settled := read_settled(log.run_dir)) is None:
-        origin = f"for {n_pairs:,} pairs"
-        settled = Settled.at_start(config, n_pairs, None if base is None else base.config)
-    if auto := {key: settled.values[key] for key in KEYS if config.value(key) == "auto"}:
+    earlier = read_settled(log.run_dir)
+    settled = earlier or Settled.at_start(config, n_pairs, None if base is None else base.config)
+    if auto := {key: settled.values[key] for key in auto_keys(config)}:
+        origin = "since this run was started" if earlier else f"for {n_pairs:,} pairs"
         log.say(f"{told(auto)}, {origin}")
     return settled
 

@@ -303,10 +303,10 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
     shrink by exp(-sum of rate x decay) until its word comes again, so that rare words would fade.
     """
     named = list(model.named_parameters())  # each once: a tied output matrix is an embedding
-    embeddings = [p for name, p in named if "embedding" in name]
+    assert optim.weight_decay != "auto", "mt.config.settled chooses a number"
     matrices = [p for name, p in named if p.dim() > 1 and "embedding" not in name]
     groups = [
-        {"params": embeddings, "weight_decay": 0.0},
+        {"params": [p for name, p in named if "embedding" in name], "weight_decay": 0.0},
         {"params": matrices, "weight_decay": optim.weight_decay},
         {"params": [p for _, p in named if p.dim() <= 1], "weight_decay": 0.0},
     ]

@@ -1,4 +1,4 @@
-"""Vocabulary, dropout and epochs that are `auto`: chosen by the number of pairs, kept by a run."""
+"""Numbers that are `auto`: chosen by the number of pairs, kept by a run."""
 
 from __future__ import annotations
 
@@ -28,25 +28,23 @@ from mt.training import launch, settle
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
-EPOCHS = {"max_epochs": "auto"}
+DECAY = {"optim": {"weight_decay": "auto"}}
 
 
 @pytest.mark.parametrize(
     ("n_pairs", "sizes"),
     [
-        (0, (4_000, 0.3, 60)),
-        (10_000, (4_000, 0.3, 38)),
-        (19_999, (4_000, 0.3, 38)),
-        (20_000, (8_000, 0.3, 36)),
-        (29_000, (8_000, 0.3, 36)),
-        (40_000, (8_000, 0.2, 19)),
-        (99_999, (8_000, 0.2, 19)),
-        (161_323, (8_000, 0.1, 10)),
-        (200_000, (16_000, 0.1, 10)),
-        (4_500_000, (32_000, 0.1, 5)),
+        (0, (4_000, 0.3, 1.0, 60)),
+        (5_000, (4_000, 0.3, 0.5, 60)),
+        (10_000, (4_000, 0.3, 0.3, 38)),
+        (20_000, (8_000, 0.3, 0.0, 36)),
+        (40_000, (8_000, 0.2, 0.0, 19)),
+        (161_323, (8_000, 0.1, 0.0, 10)),
+        (200_000, (16_000, 0.1, 0.0, 10)),
+        (4_500_000, (32_000, 0.1, 0.0, 5)),
     ],
 )
-def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[int, float, float]) -> None:
+def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[float, ...]) -> None:
     assert sizes_for(n_pairs) == sizes
 
 
@@ -54,7 +52,7 @@ def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[int, float, flo
 def sizes_of_the_tiny_corpus(request: pytest.FixtureRequest, monkeypatch: MonkeyPatch) -> None:
     """It has 2,000 pairs."""
     if "n_pairs" not in request.fixturenames:
-        monkeypatch.setattr(auto, "SIZES", {2_000: (300, 0.4, 2.0), math.inf: (310, 0.25, 3.0)})
+        monkeypatch.setattr(auto, "SIZES", {2e3: (300, 0.4, 0.2, 2.0), 1e9: (310, 0.25, 0.1, 3.0)})
 
 
 def test_a_run_chooses_once_says_so_and_records_numbers(
@@ -62,13 +60,12 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 ) -> None:
     """It is the run of those numbers, and resumes as it began, whatever the table says now."""
     given: dict[str, Any] = {"tokenizer": {"vocab_size": 310}, "model": {"dropout": 0.25}}
-    for name, values, epochs in (("auto", AUTO, "auto"), ("given", given, 3)):
+    given["optim"] = {"weight_decay": 0.1}
+    for name, values, epochs in (("auto", AUTO | DECAY, "auto"), ("given", given, 3)):
         length = {"max_steps": 1, "max_epochs": epochs}
         train(quick_config(BLIND, values, train=length), tmp_path / name, "cpu")
     one, other = tmp_path / "auto", tmp_path / "given"
-    told = log_of(one)
-    sizes = "vocab_size: auto is 310, model.dropout: auto is 0.25, train.max_epochs: auto is 3"
-    assert f"{sizes}, for 2,000 pairs\n" in told
+    assert says(log_of(one), "310", "auto is 0.25", "decay: auto is 0.1", "for 2,000 pairs\n")
     assert load_config(str(one / "config.yaml")).config.tokenizer.vocab_size == "auto"
     assert open_model(one).config == open_model(other).config
     average_run(one, 1, tmp_path / "mean")
@@ -80,12 +77,16 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     last = "checkpoints/step-00000001"
     assert equal_weights(load_weights(one / last), load_weights(other / last))
 
-    monkeypatch.setattr(auto, "SIZES", {math.inf: (300, 0.4, 9.0)})
-    train(quick_config(BLIND, AUTO, train=EPOCHS | {"max_steps": 2}), one, "cpu")
+    monkeypatch.setattr(auto, "SIZES", {math.inf: (300, 0.4, 0.3, 9.0)})
+    del settled["values"]["optim.weight_decay"]  # an earlier version had it in the config
+    (one / "settled.json").write_text(json.dumps(settled), encoding="utf-8")
+    config = (one / "config.yaml").read_text(encoding="utf-8")
+    (one / "config.yaml").write_text(config.replace("weight_decay: auto", "weight_decay: 0.2"))
+    length = {"max_steps": 2, "max_epochs": "auto"}
+    train(quick_config(BLIND, AUTO | DECAY, train=length), one, "cpu")
     resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
-    assert says(resumed, "auto is 310", "auto is 0.25", "auto is 3, since this run was started")
-    assert "dropout: was" not in log_of(one)
-    assert "max_epochs: was" not in log_of(one)
+    assert says(resumed, "auto is 310", "0.25", "decay: auto is 0.2", "is 3, since this run was")
+    assert not re.search("(dropout|decay|epochs): was", log_of(one))
 
 
 @pytest.mark.parametrize("stages", [None, [{"until": {"share": 0.2}, "both_directions": True}, {}]])
@@ -115,9 +116,7 @@ def test_a_training_takes_the_time_that_is_given(
     told = log_of(tmp_path).removeprefix(told)
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
     assert open_model(tmp_path).config.train.epochs == 3
-    settled = read_settled(tmp_path)
-    assert settled is not None
-    assert settled.epochs == float(epochs)
+    assert vars(read_settled(tmp_path))["epochs"] == float(epochs)
 
 
 def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
@@ -183,10 +182,11 @@ def test_a_vocabulary_that_is_kept_has_its_size(
     """No sample is drawn of the text then, and all of it is counted all the same."""
     monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 500)
     start = {"init_from": str(tiny_run), "max_steps": 1}
-    train(quick_config(BLIND, AUTO, train=start), tmp_path, "cpu")
+    train(quick_config(BLIND, AUTO | DECAY, train=start), tmp_path, "cpu")
     recorded = open_model(tmp_path).config
     assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)
-    assert "auto is 320, model.dropout: auto is 0.25, for 2,000 pairs\n" in log_of(tmp_path)
+    assert recorded.optim.weight_decay == 0.0  # which shrinks what a model has learnt
+    assert says(log_of(tmp_path), "auto is 320", "0.25", "decay: auto is 0, for 2,000 pairs\n")
 
 
 def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
