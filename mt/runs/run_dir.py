@@ -226,8 +226,8 @@ def read_settled(run_dir: Path) -> Settled | None:
         settled = _settled_by_checkpoints(run_dir)
     if settled is None:
         return None
-    # What an earlier version could not choose is a number in the config.
-    values = {key: load_run_config(run_dir).value(key) for key in KEYS} | dict(settled.values)
+    missing = [key for key in KEYS if key not in settled.values]  # in earlier versions a number
+    values = {key: load_run_config(run_dir).value(key) for key in missing} | dict(settled.values)
     if checkpoints(run_dir):  # from the first one on what was measured counts
         return replace(settled, values=values)
     return Settled(values, reasons=settled.reasons)

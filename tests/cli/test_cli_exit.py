@@ -46,14 +46,9 @@ def test_ctrl_c_within_an_import_has_its_exit_code(tmp_path: Path) -> None:
         "mt.config.load.load_config = lambda *_: exec('raise KeyboardInterrupt')\n"
         "sys.argv = ['mt', 'config', 'check', '-c', 'tiny.yaml']\nmain()\n"
     )
-    [python, *_], environment = mt_command()
-    ended = subprocess.run(
-        [python, "-m", "interrupted"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        check=False,
-    )
+    [python, *_], env = mt_command()
+    command = [python, "-m", "interrupted"]
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, b"mt: interrupted\n")
 
 

@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 30_139,
-    "core": 19_319,
+    "all of mt": 30_138,
+    "core": 19_318,
     "tests": 29_848,
-    "pages": 129_666,
+    "pages": 129_665,
     "api and single files": 1_106,
     "data": 5_034,
     "training": 3_178,

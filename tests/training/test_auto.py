@@ -37,8 +37,11 @@ DECAY = {"optim": {"weight_decay": "auto"}}
         (0, (4_000, 0.3, 1.0, 60)),
         (5_000, (4_000, 0.3, 0.0, 60)),
         (10_000, (4_000, 0.3, 0.0, 38)),
+        (19_999, (4_000, 0.3, 0.0, 38)),
         (20_000, (8_000, 0.3, 0.0, 36)),
+        (29_000, (8_000, 0.3, 0.0, 36)),
         (40_000, (8_000, 0.2, 0.0, 19)),
+        (99_999, (8_000, 0.2, 0.0, 19)),
         (161_323, (8_000, 0.1, 0.0, 10)),
         (200_000, (16_000, 0.1, 0.0, 10)),
         (4_500_000, (32_000, 0.1, 0.0, 5)),
@@ -65,7 +68,8 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
         length = {"max_steps": 1, "max_epochs": epochs}
         train(quick_config(BLIND, values, train=length), tmp_path / name, "cpu")
     one, other = tmp_path / "auto", tmp_path / "given"
-    assert says(log_of(one), "310", "auto is 0.25", "decay: auto is 0.1", "for 2,000 pairs\n")
+    sizes = "vocab_size: auto is 310, model.dropout: auto is 0.25, optim.weight_decay: auto is 0.1"
+    assert f"{sizes}, train.max_epochs: auto is 3, for 2,000 pairs\n" in log_of(one)
     assert load_config(str(one / "config.yaml")).config.tokenizer.vocab_size == "auto"
     assert open_model(one).config == open_model(other).config
     average_run(one, 1, tmp_path / "mean")
@@ -85,7 +89,8 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     length = {"max_steps": 2, "max_epochs": "auto"}
     train(quick_config(BLIND, AUTO | DECAY, train=length), one, "cpu")
     resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
-    assert says(resumed, "auto is 310", "0.25", "decay: auto is 0.2", "is 3, since this run was")
+    assert says(resumed, "auto is 310", "auto is 0.25", "decay: auto is 0.2", "auto is 3, since")
+    assert says(resumed, "auto is 3, since this run was started")
     assert not re.search("(dropout|decay|epochs): was", log_of(one))
 
 
@@ -186,7 +191,7 @@ def test_a_vocabulary_that_is_kept_has_its_size(
     recorded = open_model(tmp_path).config
     assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)
     assert recorded.optim.weight_decay == 0.0  # which shrinks what a model has learnt
-    assert says(log_of(tmp_path), "auto is 320", "0.25", "decay: auto is 0, for 2,000 pairs\n")
+    assert says(log_of(tmp_path), "auto is 320", "is 0.25", "decay: auto is 0, for 2,000 pairs\n")
 
 
 def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
