@@ -157,8 +157,7 @@ def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
     def is_off(path: str, value: object) -> bool:
         return bool(why_removed(path)) and (not value or value in OFF.values())
 
-    tree = {key: {} if value is None else value for key, value in mapping.items()}
-    tree = _without(is_off, tree)
+    tree = _without(is_off, {key: {} if value is None else value for key, value in mapping.items()})
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
         for key in {"train", "valid", "test"} & data.keys():

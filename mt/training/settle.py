@@ -180,8 +180,6 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
     per_token: list[float] = []
     left = SECONDS_OF_TIMING
     for update in islice(updates, N_TIMED):
-        if left <= 0:
-            break
         seconds = n_padded = 0.0
         for batch in shard_of(plan, update, world.rank, world.size)[0]:
             if seconds < left:
@@ -200,12 +198,11 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int) -> float:
 
 def seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
     """Seconds that `call` takes on the device."""
-    if updater.device.is_cuda:
-        torch.cuda.synchronize()
+    wait: Callable[[], None] = torch.cuda.synchronize if updater.device.is_cuda else lambda: None
+    wait()
     start = time.perf_counter()
     call(*arguments)
-    if updater.device.is_cuda:
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - start
 
 

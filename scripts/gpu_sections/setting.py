@@ -71,7 +71,7 @@ class Setting:
         """The base model; batches have room for as much of an update as training puts in one."""
         model = {"d_model": 32, "n_heads": 4, "d_ff": 64} if self.tiny else {}
         if self.tiny:
-            model |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
+            model |= {"n_encoder_layers": 1, "n_decoder_layers": 1}
         mapping: dict[str, Any] = {
             "data": {"train": [{"src": "made-up", "tgt": "made-up"}]},
             "tokenizer": {"vocab_size": self.vocab_size},

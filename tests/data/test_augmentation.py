@@ -130,23 +130,22 @@ def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, pairs: DirectedPai
 
 
 def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
-    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
+    interruptible: Mapped, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settle, "SECONDS_OF_TIMING", 0)
 
     def run(name: str, *steps: int) -> Path:
         for max_steps in steps:
             changes = {
-                "data": {"augment": {"typos": 0.2, "noise": 0.3}, "test": [], "valid": None},
-                "batch": {"tokens_per_update": 9000},
+                "data": {"augment": {"typos": 0.2, "noise": 0.3}, "valid": None},
                 "tokenizer": {"vocab_size": 400},
                 "train": {"max_steps": max_steps, "valid_every": 100},
             }
-            config = config_from_mapping(merged(tiny_mapping, changes), "test")
+            config = config_from_mapping(merged(interruptible, changes), "test")
             assert train(config, tmp_path / name, "cpu").exit_code == 0
         return tmp_path / name
 
-    whole, resumed = run("whole", 6), run("resumed", 5, 6)
+    whole, resumed = run("whole", 12), run("resumed", 11, 12)
     assert weights_of(whole) == weights_of(resumed)
     log = log_of(whole)
     assert [log.count(f"data.augment: epoch {n}: ") for n in range(2)] == [1, 1]

@@ -18,17 +18,10 @@ from messages import raises_saying
 from token_stores import store_of_lengths
 
 from mt.config.schema import BatchConfig
+from mt.data.tokens import plan as plans
 from mt.data.tokens.batches import Prefetcher, Update, collate, gather_batch
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.plan import (
-    Plan,
-    Updates,
-    batch_ends,
-    bucket,
-    equal_ends,
-    micro_batches,
-    shard_batches,
-)
+from mt.data.tokens.plan import Plan, Updates, batch_ends, bucket, micro_batches, shard_batches
 
 
 def random_pairs(n: int, kept: Sequence[int] = ()) -> DirectedPairs:
@@ -244,7 +237,7 @@ def test_updates_are_of_equal_size(batch: int) -> None:
     ],
 )
 def test_equal_shares_by_hand(sizes: list[int], n_parts: int, ends: list[int]) -> None:
-    assert equal_ends(np.array(sizes, np.int64), n_parts).tolist() == ends
+    assert plans.equal_ends(np.array(sizes, np.int64), n_parts).tolist() == ends
 
 
 # --- padding ----------------------------------------------------------------------------------

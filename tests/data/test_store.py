@@ -29,14 +29,7 @@ from mt.config.plan import Limits
 from mt.data.reading import text_files
 from mt.data.tokens import store as store_module
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.store import (
-    LENGTH_FAULTS,
-    Counts,
-    Store,
-    known_records,
-    length_fault,
-    open_built,
-)
+from mt.data.tokens.store import LENGTH_FAULTS, Counts, Store, length_fault, open_built
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 
@@ -176,7 +169,7 @@ def test_a_store_is_built_once_and_opened_again(
     for name in ("a.de", "a.en", "store"):
         shutil.move(root / name, elsewhere / name)
     assert build(elsewhere, tokenizer).fingerprint == first.fingerprint
-    known = known_records(elsewhere / "store")
+    known = store_module.known_records(elsewhere / "store")
     assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
     assert len(builds) == 1
 

@@ -14,14 +14,7 @@ from messages import raises_saying
 
 from mt.errors import ConfigError
 from mt.runtime import devices, machine
-from mt.runtime.devices import (
-    MATMUL,
-    Device,
-    can_compile,
-    check_compile,
-    choose_device,
-    seed_everything,
-)
+from mt.runtime.devices import MATMUL, Device, can_compile, check_compile, choose_device
 
 CPU = torch.device("cpu")
 GPUS = [torch.device("cuda", 0), torch.device("cuda", 1)]
@@ -220,7 +213,7 @@ def test_what_compiling_needs(missing: str, tmp_path: Path, monkeypatch: MonkeyP
 
 
 def drawn(seed: int, *path: int) -> tuple[float, ...]:
-    seed_everything(seed, *path)
+    devices.seed_everything(seed, *path)
     return tuple(torch.rand(2).tolist())
 
 

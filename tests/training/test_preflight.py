@@ -265,16 +265,19 @@ def test_a_dry_run_says_what_a_run_would_be(
     assert mt(*command, "--dry-run").lines[5].endswith(" 0, 0.0 epochs")
 
 
-def test_a_dry_run_counts_all_stages(quick_config: QuickConfig, tmp_path: Path) -> None:
+def test_a_dry_run_counts_all_stages(
+    quick_config: QuickConfig, short_corpus: dict[str, str], tmp_path: Path
+) -> None:
     """Half of the epochs are both ways round; longer trainings have more of the other half only."""
     stages = [{"until": {"share": 0.25}, "both_directions": True} for _ in range(2)]
     stages.append({})
-    data = merged(BLIND, {"data": {"stages": stages}, "batch": {"tokens_per_update": 4000}})
+    short = {"train": [short_corpus], "stages": stages}
+    data = merged(BLIND, {"data": short, "batch": {"tokens_per_update": 1000}})
     for n_epochs, had in ((4, 0), (10, 4), (12, 10)):
         config = quick_config(data, train={"max_epochs": n_epochs, "max_steps": 10**9})
         report = train(config, tmp_path, "cpu", dry_run=True).reason
         rows = dict(re.split(r"  +", line, maxsplit=1) for line in report.splitlines())
-        assert rows["pairs"].startswith(f"2,000, {2000 if had else 4000:,} sentences drawn")
+        assert rows["pairs"].startswith(f"500, {500 if had else 1000:,} sentences drawn")
         both, _, one = map(int, re.findall(r"(\d+)(?=, then|, of)", rows["updates per epoch"])[:3])
         left = (n_epochs - had) * one if had else 2 * both + 2 * one
         assert rows["updates to do"] == f"{left}, {n_epochs - had}.0 epochs"
