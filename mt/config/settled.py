@@ -6,6 +6,7 @@ settled: values that are `auto`, the shape of the model to start from, and what 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,28 +15,28 @@ from typing import Any
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 
-# The keys that can be `auto`.
-KEYS = ("tokenizer.vocab_size", "model.dropout", "optim.weight_decay", "train.max_epochs")
+# Off in a training that starts from a model: measured from random weights only.
+OFF = {"optim.weight_decay": 0.0, "optim.fix_norm": False}
+KEYS = ("tokenizer.vocab_size", "model.dropout", *OFF, "train.max_epochs")  # that can be `auto`
 # Their values below so many pairs. The fewer there are, the fewer pieces are seen often enough to
-# be learned, and the more dropout is needed (Sennrich and Zhang, 2019; Araabi and Monz, 2020,
-# "Optimizing Transformer for low-resource neural machine translation"). Weight decay gains on
-# 2,500 pairs; on more it was not compared in updates of this size. Other values were compared for
-# 2,500, 16,000, 29,000 and 161,323 pairs (configs/experiments.md); the last two are estimates.
-SIZES: dict[float, tuple[int, float, float, float]] = {
-    5_000: (4_000, 0.3, 1.0, 60.0),
-    10_000: (4_000, 0.3, 0.0, 60.0),
-    20_000: (4_000, 0.3, 0.0, 38.0),
-    40_000: (8_000, 0.3, 0.0, 36.0),
-    100_000: (8_000, 0.2, 0.0, 19.0),
-    200_000: (8_000, 0.1, 0.0, 10.0),
-    500_000: (16_000, 0.1, 0.0, 10.0),
-    math.inf: (32_000, 0.1, 0.0, 5.0),
+# be learned, and the more dropout is needed (Sennrich and Zhang, 2019; Araabi and Monz, 2020).
+# Decay and FixNorm were compared in such updates on 2,500 pairs only, other values on 2,500,
+# 16,000, 29,000 and 161,323 (configs/experiments.md); the last two rows are estimates.
+SIZES: dict[float, tuple[int, float, float, bool, float]] = {
+    5_000: (4_000, 0.3, 1.0, True, 60.0),
+    10_000: (4_000, 0.3, 0.0, False, 60.0),
+    20_000: (4_000, 0.3, 0.0, False, 38.0),
+    40_000: (8_000, 0.3, 0.0, False, 36.0),
+    100_000: (8_000, 0.2, 0.0, False, 19.0),
+    200_000: (8_000, 0.1, 0.0, False, 10.0),
+    500_000: (16_000, 0.1, 0.0, False, 10.0),
+    math.inf: (32_000, 0.1, 0.0, False, 5.0),
 }
 # Pairs assumed by commands that read no data.
 TYPICAL_PAIRS = 100_000
 
 
-def sizes_for(n_pairs: int) -> tuple[int, float, float, float]:
+def sizes_for(n_pairs: int) -> tuple[int, float, float, bool, float]:
     return next(sizes for most, sizes in SIZES.items() if n_pairs < most)
 
 
@@ -45,8 +46,8 @@ def auto_keys(config: Config) -> list[str]:
 
 def told(values: Mapping[str, Any]) -> str:
     """Say by key what stands for `auto`, for a message."""
-    numbers = {key: "null" if size is None else f"{size:,.9g}" for key, size in values.items()}
-    return ", ".join(f"{key}: auto is {number}" for key, number in numbers.items())
+    texts = (f"{v:,.9g}" if type(v) in (int, float) else json.dumps(v) for v in values.values())
+    return ", ".join(f"{key}: auto is {text}" for key, text in zip(values, texts, strict=True))
 
 
 def replace_auto(config: Config, n_pairs: int, base: Config | None = None) -> tuple[Config, str]:
@@ -84,8 +85,7 @@ class Settled:
         auto = {key: size for key, size in sizes if asked[key] == "auto"}
         shape: dict[str, Any] = {}
         if base is not None:
-            if "optim.weight_decay" in auto:  # measured from random weights only
-                auto["optim.weight_decay"] = 0.0
+            auto |= {key: off for key, off in OFF.items() if key in auto}
             keys = config.left_to_base(base.model.learned_positions)
             shape = {key: base.value(key) for key in keys}
             if "tokenizer.vocab_size" in auto and not config.train.new_vocabulary:

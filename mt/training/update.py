@@ -160,8 +160,12 @@ class Updater:
         self._most_skipped = torch.maximum(self._most_skipped, self.skipped)
         if not self.scaler.is_enabled():  # an enabled scaler sets it itself
             self.optimizer.found_inf = non_finite.float()  # type: ignore[attr-defined]
+        pieces = self.model.output.weight  # (vocabulary, d_model), also the embedding where tied
+        lengths = pieces.norm(dim=-1, keepdim=True) if config.optim.fix_norm else None
         self.scaler.step(self.optimizer)  # the fused kernel skips the step where found_inf is 1
         self.scaler.update()
+        if lengths is not None:  # FixNorm (Nguyen and Salazar, 2019); no bit after a skipped step
+            pieces.mul_((lengths / pieces.norm(dim=-1, keepdim=True)).nan_to_num(nan=1.0))
         self.optimizer.zero_grad(set_to_none=True)
         if not self.device.is_cuda and step % UPDATES_BETWEEN_RELEASES == 0:
             memory.release_freed_memory()
@@ -186,9 +190,8 @@ class Updater:
     def _backward(self, batch: Batch, factor: float) -> Loss:
         """Compute the loss of a batch and add its gradients, times `factor`."""
         try:
-            batch = batch.to(self.device.device)
             how = self.config.optim.label_smoothing, self.loss_gradient
-            loss = batch_loss(self.forward, self.model.output, batch, *how)
+            loss = batch_loss(self.forward, self.model.output, batch.to(self.device.device), *how)
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
             memory.raise_unless_out_of_memory(error)
@@ -303,7 +306,7 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
     shrink by exp(-sum of rate x decay) until its word comes again, so that rare words would fade.
     """
     named = list(model.named_parameters())  # each once: a tied output matrix is an embedding
-    assert optim.weight_decay != "auto", "mt.config.settled chooses a number"
+    assert optim.weight_decay != "auto" != optim.fix_norm, "mt.config.settled chooses"
     matrices = [p for name, p in named if p.dim() > 1 and "embedding" not in name]
     groups = [
         {"params": [p for name, p in named if "embedding" in name], "weight_decay": 0.0},

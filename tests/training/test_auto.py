@@ -28,23 +28,23 @@ from mt.training import launch, settle
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
-DECAY = {"optim": {"weight_decay": "auto"}}
+NORMS = {"optim": {"weight_decay": "auto", "fix_norm": "auto"}}
 
 
 @pytest.mark.parametrize(
     ("n_pairs", "sizes"),
     [
-        (0, (4_000, 0.3, 1.0, 60)),
-        (5_000, (4_000, 0.3, 0.0, 60)),
-        (10_000, (4_000, 0.3, 0.0, 38)),
-        (19_999, (4_000, 0.3, 0.0, 38)),
-        (20_000, (8_000, 0.3, 0.0, 36)),
-        (29_000, (8_000, 0.3, 0.0, 36)),
-        (40_000, (8_000, 0.2, 0.0, 19)),
-        (99_999, (8_000, 0.2, 0.0, 19)),
-        (161_323, (8_000, 0.1, 0.0, 10)),
-        (200_000, (16_000, 0.1, 0.0, 10)),
-        (4_500_000, (32_000, 0.1, 0.0, 5)),
+        (0, (4_000, 0.3, 1.0, True, 60)),
+        (5_000, (4_000, 0.3, 0.0, False, 60)),
+        (10_000, (4_000, 0.3, 0.0, False, 38)),
+        (19_999, (4_000, 0.3, 0.0, False, 38)),
+        (20_000, (8_000, 0.3, 0.0, False, 36)),
+        (29_000, (8_000, 0.3, 0.0, False, 36)),
+        (40_000, (8_000, 0.2, 0.0, False, 19)),
+        (99_999, (8_000, 0.2, 0.0, False, 19)),
+        (161_323, (8_000, 0.1, 0.0, False, 10)),
+        (200_000, (16_000, 0.1, 0.0, False, 10)),
+        (4_500_000, (32_000, 0.1, 0.0, False, 5)),
     ],
 )
 def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[float, ...]) -> None:
@@ -55,7 +55,9 @@ def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[float, ...]) ->
 def sizes_of_the_tiny_corpus(request: pytest.FixtureRequest, monkeypatch: MonkeyPatch) -> None:
     """It has 2,000 pairs."""
     if "n_pairs" not in request.fixturenames:
-        monkeypatch.setattr(auto, "SIZES", {2e3: (300, 0.4, 0.2, 2.0), 1e9: (310, 0.25, 0.1, 3.0)})
+        monkeypatch.setattr(
+            auto, "SIZES", {2e3: (300, 0.4, 0.2, False, 2.0), 1e9: (310, 0.25, 0.1, True, 3.0)}
+        )
 
 
 def test_a_run_chooses_once_says_so_and_records_numbers(
@@ -63,13 +65,14 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 ) -> None:
     """It is the run of those numbers, and resumes as it began, whatever the table says now."""
     given: dict[str, Any] = {"tokenizer": {"vocab_size": 310}, "model": {"dropout": 0.25}}
-    given["optim"] = {"weight_decay": 0.1}
-    for name, values, epochs in (("auto", AUTO | DECAY, "auto"), ("given", given, 3)):
+    given["optim"] = {"weight_decay": 0.1, "fix_norm": True}
+    for name, values, epochs in (("auto", AUTO | NORMS, "auto"), ("given", given, 3)):
         length = {"max_steps": 1, "max_epochs": epochs}
         train(quick_config(BLIND, values, train=length), tmp_path / name, "cpu")
     one, other = tmp_path / "auto", tmp_path / "given"
     sizes = "vocab_size: auto is 310, model.dropout: auto is 0.25, optim.weight_decay: auto is 0.1"
-    assert f"{sizes}, train.max_epochs: auto is 3, for 2,000 pairs\n" in log_of(one)
+    sizes += ", optim.fix_norm: auto is true, train.max_epochs: auto is 3, for 2,000 pairs\n"
+    assert sizes in log_of(one)
     assert load_config(str(one / "config.yaml")).config.tokenizer.vocab_size == "auto"
     assert open_model(one).config == open_model(other).config
     average_run(one, 1, tmp_path / "mean")
@@ -81,13 +84,13 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     last = "checkpoints/step-00000001"
     assert equal_weights(load_weights(one / last), load_weights(other / last))
 
-    monkeypatch.setattr(auto, "SIZES", {math.inf: (300, 0.4, 0.3, 9.0)})
+    monkeypatch.setattr(auto, "SIZES", {math.inf: (300, 0.4, 0.3, False, 9.0)})
     del settled["values"]["optim.weight_decay"]  # an earlier version had it in the config
     (one / "settled.json").write_text(json.dumps(settled), encoding="utf-8")
     config = (one / "config.yaml").read_text(encoding="utf-8")
     (one / "config.yaml").write_text(config.replace("weight_decay: auto", "weight_decay: 0.2"))
     length = {"max_steps": 2, "max_epochs": "auto"}
-    train(quick_config(BLIND, AUTO | DECAY, train=length), one, "cpu")
+    train(quick_config(BLIND, AUTO | NORMS, train=length), one, "cpu")
     resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
     assert says(resumed, "auto is 310", "auto is 0.25", "decay: auto is 0.2", "auto is 3, since")
     assert says(resumed, "auto is 3, since this run was started")
@@ -187,11 +190,11 @@ def test_a_vocabulary_that_is_kept_has_its_size(
     """No sample is drawn of the text then, and all of it is counted all the same."""
     monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 500)
     start = {"init_from": str(tiny_run), "max_steps": 1}
-    train(quick_config(BLIND, AUTO | DECAY, train=start), tmp_path, "cpu")
+    train(quick_config(BLIND, AUTO | NORMS, train=start), tmp_path, "cpu")
     recorded = open_model(tmp_path).config
     assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)
-    assert recorded.optim.weight_decay == 0.0  # which shrinks what a model has learnt
-    assert says(log_of(tmp_path), "auto is 320", "is 0.25", "decay: auto is 0, for 2,000 pairs\n")
+    assert recorded.optim.weight_decay == recorded.optim.fix_norm == 0  # not of learnt weights
+    assert says(log_of(tmp_path), "auto is 320", "is 0.25", "decay: auto is 0", "is false, for 2,0")
 
 
 def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:

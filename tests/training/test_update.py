@@ -193,6 +193,22 @@ def test_the_average_of_weights_by_hand(trainer_of: TrainerOf) -> None:
     assert not equal_weights(average, weights(trainer))
 
 
+def test_fix_norm_turns_the_rows_of_the_output_and_keeps_their_lengths(
+    trainer_of: TrainerOf,
+) -> None:
+    trainer = trainer_of(BLIND, optim={"fix_norm": True, "warmup_steps": 1})
+    model = trainer.updater.model
+    model.output.weight.data[7] = 0.0  # stays so
+    matrices = model.output.weight, model.decoder_layers[0].feed_forward.inner.weight
+    rows, others = (matrix.detach().clone() for matrix in matrices)
+    for _ in range(3):
+        learn(trainer, update_of(trainer, range(20)))
+    rows_now, others_now = (matrix.detach() for matrix in matrices)
+    torch.testing.assert_close(rows_now.norm(dim=-1), rows.norm(dim=-1))
+    assert float(torch.cosine_similarity(rows_now, rows).min()) < 0.99
+    assert not torch.allclose(others_now.norm(dim=-1), others.norm(dim=-1), rtol=0.01)
+
+
 def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan) -> None:
     """Make the decoder's output non-finite in the updates for which `bad(updates done)`."""
     real = trainer.updater.forward
@@ -207,7 +223,7 @@ def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_non_finite_gradient_changes_nothing(trainer_of: TrainerOf, value: float) -> None:
     """Neither weights nor moments nor Adam's step count: the next update is as without it."""
-    optim = {"schedule": "constant", "warmup_steps": 1, "weight_decay": 0.1}
+    optim = {"schedule": "constant", "warmup_steps": 1, "weight_decay": 0.1, "fix_norm": True}
     changes = {"model": {"dropout": 0.0}, "optim": optim}
     clean, poisoned = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
     poison(poisoned, lambda step: step == 1, value)
