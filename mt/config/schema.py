@@ -193,7 +193,7 @@ class OptimConfig(Section):
     betas: tuple[Share, Share] = key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = key(1e-9, "Adam's epsilon, added to the denominator")
     weight_decay: CoefficientOrAuto = key(0.0, "of layers' matrices; auto: by the number of pairs")
-    fix_norm: FlagOrAuto = key(False, "rows of the output keep their lengths; auto: the same")
+    fix_norm: FlagOrAuto = key(False, "output rows keep their length; auto: by the number of pairs")
     label_smoothing: Share = key(0.1, "probability spread evenly over the vocabulary")
     clip_norm: Positive | None = key(1.0, "largest norm of the gradient; null: no clipping")
 

@@ -198,14 +198,14 @@ def test_fix_norm_turns_the_rows_of_the_output_and_keeps_their_lengths(
 ) -> None:
     trainer = trainer_of(BLIND, optim={"fix_norm": True, "warmup_steps": 1})
     model = trainer.updater.model
-    model.output.weight.data[7] = 0.0  # stays so
+    model.output.weight.data[7] = 0.0
     matrices = model.output.weight, model.decoder_layers[0].feed_forward.inner.weight
     rows, others = (matrix.detach().clone() for matrix in matrices)
     for _ in range(3):
         learn(trainer, update_of(trainer, range(20)))
     rows_now, others_now = (matrix.detach() for matrix in matrices)
     torch.testing.assert_close(rows_now.norm(dim=-1), rows.norm(dim=-1))
-    assert float(torch.cosine_similarity(rows_now, rows).min()) < 0.99
+    assert (torch.cosine_similarity(rows_now, rows) < 0.995).sum() > 1  # more than that of zeros
     assert not torch.allclose(others_now.norm(dim=-1), others.norm(dim=-1), rtol=0.01)
 
 
