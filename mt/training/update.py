@@ -164,7 +164,7 @@ class Updater:
         lengths = pieces.norm(dim=-1, keepdim=True) if config.optim.fix_norm else None
         self.scaler.step(self.optimizer)  # the fused kernel skips the step where found_inf is 1
         self.scaler.update()
-        if lengths is not None:  # as FixNorm (Nguyen and Salazar, 2019), there all to 1
+        if lengths is not None:  # FixNorm (Nguyen and Salazar, 2019) with the lengths of the start
             pieces.mul_((lengths / pieces.norm(dim=-1, keepdim=True)).nan_to_num(nan=1.0))
         self.optimizer.zero_grad(set_to_none=True)
         if not self.device.is_cuda and step % UPDATES_BETWEEN_RELEASES == 0:

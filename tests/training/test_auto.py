@@ -93,7 +93,7 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
     resumed = log_of(one).split("resuming")[0].rsplit("updates are done", 1)[1]
     assert says(resumed, "auto is 310", "auto is 0.25", "decay: auto is 0.2", "auto is 3, since")
     assert says(resumed, "norm: auto is true", "auto is 3, since this run was started")
-    assert not re.search("(dropout|decay|epochs): was", log_of(one))
+    assert not re.search("(dropout|decay|norm|epochs): was", log_of(one))
 
 
 @pytest.mark.parametrize("stages", [None, [{"until": {"share": 0.2}, "both_directions": True}, {}]])
