@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from mt import errors
 from mt.errors import ConfigError, DataError, MtError, OtherRankFailedError
-from mt.runtime.machine import usable_cores
+from mt.runtime.machine import signals_to, usable_cores
 
 T = TypeVar("T")
 NOT_SHARED = (
@@ -226,7 +225,10 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
         return
     n_compilers = max(1, min(32, usable_cores() // world.local_size))  # torch: 32 in each rank
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(n_compilers))
-    connected = _connect(world, on_gpu)
+    # Ctrl-C and SIGTERM end the process: torch waits without running Python's handlers.
+    ends = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    with signals_to(signal.SIG_DFL, ends):
+        connected = _connect(world, on_gpu)
     try:
         yield connected
         # Rank 0 may still be writing, and batch systems end a job when one of its processes ends.
@@ -247,22 +249,6 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
         ) from error
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM end the process; torch waits without running Python's handlers."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # only it may change handlers
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        handled = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, signal.SIG_DFL) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@_ended_by_signals()
 def _connect(world: World, on_gpu: bool) -> World:
     try:
         backend, store = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", _rendezvous_store(world)

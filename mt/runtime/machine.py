@@ -10,15 +10,19 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from mt.errors import ConfigError
 
 # Signals that end a training after its update; one to this process is passed on to the others.
+# Batch systems send SIGTERM before they stop a job, and SIGUSR1 if asked to give notice; SIGHUP is
+# sent when a terminal is closed.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # Seconds for the other processes to end by themselves once one has failed.
 SHUTDOWN_SECONDS = 60.0
@@ -65,6 +69,24 @@ def python_header() -> str | None:
     return str(path) if path.is_file() else None
 
 
+@contextmanager
+def signals_to(handler: Any, numbers: Iterable[int] = SIGNALS) -> Iterator[None]:
+    """Inside, `handler` gets these signals; a hangup that is ignored, as under nohup, stays so.
+
+    Python lets only the main thread handle signals. In another one, its program does.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        handled = [n for n in numbers if not (ignored and n == signal.SIGHUP)]
+        before = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 # --- processes that train together, without torchrun ---------------------------------------------
 
 
@@ -83,24 +105,17 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     environment = {**threads, **with_own_imports(), **world, **place}
     command = [sys.executable, "-m", "mt", *arguments]
     processes: list[subprocess.Popen[bytes]] = []
-    _pass_on_signals(processes)
-    for rank in range(count):
-        variables = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
-        processes.append(subprocess.Popen(command, env=variables, start_new_session=True))
-    return _wait(processes)
 
-
-def _pass_on_signals(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         for process in processes:
             process.send_signal(number)
 
-    # Under nohup the hangup is ignored, which the others have inherited, unless it is handled here.
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    for number in SIGNALS:
-        if not (ignored and number == signal.SIGHUP):
-            signal.signal(number, pass_on)
+    with signals_to(pass_on):
+        for rank in range(count):
+            variables = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+            processes.append(subprocess.Popen(command, env=variables, start_new_session=True))
+        return _wait(processes)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:

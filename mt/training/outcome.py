@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -173,33 +172,14 @@ class StopRequestedError(Exception):
 
 
 class Signals:
-    """A context manager in which signals are recorded instead of ending the process.
-
-    Batch systems send SIGTERM before they stop a job, and SIGUSR1 if asked to give notice. SIGHUP
-    is sent when a terminal is closed; it stays ignored where it was, as under nohup.
-    """
-
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    """Signals, which are recorded instead of ending the process."""
 
     def __init__(self) -> None:
         self.number = 0  # of the last signal, 0 for none
         self._interruptible = False
-        self._previous_handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> Signals:
-        # Python lets only the main thread handle signals. In another one, its program does.
-        in_main = threading.current_thread() is threading.main_thread()
-        for caught in self.NUMBERS if in_main else ():
-            if caught == signal.SIGHUP and signal.getsignal(caught) == signal.SIG_IGN:
-                continue
-            self._previous_handlers[caught] = signal.signal(caught, self._record)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for caught, handler in self._previous_handlers.items():
-            signal.signal(caught, handler)
-
-    def _record(self, number: int, _: FrameType | None) -> None:
+    def record(self, number: int, _: FrameType | None) -> None:
+        """Record a signal; Ctrl-C after another one ends the process after all."""
         if self.number and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.number = number

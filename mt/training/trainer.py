@@ -24,6 +24,7 @@ from mt.runs.model_folder import BEST, CHECKPOINTS, LAST, step_name
 from mt.runs.origin import HISTORY, Start, continued, history_of, model_name
 from mt.runs.records import OTHER_VALID, drop_other_outputs
 from mt.runs.run_dir import update_manifest
+from mt.runtime.machine import signals_to
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training import checkpoints
 from mt.training.checkpoints import TrainState
@@ -149,7 +150,7 @@ class Trainer:
     def train(self) -> Outcome:
         """Train until all updates are done, patience runs out, or a signal arrives."""
         state = self.state
-        with self.signals:
+        with signals_to(self.signals.record):
             # At the beginning of fine-tuning, and where a signal had interrupted it.
             if self._is_due() and self.validation and step_name(state.step) not in state.scores:
                 self._validate_and_save()

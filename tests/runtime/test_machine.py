@@ -64,15 +64,14 @@ def test_more_processes_than_cores_are_refused(mt: Mt, monkeypatch: MonkeyPatch)
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
 def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
     """Under nohup; the other processes inherit that."""
-    before = {number: signal.getsignal(number) for number in machine.SIGNALS}
+    before = signal.signal(signal.SIGHUP, handler)
     try:
-        signal.signal(signal.SIGHUP, handler)
-        machine._pass_on_signals([])
-        is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        assert is_ignored == (handler == signal.SIG_IGN)
+        with machine.signals_to(lambda *_: None):
+            is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert is_ignored == (handler == signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGHUP) == handler
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="-m looks into the folder in any case")
