@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import first_line
+from mt.runtime.devices import compile_rows
 from mt.runtime.memory import failure_kind, raise_unless_out_of_memory
 from mt.search.engine_contract import FORBIDDEN
 from mt.search.options import Sampling
@@ -27,8 +28,6 @@ BLOCK = 64
 SLICE = 1 << 18
 # Logits that `draw_tokens` handles at a time: several copies in float64, 0.5 GB each at most.
 DRAWN = 1 << 26
-# What torch.compile generates code with; tests replace it.
-BACKEND: Any = "inductor"
 
 
 class Candidates(NamedTuple):
@@ -156,26 +155,12 @@ def forbidden(tokens: Tensor, full: Tensor) -> Tensor:
     return never | (full[:, None, None, None] & (tokens != EOS))
 
 
-def compile_candidates() -> FusedCandidates:
-    """Compile `fused_candidates` into one graph for batches of any number of sentences."""
-    compiled: FusedCandidates = torch.compile(fused_candidates, backend=BACKEND)
-
-    def candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int) -> Candidates:
-        if len(logits) == 1:  # torch.compile makes a graph of its own for one row
-            return fused_candidates(logits, log_probs, full, count)
-        for part in (logits, log_probs, full):
-            torch._dynamo.maybe_mark_dynamic(part, 0)
-        return compiled(logits, log_probs, full, count)
-
-    return candidates
-
-
 @torch.inference_mode()
 def compile_for(
     device: torch.device, beam_size: int, vocab_size: int, say: Say
 ) -> FusedCandidates | None:
     """Compile `fused_candidates` and try it; if that fails, report why to `say` and return None."""
-    candidates = compile_candidates()
+    candidates = compile_rows(fused_candidates)
     # In the same layout as in the search, or torch would compile once more.
     log_probs = torch.zeros(2, beam_size, device=device)
     logits = torch.zeros(2, beam_size, vocab_size, device=device)

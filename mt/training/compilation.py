@@ -1,11 +1,11 @@
-"""torch.compile for training: one graph for batches of all shapes, of the model and of the loss."""
+"""torch.compile for training: one graph of the model for batches of all shapes."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,10 +16,8 @@ from mt.data.tokens.batches import Batch, Packed, collate
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS, PAD
 from mt.model.transformer import Transformer
-from mt.training.loss import LogitsGradient, logits_gradient
+from mt.runtime import devices
 
-# What torch.compile generates code with; tests replace it.
-BACKEND: Any = "inductor"
 # Padded tokens of the batch that is compiled first, by which the compiler chooses its kernels:
 # enough for it to expect long sums.
 PROBE_TOKENS = 8192
@@ -44,10 +42,10 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
         # The two sums in the gradient of a layer norm are one kernel in batches of any size, not
         # only from 5 * 2**20 elements on, 10,240 tokens of 512.
         triton.mix_order_reduction_non_strict_mode = True
-    compiled = torch.compile(model, backend=BACKEND)
+    compiled = torch.compile(model, backend=devices.BACKEND)
     max_positions = model.config.max_positions
 
-    @partial(torch.compile, backend=BACKEND)
+    @partial(torch.compile, backend=devices.BACKEND)
     def in_rows(src: Tensor, tgt_in: Tensor, src_mask: Tensor, *sides: Tensor) -> Tensor:
         sources, targets = (
             Packed(places, starts, counted.shape[0])
@@ -79,20 +77,6 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
         return out[:rows, :length]
 
     return forward
-
-
-def compile_loss() -> LogitsGradient:
-    """Compile `logits_gradient` into one graph for any number of target tokens but one."""
-    compiled = torch.compile(logits_gradient, backend=BACKEND)
-
-    def gradient(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        if len(logits) == 1:
-            return logits_gradient(logits, target, smoothing)
-        for part in (logits, target):
-            torch._dynamo.maybe_mark_dynamic(part, 0)
-        return compiled(logits, target, smoothing)
-
-    return gradient
 
 
 def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:

@@ -22,10 +22,10 @@ from mt.model.checkpoint import all_finite, build_model, load_weights, put_weigh
 from mt.model.gpu_ops import can_pack, copy_weights
 from mt.model.transformer import Transformer
 from mt.runtime import memory
-from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
+from mt.runtime.devices import Device, can_compile, compile_rows, seed_everything, suit_products_to
 from mt.runtime.distributed import World
 from mt.terminal import Say, say
-from mt.training.compilation import PROBE_TOKENS, compile_for_all_shapes, compile_loss, probe_batch
+from mt.training.compilation import PROBE_TOKENS, compile_for_all_shapes, probe_batch
 from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
 
 # On a CPU: 1 % of the time, for a third of the memory.
@@ -109,7 +109,7 @@ class Updater:
         tokens = min(PROBE_TOKENS, given) if isinstance(given, int) else PROBE_TOKENS
         try:
             self.forward = compile_for_all_shapes(self.model)
-            self.loss_gradient = compile_loss()
+            self.loss_gradient = compile_rows(logits_gradient)
             self._dry_run(probe_batch(store, self.model.output.out_features, tokens))
         except MtError:  # such as too little memory
             raise

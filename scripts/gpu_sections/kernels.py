@@ -16,8 +16,7 @@ from mt.data.tokens.batches import Batch
 from mt.data.tokens.plan import Plan
 from mt.model.attention import attention_bias
 from mt.model.gpu_ops import attend_packed, load_varlen_attn
-from mt.runtime.devices import can_compile
-from mt.training.compilation import compile_loss
+from mt.runtime.devices import can_compile, compile_rows
 from mt.training.loss import LogitsGradient, logits_gradient, smoothed_cross_entropy
 from mt.training.update import build_optimizer
 
@@ -89,7 +88,7 @@ def loss(report: Report, setting: Setting, batch: Batch) -> None:
 
     ways: dict[str, LogitsGradient] = {"loss": logits_gradient}
     if can_compile(device):
-        ways["loss, compiled"] = compile_loss()
+        ways["loss, compiled"] = compile_rows(logits_gradient)
     for name, gradient in ways.items():
         seconds = setting.seconds(partial(forward_backward, gradient))
         note = f"{batch.n_tgt:,} tokens, {flops / seconds / 1e12:.1f} TFLOP/s"

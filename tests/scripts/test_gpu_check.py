@@ -24,7 +24,8 @@ from gpu_sections.setting import Setting
 from messages import says
 
 from mt.data.tokens.plan import Plan
-from mt.training import compilation, update
+from mt.runtime import devices
+from mt.training import update
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def compiling(monkeypatch: MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     for module in (correctness, training, update):
         monkeypatch.setattr(module, "can_compile", lambda _: True)
-    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    monkeypatch.setattr(devices, "BACKEND", "aot_eager")
     yield
     torch._dynamo.reset()
 

@@ -16,13 +16,14 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.runtime import devices
+from mt.runtime.devices import compile_rows
 from mt.search import candidates
 from mt.search.candidates import (
     BLOCK,
     Constraint,
     Past,
     best_candidates,
-    compile_candidates,
     draw_tokens,
     force_prefixes,
     fused_candidates,
@@ -38,7 +39,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBacken
     """Compiles on the CPU, and counts the graphs."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(candidates, "BACKEND", counter)
+    monkeypatch.setattr(devices, "BACKEND", counter)
     yield counter
     torch._dynamo.reset()
 
@@ -106,7 +107,7 @@ def step_of(n_rows: int, n_hyps: int, vocab: int, dtype: torch.dtype) -> tuple[T
 
 def test_one_pass_finds_the_same_candidates(graphs: CompileCounterWithBackend) -> None:
     """As the passes of a CPU; compiled, in one graph for any number of sentences."""
-    compiled = compile_candidates()
+    compiled = compile_rows(fused_candidates)
     for number, shape in enumerate([*SHAPES, (4, 1, 40), (3, 4, 256)]):
         logits, state = step_of(*shape, torch.bfloat16 if number % 2 else torch.float32)
         count = 1 if shape[1] == 1 else 2 * shape[1]

@@ -22,6 +22,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from mt.config.schema import Config
 from mt.data.tokens.batches import Batch, Update, collate
 from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
+from mt.runtime import devices
 from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
@@ -45,7 +46,7 @@ def graphs(monkeypatch: MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(compilation, "BACKEND", counter)
+    monkeypatch.setattr(devices, "BACKEND", counter)
     monkeypatch.setattr(update, "can_compile", lambda _: True)
     yield counter
     torch._dynamo.reset()
@@ -147,7 +148,7 @@ def test_a_failing_backward_decides_for_the_plain_model(
     wanted: bool | str,
 ) -> None:
     """With `true` it is an error; with `auto` the run equals one without compilation."""
-    monkeypatch.setattr(compilation, "BACKEND", broken_backward)
+    monkeypatch.setattr(devices, "BACKEND", broken_backward)
     monkeypatch.setattr("mt.training.launch.check_compile", lambda *_: None)
     config = quick_config(BLIND, train={"compile": wanted})
     if wanted is True:
@@ -232,7 +233,7 @@ def test_no_other_failure_is_taken_for_the_compilers(
     if at_start:
         monkeypatch.setattr(update, "can_compile", lambda _: True)
         monkeypatch.setattr(update, "compile_for_all_shapes", lambda _: failing)
-        monkeypatch.setattr(update, "compile_loss", lambda: loss.logits_gradient)
+        monkeypatch.setattr(update, "compile_rows", lambda function: function)
         if expected is RuntimeError:  # the probe has no other cause than compilation
             updater.choose_forward(trainer.plan.pairs.store)
             assert said[-1].endswith("it runs slower (size mismatch)")

@@ -19,10 +19,11 @@ from mt.data.tokens.batches import Update, collate
 from mt.model import attention
 from mt.model.gpu_ops import copy_weights, load_varlen_attn
 from mt.model.transformer import Transformer
-from mt.runtime.devices import Device
+from mt.runtime.devices import Device, compile_rows
 from mt.runtime.distributed import World
-from mt.search.candidates import compile_candidates
-from mt.training.compilation import compile_for_all_shapes, compile_loss
+from mt.search.candidates import fused_candidates
+from mt.training.compilation import compile_for_all_shapes
+from mt.training.loss import logits_gradient
 from mt.training.update import Updater
 
 # Inductor imports what torch deprecates.
@@ -99,7 +100,7 @@ def test_the_model_without_padding_is_one_graph(codes: list[Code]) -> None:
 
 
 def test_the_loss_is_one_graph_for_any_number_of_tokens(codes: list[Code]) -> None:
-    gradient = compile_loss()
+    gradient = compile_rows(logits_gradient)
     for n in (4194, 300, 2):
         logits = torch.empty(n, VOCABULARY, dtype=torch.bfloat16)
         with pytest.raises(NotRunError), torch.no_grad():
@@ -116,7 +117,7 @@ def test_the_choice_of_tokens_is_one_graph_for_any_number_of_sentences(
     codes: list[Code], n_hyps: int, count: int, kernels: int, sorts: list[str]
 ) -> None:
     """Greedy search needs no sort at all."""
-    candidates = compile_candidates()
+    candidates = compile_rows(fused_candidates)
     for rows in (2, 64, 1500):
         logits, full = torch.empty(rows, n_hyps, VOCABULARY), torch.zeros(rows, dtype=torch.bool)
         with pytest.raises(NotRunError), torch.inference_mode():
