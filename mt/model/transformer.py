@@ -300,46 +300,42 @@ class Transformer(nn.Module):
     def decoder_layers(self) -> list[DecoderLayer]:
         return cast("list[DecoderLayer]", list(self.decoder))
 
-    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Encode src ids (B, S), src_mask (B, S) True at real tokens. -> memory (B, S, D)"""
-        bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
-        return self._encode(self.src_embedding(src, self.dtype), bias=bias)
+    def encode(self, src: Tensor, src_mask: Tensor, packed: Packed | None = None) -> Tensor:
+        """Encode src ids (B, S), src_mask (B, S) True at real tokens. -> memory (B, S, D)
 
-    def _encode(
-        self, x: Tensor, bias: Tensor | None = None, packed: Packed | None = None
-    ) -> Tensor:
-        within = None if packed is None else (packed, packed)
+        packed: see `forward`, of src and in the place of src_mask.
+        """
+        bias = places = within = None
+        if packed is None:
+            bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
+        else:
+            places, within = packed.places, (packed, packed)
+        x = self.src_embedding(src, self.dtype, places)  # (B, S, D)
         for layer in self.encoder_layers:
             x = layer(x, partial(layer.attention, bias=bias, packed=within))
         return self.encoder_norm(x)
 
-    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+    def decode(
+        self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor,
+        packed: tuple[Packed, Packed] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Decode tgt_in ids (B, T) with memory (B, S, D), src_mask (B, S). -> (B, T, D)
 
         Target padding needs no mask: it follows the real tokens, which attend only backwards. So
-        self-attention needs no bias, with which a GPU could not take its fastest kernel.
+        self-attention needs no bias, with which a GPU could not take its fastest kernel. packed:
+        see `forward`, in the place of src_mask.
         """
-        src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
-        x = self.tgt_embedding(tgt_in, self.dtype)  # (B, T, D)
-        return self._decode(x, memory, src_bias)
-
-    def _decode(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        src_bias: Tensor | None = None,
-        packed: tuple[Packed, Packed] | None = None,
-    ) -> Tensor:
-        """`packed`: where the sentences of x and of the memory are."""
-        within = None if packed is None else (packed[0], packed[0])
+        bias = places = within = across = None
+        if packed is None:
+            bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
+        else:
+            sources, targets = packed
+            places, within, across = targets.places, (targets, targets), (targets, sources)
+        x = self.tgt_embedding(tgt_in, self.dtype, places)  # (B, T, D)
         for layer in self.decoder_layers:
-            x = layer(
-                x,
-                self_attention=partial(layer.self_attention, causal=True, packed=within),
-                cross_attention=partial(
-                    layer.cross_attention, bias=src_bias, memory=memory, packed=packed
-                ),
-            )
+            own = partial(layer.self_attention, causal=True, packed=within)
+            other = partial(layer.cross_attention, bias=bias, memory=memory, packed=across)
+            x = layer(x, self_attention=own, cross_attention=other)
         return self.decoder_norm(x)
 
     def forward(
@@ -354,10 +350,5 @@ class Transformer(nn.Module):
         packed: where the sentences of src (1, M) and of tgt_in (1, N) are, if nothing is computed
         for padding (`can_pack`). -> (1, N, D)
         """
-        if packed is None:
-            return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
-        sources, targets = packed
-        x = self.src_embedding(src, self.dtype, sources.places)  # (1, M, D)
-        memory = self._encode(x, packed=sources)
-        x = self.tgt_embedding(tgt_in, self.dtype, targets.places)  # (1, N, D)
-        return self._decode(x, memory, packed=(targets, sources))
+        memory = self.encode(src, src_mask, packed and packed[0])
+        return self.decode(tgt_in, memory, src_mask, packed)
