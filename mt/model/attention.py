@@ -1,7 +1,7 @@
 """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1) and dropout, fast on a CPU.
 
-`dropout`, `relu_dropout`, `attend` and `attend_to_cache` call torch's own operations on other
-devices, and the first three do so in a compiled model.
+`dropout`, `attend` and `attend_to_cache` call torch's own operations on other devices, and the
+first two do so in a compiled model.
 
 Shapes: B sentences, H heads, T queries, S keys, C columns of a cache, N hypotheses, K head width.
 Every mask is True where attention is allowed.
@@ -49,22 +49,15 @@ def _uses_torch(x: Tensor) -> bool:
 # --- dropout ----------------------------------------------------------------------------------
 
 
-def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+def dropout(x: Tensor, p: float, training: bool, relu: bool = False) -> Tensor:
     """Set each element to 0 with probability p, else to x / (1 - p) (Srivastava et al., 2014).
 
-    On a CPU, p is rounded to the nearest of 1/256, ..., 255/256, and the scale follows it.
+    On a CPU, p is rounded to the nearest of 1/256, ..., 255/256, and the scale follows it. `relu`:
+    of max(0, x) instead of x, which may be overwritten.
     """
     if not training or p == 0 or _uses_torch(x):
-        return F.dropout(x, p, training)
-    apply: Any = _Dropout.apply
-    return cast("Tensor", apply(x, _in_256ths(p)))
-
-
-def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Dropout of max(0, x); may overwrite x."""
-    if not training or p == 0 or _uses_torch(x):
-        return F.dropout(x.relu_(), p, training)
-    apply: Any = _ReluDropout.apply
+        return F.dropout(x.relu_() if relu else x, p, training)
+    apply: Any = (_ReluDropout if relu else _Dropout).apply
     return cast("Tensor", apply(x, _in_256ths(p)))
 
 

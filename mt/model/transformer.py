@@ -23,7 +23,7 @@ from typing_extensions import assert_never
 
 from mt.config.schema import ModelConfig
 from mt.data.tokens.batches import Packed
-from mt.model.attention import attend, attention_bias, dropout, relu_dropout
+from mt.model.attention import attend, attention_bias, dropout
 from mt.model.gpu_ops import CastWeights, attend_packed
 
 # A function of the residual stream, (B, T, D) -> (B, T, D).
@@ -60,7 +60,7 @@ class ReluDropout(Dropout):
     """Dropout of max(0, x), in one operation on a CPU; may overwrite x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return relu_dropout(x, self.p, self.training)
+        return dropout(x, self.p, self.training, relu=True)
 
 
 class MultiHeadAttention(nn.Module):

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from mt.model.attention import dropout, relu_dropout
+from mt.model.attention import dropout
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 
@@ -75,12 +75,12 @@ def test_dropout_of_a_relu_is_dropout_after_a_relu(dtype: torch.dtype) -> None:
     x = torch.randn(50, 9, dtype=dtype)
     x[0, :3] = 0
     found = []
-    for function, before in ((relu_dropout, torch.clone), (dropout, torch.relu)):
+    for relu, before in ((True, torch.clone), (False, torch.relu)):
         leaf = x.clone().requires_grad_()
         torch.manual_seed(8)
-        y = function(before(leaf), 0.25, training=True)  # the clone may be overwritten
+        y = dropout(before(leaf), 0.25, training=True, relu=relu)  # the clone may be overwritten
         (gradient,) = torch.autograd.grad((y * torch.arange(9, dtype=dtype)).sum(), leaf)
         found.append((y.detach(), gradient))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.allclose(found[0][1], found[1][1], rtol=2 * torch.finfo(dtype).eps, atol=0)
-    assert torch.equal(relu_dropout(x.clone(), 0.25, training=False), x.relu())
+    assert torch.equal(dropout(x.clone(), 0.25, training=False, relu=True), x.relu())
