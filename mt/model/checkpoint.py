@@ -208,18 +208,15 @@ def average_run(
     metas = {folder: read_meta(folder, []) for folder in folders}
     by_default = " (the default)" if count is None else ""
     count = 5 if count is None else count
-    if by_score:
-        chosen, kind = model_folder.ranked_checkpoints(metas)[:count], "best"
-    else:
-        chosen, kind = folders[-count:], "last"
-    kept = "with a score" if by_score else "in all"
+    ranked = model_folder.ranked_checkpoints(metas) if by_score else folders[::-1]
+    kind, kept = ("best", "with a score") if by_score else ("last", "in all")
+    chosen = sorted(ranked[:count])
     if len(chosen) < count:
         raise CheckpointError(
             f"{run_dir}: --{kind} {count}{by_default} checkpoints asked for, the run keeps "
             f"{len(chosen)} {kept}; ask for fewer, or train longer, or with a larger "
             f"train.keep_{kind} or a smaller train.valid_every"
         )
-    chosen = sorted(chosen)
     steps = [step_of(folder.name) for folder in chosen]
     remedy = "average checkpoints of one run"
     about = {"step": steps[-1], "averaged": steps, HISTORY: _history(chosen[-1:])}
