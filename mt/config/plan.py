@@ -110,10 +110,6 @@ class Stage:
             return StageEnd(updates=max(1, round(share * max_steps)))
         return StageEnd(epochs=float(round(share * epochs)) or share * epochs)
 
-    @property
-    def directions(self) -> list[Direction]:
-        return list(dict.fromkeys(flow.direction for flow in self.flows if flow.weight))
-
 
 @dataclass(frozen=True)
 class DataPlan:
@@ -163,7 +159,7 @@ class DataPlan:
     @cached_property
     def directions(self) -> list[Direction]:
         """Directions that the model knows: not if only the reverse is trained to the end."""
-        last = self.stages[-1].directions
+        last = {flow.direction for flow in self.stages[-1].flows if flow.weight}
         every = dict.fromkeys(flow.direction for flow in self.flows)
         return [way for way in every if way in last or way.turned not in last]
 

@@ -73,10 +73,6 @@ class ModelFolder:
     def weights_hash(self) -> str:
         return str(self.meta["sha256"][WEIGHTS])
 
-    @property
-    def run_dir(self) -> Path | None:
-        return run_dir_of(self.folder)
-
     def verify(self) -> None:
         read_meta(self.folder, [WEIGHTS])
 
