@@ -22,7 +22,6 @@ from mt.data.tokens.plan import batch_ends
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError, ConfigError
 from mt.model.checkpoint import LoadedModel
-from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.runtime.memory import in_halves, peak_memory_mb
 from mt.search.alignment import cross_attention
@@ -53,8 +52,13 @@ class ForcedDecoder:
     def log_probs(self, pairs: Sequence[Pair]) -> list[list[float]]:
         """ln p of each target token given those before it, eos included; none of too long pairs."""
 
+        model = self.inference.model
+
+        @torch.inference_mode()
         def score(batch: Batch, pairs: Sequence[Pair]) -> Iterable[list[float]]:
-            rows = token_log_probs(self.inference.model, batch).cpu()
+            hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B * T, D)
+            logits = fp32_logits(model, hidden[batch.tgt_positions])  # (N, V)
+            rows = -F.cross_entropy(logits, batch.tgt_out, reduction="none").cpu()  # (N,)
             return map(Tensor.tolist, rows.split([len(tgt) + 1 for _, tgt in pairs]))
 
         return [found or [] for found in self._in_batches(score, pairs)]
@@ -104,14 +108,6 @@ class ForcedDecoder:
             f"scoring: a pair of {len(pair[0]):,} and {len(pair[1]):,} tokens does not fit into "
             f"the memory of {used}. Shorten the line"
         )
-
-
-@torch.inference_mode()
-def token_log_probs(model: Transformer, batch: Batch) -> Tensor:
-    """Return ln p of each real target token, eos included, given those before it: (N,)."""
-    hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B * T, D)
-    logits = fp32_logits(model, hidden[batch.tgt_positions])  # (N, V)
-    return -F.cross_entropy(logits, batch.tgt_out, reduction="none")
 
 
 # --- the proof that another program finds the same probabilities --------------------------------
