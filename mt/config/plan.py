@@ -203,13 +203,10 @@ def plan_data(data: DataConfig) -> DataPlan:
 
 def texts_of(data: DataConfig, entry: TextEntry, name: str) -> list[Corpus]:
     """The texts of an entry: one, or one for each of its `directions`."""
-    usual = Direction(entry.src_lang or data.src_lang, entry.tgt_lang or data.tgt_lang)
-    if not entry.directions:
-        return [Corpus(name, _source(entry, usual), usual, entry.weight)]
-    return [
-        Corpus(f"{name} ({direction})", _source(entry, direction), direction, entry.weight)
-        for direction in [Direction(*code.split("-")) for code in dict.fromkeys(entry.directions)]
-    ]
+    ways = {name: Direction(entry.src_lang or data.src_lang, entry.tgt_lang or data.tgt_lang)}
+    if entry.directions:
+        ways = {f"{name} ({code})": Direction(*code.split("-")) for code in entry.directions}
+    return [Corpus(name, _source(entry, way), way, entry.weight) for name, way in ways.items()]
 
 
 def _source(entry: TextEntry, direction: Direction) -> Source:
