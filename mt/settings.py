@@ -115,7 +115,6 @@ def _required(setting: Setting, kind: Any, value: Any) -> str:
     is_in = (low is None or value >= low) and (above is None or value > above)
     if is_in and (high is None or value <= high) and value == value and abs(value) != float("inf"):
         return ""
-    bounds = [] if low is None else [f"at least {low:g}"]
-    bounds += [] if above is None else [f"above {above:g}"]
-    bounds += [] if high is None else [f"at most {high:g}"]
+    limits = {"at least": low, "above": above, "at most": high}
+    bounds = [f"{name} {limit:g}" for name, limit in limits.items() if limit is not None]
     return " and ".join(bounds) or "finite"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mt.artefacts import content_key, is_made, key_of, make
+from mt.artefacts import content_key, is_made, make
 from mt.config import plan as config_plan
 from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
 from mt.config.schema import Config, keys_affecting
@@ -289,7 +289,7 @@ def _make(config: Config, log: RunLog) -> None:
     texts = [token_store.text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
-    is_new = not (is_made(folder, None) and key_of(folder) == key)
+    is_new = not is_made(folder, key)
     if is_new and checkpoints(log.run_dir):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "
