@@ -24,7 +24,6 @@ from gpu_sections.setting import Setting
 from messages import says
 
 from mt.data.tokens.plan import Plan
-from mt.runtime import devices
 from mt.training import update
 
 
@@ -99,7 +98,7 @@ def compiling(monkeypatch: MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     for module in (correctness, training, update):
         monkeypatch.setattr(module, "can_compile", lambda _: True)
-    monkeypatch.setattr(devices, "BACKEND", "aot_eager")
+    monkeypatch.setattr("mt.runtime.devices.BACKEND", "aot_eager")
     yield
     torch._dynamo.reset()
 

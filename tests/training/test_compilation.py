@@ -22,7 +22,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from mt.config.schema import Config
 from mt.data.tokens.batches import Batch, Update, collate
 from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
-from mt.runtime import devices
 from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
@@ -46,7 +45,7 @@ def graphs(monkeypatch: MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(devices, "BACKEND", counter)
+    monkeypatch.setattr("mt.runtime.devices.BACKEND", counter)
     monkeypatch.setattr(update, "can_compile", lambda _: True)
     yield counter
     torch._dynamo.reset()
@@ -148,7 +147,7 @@ def test_a_failing_backward_decides_for_the_plain_model(
     wanted: bool | str,
 ) -> None:
     """With `true` it is an error; with `auto` the run equals one without compilation."""
-    monkeypatch.setattr(devices, "BACKEND", broken_backward)
+    monkeypatch.setattr("mt.runtime.devices.BACKEND", broken_backward)
     monkeypatch.setattr("mt.training.launch.check_compile", lambda *_: None)
     config = quick_config(BLIND, train={"compile": wanted})
     if wanted is True:
