@@ -1,4 +1,4 @@
-"""Code for training on a GPU: attention without padding, and copies of the weights.
+"""Code for a GPU: attention without padding, copies of the weights, compiled functions.
 
 Sentences lie end to end in one row, so that a GPU takes all lengths of an update in one batch:
 `varlen_attn` (torch's interface to FlashAttention-2, Dao, 2023, section 3.1) keeps each sentence to
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +26,8 @@ from mt.data.tokens.batches import Packed
 from mt.runtime.devices import Device
 
 varlen_attn: Any = None  # see `load_varlen_attn`
+# What torch.compile generates code with; tests replace it.
+BACKEND: Any = "inductor"
 
 
 def attend_packed(
@@ -64,6 +67,21 @@ def can_pack(config: Config, device: Device) -> bool:
         and width <= 192  # wider ones need a GPU of data centres for the backward pass
         and not model.attention_dropout
     )
+
+
+def compile_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function whose tensors have as many rows each: one graph for any number but one."""
+    compiled = torch.compile(function, backend=BACKEND)
+
+    def called(*arguments: Any) -> Any:
+        tensors = [value for value in arguments if isinstance(value, Tensor)]
+        if len(tensors[0]) == 1:  # torch.compile makes a graph of its own for one row
+            return function(*arguments)
+        for tensor in tensors:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return compiled(*arguments)
+
+    return called
 
 
 class _FromCopy(torch.autograd.Function):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mt.errors import ConfigError
 from mt.runtime.machine import c_compiler, python_header, usable_cores
@@ -19,9 +18,6 @@ from mt.runtime.machine import c_compiler, python_header, usable_cores
 # What computes float32 products on a CPU: oneDNN where `fp32_precision` is "bf16", which permits it
 # to round, else MKL; see `prepare_cpu`.
 MATMUL: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined] # set by importing torch
-# What torch.compile generates code with; tests replace it.
-BACKEND: Any = "inductor"
-Result = TypeVar("Result")
 # torch's type for each precision.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -184,24 +180,6 @@ def check_compile(wanted: bool | Literal["auto"], device: Device) -> None:
         raise ConfigError(
             f"train.compile: true needs {' and '.join(missing)}, which was not found; {remedy}"
         )
-
-
-def compile_rows(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Compile a function whose tensors have as many rows each: one graph for any number but one.
-
-    For one row torch.compile makes a graph of its own, so there the function is called as it is.
-    """
-    compiled = torch.compile(function, backend=BACKEND)
-
-    def called(*arguments: Any) -> Result:
-        tensors = [value for value in arguments if isinstance(value, Tensor)]
-        if len(tensors[0]) == 1:
-            return function(*arguments)
-        for tensor in tensors:
-            torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return compiled(*arguments)
-
-    return called
 
 
 @contextmanager

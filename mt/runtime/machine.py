@@ -20,9 +20,8 @@ from typing import Any
 
 from mt.errors import ConfigError
 
-# Signals that end a training after its update; one to this process is passed on to the others.
-# Batch systems send SIGTERM before they stop a job, and SIGUSR1 if asked to give notice; SIGHUP is
-# sent when a terminal is closed.
+# Signals that end a training after its update: SIGHUP of a terminal that is closed, SIGTERM and, if
+# asked to give notice, SIGUSR1 of a batch system. One to this process is passed on to the others.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # Seconds for the other processes to end by themselves once one has failed.
 SHUTDOWN_SECONDS = 60.0

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import first_line
-from mt.runtime.devices import compile_rows
+from mt.model.gpu_ops import compile_rows
 from mt.runtime.memory import failure_kind, raise_unless_out_of_memory
 from mt.search.engine_contract import FORBIDDEN
 from mt.search.options import Sampling

@@ -15,8 +15,8 @@ from torch import Tensor
 from mt.data.tokens.batches import Batch, Packed, collate
 from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import EOS, PAD
+from mt.model import gpu_ops
 from mt.model.transformer import Transformer
-from mt.runtime import devices
 
 # Padded tokens of the batch that is compiled first, by which the compiler chooses its kernels:
 # enough for it to expect long sums.
@@ -42,10 +42,10 @@ def compile_for_all_shapes(model: Transformer) -> Callable[..., Tensor]:
         # The two sums in the gradient of a layer norm are one kernel in batches of any size, not
         # only from 5 * 2**20 elements on, 10,240 tokens of 512.
         triton.mix_order_reduction_non_strict_mode = True
-    compiled = torch.compile(model, backend=devices.BACKEND)
+    compiled = torch.compile(model, backend=gpu_ops.BACKEND)
     max_positions = model.config.max_positions
 
-    @partial(torch.compile, backend=devices.BACKEND)
+    @partial(torch.compile, backend=gpu_ops.BACKEND)
     def in_rows(src: Tensor, tgt_in: Tensor, src_mask: Tensor, *sides: Tensor) -> Tensor:
         sources, targets = (
             Packed(places, starts, counted.shape[0])

@@ -19,10 +19,10 @@ from mt.data.tokens.store import Store
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
-from mt.model.gpu_ops import can_pack, copy_weights
+from mt.model.gpu_ops import can_pack, compile_rows, copy_weights
 from mt.model.transformer import Transformer
 from mt.runtime import memory
-from mt.runtime.devices import Device, can_compile, compile_rows, seed_everything, suit_products_to
+from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
 from mt.terminal import Say, say
 from mt.training.compilation import PROBE_TOKENS, compile_for_all_shapes, probe_batch

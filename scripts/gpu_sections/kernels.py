@@ -15,8 +15,8 @@ from gpu_sections.setting import Setting
 from mt.data.tokens.batches import Batch
 from mt.data.tokens.plan import Plan
 from mt.model.attention import attention_bias
-from mt.model.gpu_ops import attend_packed, load_varlen_attn
-from mt.runtime.devices import can_compile, compile_rows
+from mt.model.gpu_ops import attend_packed, compile_rows, load_varlen_attn
+from mt.runtime.devices import can_compile
 from mt.training.loss import LogitsGradient, logits_gradient, smoothed_cross_entropy
 from mt.training.update import build_optimizer
 

@@ -98,7 +98,7 @@ def compiling(monkeypatch: MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     for module in (correctness, training, update):
         monkeypatch.setattr(module, "can_compile", lambda _: True)
-    monkeypatch.setattr("mt.runtime.devices.BACKEND", "aot_eager")
+    monkeypatch.setattr("mt.model.gpu_ops.BACKEND", "aot_eager")
     yield
     torch._dynamo.reset()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.runtime.devices import compile_rows
+from mt.model.gpu_ops import compile_rows
 from mt.search import candidates
 from mt.search.candidates import (
     BLOCK,
@@ -38,7 +38,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBacken
     """Compiles on the CPU, and counts the graphs."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr("mt.runtime.devices.BACKEND", counter)
+    monkeypatch.setattr("mt.model.gpu_ops.BACKEND", counter)
     yield counter
     torch._dynamo.reset()
 

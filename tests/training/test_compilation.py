@@ -45,7 +45,7 @@ def graphs(monkeypatch: MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr("mt.runtime.devices.BACKEND", counter)
+    monkeypatch.setattr("mt.model.gpu_ops.BACKEND", counter)
     monkeypatch.setattr(update, "can_compile", lambda _: True)
     yield counter
     torch._dynamo.reset()
@@ -147,7 +147,7 @@ def test_a_failing_backward_decides_for_the_plain_model(
     wanted: bool | str,
 ) -> None:
     """With `true` it is an error; with `auto` the run equals one without compilation."""
-    monkeypatch.setattr("mt.runtime.devices.BACKEND", broken_backward)
+    monkeypatch.setattr("mt.model.gpu_ops.BACKEND", broken_backward)
     monkeypatch.setattr("mt.training.launch.check_compile", lambda *_: None)
     config = quick_config(BLIND, train={"compile": wanted})
     if wanted is True:

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import Update, collate
 from mt.model import attention
-from mt.model.gpu_ops import copy_weights, load_varlen_attn
+from mt.model.gpu_ops import compile_rows, copy_weights, load_varlen_attn
 from mt.model.transformer import Transformer
-from mt.runtime.devices import Device, compile_rows
+from mt.runtime.devices import Device
 from mt.runtime.distributed import World
 from mt.search.candidates import fused_candidates
 from mt.training.compilation import compile_for_all_shapes
