@@ -333,9 +333,9 @@ class Transformer(nn.Module):
             places, within, across = targets.places, (targets, targets), (targets, sources)
         x = self.tgt_embedding(tgt_in, self.dtype, places)  # (B, T, D)
         for layer in self.decoder_layers:
-            own = partial(layer.self_attention, causal=True, packed=within)
-            other = partial(layer.cross_attention, bias=bias, memory=memory, packed=across)
-            x = layer(x, self_attention=own, cross_attention=other)
+            to_target = partial(layer.self_attention, causal=True, packed=within)
+            to_memory = partial(layer.cross_attention, bias=bias, memory=memory, packed=across)
+            x = layer(x, self_attention=to_target, cross_attention=to_memory)
         return self.decoder_norm(x)
 
     def forward(
