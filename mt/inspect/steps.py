@@ -285,10 +285,10 @@ def _walk_stack(notes: Walk, x: Tensor, memory: tuple[Tensor, Sequence[str]] | N
     x (1, T, D) -> (1, T, D): the memory, or that of which the output is made.
     """
     model = notes.model
-    code: Callable[..., Any] = Transformer._encode
+    code: Callable[..., Any] = Transformer.encode
     side, stack, end, name = "encoder", model.encoder, "memory", "M"
     if memory is not None:
-        code = Transformer._decode
+        code = Transformer.decode
         side, stack, end = "decoder", model.decoder, "output"
         name = "LN(X)" if model.config.pre_norm else "X"
     for number, layer in enumerate(cast("list[EncoderLayer | DecoderLayer]", [*stack]), start=1):
