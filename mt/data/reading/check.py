@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
@@ -59,23 +58,19 @@ def check_data(
     `before_training`. `watch` gets all pairs of each training text, and passes them on.
     """
     records = dict(known or {})
-    held_out: dict[str, set[Pair]] = {}  # the pairs of each validation and test set
+    held_out = defaultdict[str, set[Pair]](set)  # the pairs of each validation and test set
     checks: dict[str, DataCheck] = {}
     leaks: list[tuple[str, str, int]] = []  # set, training text, pairs that both have
     for text in (*data.held_out, *data.corpora):
         is_training = text in data.corpora
-        sample = _Sample(text, is_training, held_out if is_training else {})
-        watches: list[Watch] = [sample.watch]
+        sample = _Sample(text, is_training, held_out)
+        passed_to = watch if is_training else None
         limit = None
-        if not is_training:
-            watches.append(partial(_remember, held_out.setdefault(text.name, set())))
-        elif watch is not None:
-            watches.append(watch)
-        elif before_training:
+        if is_training and watch is None:
             limit = MAX_PAIRS_BEFORE_TRAINING
-        else:
-            limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
-        checks[text.name] = _check_text(sample, data.root, watches, limit, records)
+            if not before_training:
+                limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
+        checks[text.name] = _check_text(sample, data.root, passed_to, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
         is_whole = not checks[text.name].faults and (limit is None or sample.pairs < limit)
         if text in data.corpora[:1] and is_whole and 2 * data.to_hold_out > sample.pairs:
@@ -103,17 +98,10 @@ def check_data(
     )
 
 
-def _remember(pairs: set[Pair], watched: Pairs) -> Pairs:
-    for pair in watched:
-        if all(pair):
-            pairs.add(pair)
-        yield pair
-
-
 def _check_text(
-    sample: _Sample, root: Path, watches: Sequence[Watch], limit: int | None, records: FileRecords
+    sample: _Sample, root: Path, watch: Watch | None, limit: int | None, records: FileRecords
 ) -> DataCheck:
-    """Read a text, of training text at most `limit` pairs; `watches` get those that are read."""
+    """Read a text, of training text at most `limit` pairs; `watch` gets those that are read."""
     where, source = sample.text.name, sample.text.source
     check = DataCheck()
     opened = open_text(source, root, where)
@@ -124,8 +112,8 @@ def _check_text(
         if limit and aligned and (faults := aligned.faults(records)):
             return DataCheck(faults)
         rest = read_pairs(source, root, where, is_streamed, None if limit else records, damage)
-        pairs = reduce(lambda watched, watch: watch(watched), watches, rest)
-        deque(islice(pairs, limit), maxlen=0)
+        pairs = sample.watch(rest)
+        deque(islice(watch(pairs) if watch else pairs, limit), maxlen=0)
         if limit and not aligned and next(rest, None) is not None:
             check.unread.append(
                 f"{where}: the first {limit:,} rows of {source.path} are good; the others "
@@ -152,7 +140,7 @@ class _Sample:
 
     text: Corpus
     is_training: bool
-    held_out: Mapping[str, set[Pair]]  # of the validation and test sets, by name
+    held_out: defaultdict[str, set[Pair]]  # gets the pairs of a validation or test set, by name
     leaked: dict[str, set[Pair]] = field(default_factory=dict)  # of those, what is here too
     pairs: int = 0
     with_text: int = 0  # on both sides
@@ -164,9 +152,12 @@ class _Sample:
         """Pass the pairs on and count them."""
         for src, tgt in pairs:
             self.pairs += 1
-            for name, known in self.held_out.items():
-                if (src, tgt) in known:
-                    self.leaked.setdefault(name, set()).add((src, tgt))
+            if self.is_training:
+                for name, known in self.held_out.items():
+                    if (src, tgt) in known:
+                        self.leaked.setdefault(name, set()).add((src, tgt))
+            elif src and tgt:
+                self.held_out[self.text.name].add((src, tgt))
             if not has_visible(tgt):
                 self.odd.add("no reference", f"{self.pairs:,}")
             elif has_visible(src):
