@@ -83,34 +83,30 @@ NAMES_ADDED = 10  # letters of names, which stay Latin in every script
 
 @dataclass
 class PairBlock:
-    """Sentence pairs, the characters of both sides, and the languages of the sides."""
+    """Sentence pairs, the characters of both sides, and their languages; the source comes first."""
 
     pairs: Sequence[tuple[str, str]]
     languages: tuple[Language, Language]
 
     def __post_init__(self) -> None:
-        src, tgt = zip(*self.pairs, strict=True)
-        self.texts: tuple[Sequence[str], Sequence[str]] = src, tgt
-        self.counts = count_characters(src), count_characters(tgt)
+        self.texts: list[Sequence[str]] = [*zip(*self.pairs, strict=True)]
+        self.counts = [*map(count_characters, self.texts)]
 
     @cached_property
-    def plain(self) -> tuple[Sequence[str], Sequence[str]]:
-        src, tgt = ([*map(contents.without_links, side)] for side in self.texts)
-        return src, tgt
+    def plain(self) -> list[Sequence[str]]:
+        return [[*map(contents.without_links, side)] for side in self.texts]
 
     @cached_property
-    def plain_counts(self) -> tuple[CharacterCounts, CharacterCounts]:
+    def plain_counts(self) -> list[CharacterCounts]:
         """The characters of both sides without links and tags."""
-        src, tgt = (
+        return [
             counts if all(map(operator.is_, texts, plain)) else count_characters(plain)
             for counts, texts, plain in zip(self.counts, self.texts, self.plain, strict=True)
-        )
-        return src, tgt
+        ]
 
     @cached_property
-    def words(self) -> tuple[list[list[str]], list[list[str]]]:
-        src, tgt = ([text.lower().split() for text in side] for side in self.texts)
-        return src, tgt
+    def words(self) -> list[list[list[str]]]:
+        return [[text.lower().split() for text in side] for side in self.texts]
 
 
 def blank_sides(block: PairBlock) -> Values:
