@@ -118,10 +118,8 @@ def claim_work(folder: Path) -> None:
 
 def records_of(plan: CleaningPlan) -> FileRecords:
     """The records of all files of the corpora, by their paths as they are given."""
-    known: FileRecords = {}
-    for number in range(len(plan.parts)):
-        known |= plan.index(number)["records"]
-    read = {os.path.abspath(path): record for path, record in known.items()}
+    indices = (plan.index(number)["records"] for number in range(len(plan.parts)))
+    read = {os.path.abspath(path): record for known in indices for path, record in known.items()}
     paths = [path for corpus in plan.corpora for path in local_files(corpus.source, plan.root)]
     known = {str(path): read[place] for path in paths if (place := os.path.abspath(path)) in read}
     return {str(path): file_record(path, "", known) for path in paths}

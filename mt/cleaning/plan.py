@@ -20,7 +20,7 @@ from mt.config.plan import Corpus, DataPlan, Direction
 from mt.config.schema import Clean, Source
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import AlignedText, local_files, open_text, read_pairs
-from mt.data.reading.text import SUFFIXES, NoRowsError
+from mt.data.reading.text import SUFFIXES, NoRowsError, Pairs
 from mt.data.reading.text_files import (
     Damage,
     FileRecords,
@@ -89,9 +89,7 @@ class CleaningPlan:
         parts = (_parts(number, corpus, self.root) for number, corpus in enumerate(self.corpora))
         return tuple(chain.from_iterable(parts))
 
-    def pairs_of(
-        self, part: Part, damage: Damage, records: FileRecords | None = None
-    ) -> Iterator[tuple[str, str]]:
+    def pairs_of(self, part: Part, damage: Damage, records: FileRecords) -> Pairs:
         """Read the pairs of a part. Raises DataError; of several files one may have no rows."""
         where = self.corpora[part.corpus].name
         try:
@@ -242,9 +240,8 @@ def plan_of(
 ) -> CleaningPlan:
     """Plan the cleaning of the corpora of a config; `where` opens their names in messages."""
     assert data.clean is not None
-    names = [corpus.name.replace("data.train", where, 1) for corpus in data.corpora]
     corpora = tuple(
-        replace(corpus, name=name) for corpus, name in zip(data.corpora, names, strict=True)
+        replace(text, name=text.name.replace("data.train", where, 1)) for text in data.corpora
     )
     sets = tuple(data.held_out)
     return CleaningPlan(work, data.root, corpora, data.clean, data.usual, sets, is_table)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -152,10 +153,8 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         counts = found["read"], found["kept"], found["repaired"]
         rejected = {reason: found[reason] for reason in REASONS}
         funnels.append(CorpusFunnel(plan.title(number), corpus.weight, *counts, rejected))
-    for drawn in examples.values():
-        drawn.sort(key=lambda each: each[0])
     shown = {
-        reason: [ExamplePair(**pair) for _, pair in drawn[:EXAMPLES]]
+        reason: [ExamplePair(**pair) for _, pair in sorted(drawn, key=itemgetter(0))[:EXAMPLES]]
         for reason, drawn in examples.items()
         if drawn
     }

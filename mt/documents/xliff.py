@@ -68,10 +68,9 @@ class XliffReader:
         self._content = content.encode()
         self._starts: list[int] = []
         self.tokens: list[MarkupToken] = []
+        self.document = Document(self.tokens)
         self._open = [_Element("", {}, 0, 0, is_fixed=False, has_lines=False)]  # and those in it
         self._units: list[_Element] = []
-        self._unnamed: MarkupToken | None = None
-        self._languages: list[tuple[Literal["source", "target"], str, int]] = []
         self._parser = parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -93,7 +92,6 @@ class XliffReader:
             raise DataError(
                 f"{name}: has no <source> in a <trans-unit> (XLIFF 1.2) or <segment> (XLIFF 2)"
             )
-        self.document = Document(self.tokens, languages=self._languages, unnamed=self._unnamed)
         for unit in self._units:
             self._read(unit)
 
@@ -114,10 +112,10 @@ class XliffReader:
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
             for side, key in LANGUAGES:
                 if key in attributes:
-                    self._languages.append((side, attributes[key], line))
+                    self.document.languages.append((side, attributes[key], line))
         self._add("start", local, attributes)
         if "srcLang" in attributes and "trgLang" not in attributes:  # XLIFF 2
-            self._unnamed = self.tokens[-1]
+            self.document.unnamed = self.tokens[-1]
 
     def _end(self, name: str) -> None:
         element = self._open.pop()
