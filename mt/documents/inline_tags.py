@@ -184,7 +184,7 @@ class TaggedText:
         if tag.opening.kind in ("kept", "newline"):  # in place of a text, or of a space
             at = max(at, tag.place[1])
         for inner in sorted(tag.inner, key=lambda unit: unit.place[0]):
-            if inner.opening.kind == "newline" and inner.place[0] < 0:
+            if inner.opening.kind == "newline" and inner.is_lost:
                 continue
             start = max(at, inner.place[0])
             parts.append(translated[at:start].translate(self._spelled))
@@ -231,13 +231,10 @@ class _Placing:
             else:
                 place = self._around(tag, taken, low, high)
             tag.is_lost = place is None
-            if place is None:
-                place = (-1, -1)
-                if tag.opening.kind != "newline":
-                    self.lost.append(tag.opening)
-                    place = (high, high)
-            tag.place = place
-            taken[max(0, place[0]) : max(0, place[1])] = b"\1" * (place[1] - place[0])
+            if tag.is_lost and tag.opening.kind != "newline":
+                self.lost.append(tag.opening)
+            tag.place = place or (high, high)
+            taken[slice(*tag.place)] = b"\1" * (tag.place[1] - tag.place[0])
             self.place_inner(tag)
 
     def _around(self, tag: InlineTag, taken: bytearray, low: int, high: int) -> Span | None:
