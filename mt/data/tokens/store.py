@@ -233,8 +233,16 @@ def open_or_build(
         ) from error
     store = open_built(folder)
     log(f"{texts.where}: {store.counts}")
-    for line in _corpus_messages(store.corpora, texts):
-        log(line)
+    for counts, corpus in zip(store.corpora, texts.corpora, strict=False):
+        name = f"{corpus.name} ({corpus.shown})"
+        if len(store.corpora) > 1:
+            log(f"{name}: {counts.summary(texts.limits)}")
+        if 2 * counts.kept < counts.read:
+            log(
+                f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept. Check that "
+                "source and target belong together, and the limits in data; of duplicates in "
+                "several texts one stays, unless data.dedupe is false"
+            )
     return store
 
 
@@ -323,20 +331,6 @@ def _copy(folder: Path, lengths: Starts, stays: Flags, id_type: np.dtype[Any]) -
             ids = np.fromfile(encoded, id_type, int(lengths[block].sum()))
             file.write(ids[np.repeat(stays[block], lengths[block])].tobytes())
     (folder / ENCODED).unlink()
-
-
-def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
-    """The counts of each of several corpora, and a warning where one loses more than half."""
-    for counts, corpus in zip(corpora, texts.corpora, strict=False):
-        name = f"{corpus.name} ({corpus.shown})"
-        if len(corpora) > 1:
-            yield f"{name}: {counts.summary(texts.limits)}"
-        if 2 * counts.kept < counts.read:
-            yield (
-                f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept. Check that "
-                "source and target belong together, and the limits in data; of duplicates in "
-                "several texts one stays, unless data.dedupe is false"
-            )
 
 
 def open_built(folder: Path) -> Store:
