@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.tokens.duplicates import Hashes, hashes, is_among, normalised
+from mt.data.tokens.duplicates import Hashes, is_among, sentence_hashes
 
 SOURCE, TARGET, PAIR = 1, 2, 4  # bits of the flags of a pair
 Pairs = Sequence[tuple[str, str]]
@@ -51,9 +51,8 @@ class LeakIndex:
         """Index sets by name; `lines`: those of single lines, of which two make a whole pair."""
         self.sets: dict[str, Found] = {}
         for name, pairs in sets.items():
-            src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
-            sides = _hashes_of_lines(src), _hashes_of_lines(tgt)
-            self.sets[name] = Found(*sides, pair_hashes(*sides) * (sides[0] > 0) * (sides[1] > 0))
+            src, tgt = (sentence_hashes(pair[side] for pair in pairs) for side in (0, 1))
+            self.sets[name] = Found(src, tgt, pair_hashes(src, tgt) * (src > 0) * (tgt > 0))
         self._every = sum(self.sets.values(), Found())
         self._lines = sum((self.sets[name] for name in lines), Found()).src
 
@@ -94,9 +93,3 @@ class LeakIndex:
 def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:
     """(n,) One hash of the hashes of both sides, which is another if they are exchanged."""
     return src * np.uint64(0x9E3779B97F4A7C15) ^ tgt
-
-
-def _hashes_of_lines(texts: Sequence[bytes]) -> Hashes:
-    keys = hashes(texts)
-    keys[[not text for text in texts]] = 0
-    return keys

@@ -50,6 +50,12 @@ def hashes(texts: Iterable[bytes]) -> Hashes:
     return np.array([xxhash.xxh3_64_intdigest(text) for text in texts], np.uint64)
 
 
+def sentence_hashes(sentences: Iterable[str]) -> Hashes:
+    """(n,) Hashes of sentences as `normalised` has them; 0: an empty one."""
+    texts = list(map(normalised, sentences))
+    return hashes(texts) * np.array([*map(bool, texts)], np.bool_)
+
+
 def is_among(values: Hashes, ordered: Hashes) -> Flags:
     """(n,) Whether each value is in a sorted array."""
     if not len(ordered):
@@ -159,8 +165,7 @@ def _hashes_of(pairs: Iterable[tuple[str, str]]) -> tuple[Hashes, Hashes]:
     rest = iter(pairs)
     while block := list(islice(rest, BLOCK)):
         for sentences, into in zip(zip(*block, strict=True), (src, tgt), strict=True):
-            texts = list(map(normalised, sentences))
-            into.append(hashes(texts) * np.array([bool(text) for text in texts]))
+            into.append(sentence_hashes(sentences))
     return np.concatenate(src), np.concatenate(tgt)
 
 
