@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from mt.cleaning.plan import CleaningPlan, Shard, read_artefact
 from mt.cleaning.rules import RULES
 from mt.evaluation.table import aligned
 
-Rows: TypeAlias = npt.NDArray[np.int64]
 # Reasons that need more than the pair itself, numbered after the rules.
 LEAK, DUPLICATE = range(len(RULES), len(RULES) + 2)
 REASONS = (*(rule.name for rule in RULES), "leak", "duplicate")
@@ -54,7 +53,7 @@ class ShardFindings:
     decisions: npt.NDArray[np.int8]  # (n,) number in `REASONS`, -1: stays
     scores: npt.NDArray[np.float32]  # (n, rules)
     flags: npt.NDArray[np.uint8]  # (n,) of `LeakIndex`
-    repaired: Rows  # numbers of pairs
+    repaired: npt.NDArray[np.int64]  # numbers of pairs
 
     def rejected_rows(self) -> Iterator[str]:
         """Yield a row of `HEADER`'s columns for each rejected pair."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,8 @@ from mt.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, pairs_in, rea
 from mt.cleaning.report import DUPLICATE, LEAK, ShardFindings, tab_free
 from mt.cleaning.rules import decide
 from mt.data.reading.text_files import Damage, FileRecords
-from mt.data.tokens.duplicates import Hashes, hashes, joined_keys, normalised, repeated
+from mt.data.tokens.duplicates import Flags, Hashes, hashes, joined_keys, normalised, repeated
 from mt.files import save_array
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 PAIRS_AT_A_TIME = 10_000  # pairs that are scored at a time
 
