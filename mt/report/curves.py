@@ -18,7 +18,6 @@ from mt.report.run_summary import RunSummary
 from mt.runs.records import number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     Floats = npt.NDArray[np.float64]
@@ -144,7 +143,11 @@ def _draw(
     figure: Figure, runs: Sequence[RunSummary], lines: Sequence[tuple[Line, Line]], x: Axis
 ) -> Canvas:
     """Draw a figure of all runs over one axis."""
-    canvas, axes = page_axes(x.unit, has_whole_x=x.column == 0)
+    from matplotlib.ticker import MaxNLocator
+
+    canvas = new_figure(*INCHES)
+    axes = canvas.subplots()
+    canvas.subplots_adjust(left=0.13, right=0.975, top=0.96, bottom=0.2)
     for index, (train, valid) in enumerate(lines):
         colour = SERIES[index % len(SERIES)]
         line = LINE_STYLES[index % len(LINE_STYLES)]
@@ -166,28 +169,18 @@ def _draw(
                 if x.column == 1:
                     place = float(np.interp(place, train[0], train[1])) if len(train[0]) else 0.0
                 axes.axvline(place / x.size, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
+    has_whole_x = x.column == 0
+    axes.set_xlabel(x.unit)
     axes.set_xlim(0, x.end / x.size * 1.015 or 1.0)
-    if figure.from_zero:
-        axes.set_ylim(0, axes.dataLim.y1 * 1.06 or 1.0)
-    if figure.train == "lr":
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
-    return canvas
-
-
-def page_axes(x_label: str, has_whole_x: bool = True) -> tuple[Canvas, Axes]:
-    """An empty picture of the size and with the ticks that all pictures of pages have."""
-    from matplotlib.ticker import MaxNLocator
-
-    canvas = new_figure(*INCHES)
-    axes = canvas.subplots()
-    canvas.subplots_adjust(left=0.13, right=0.975, top=0.96, bottom=0.2)
-    axes.set_xlabel(x_label)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=has_whole_x))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
     if has_whole_x:
         axes.xaxis.set_major_formatter(lambda value, _: _short(value))
-    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
-    return canvas, axes
+    if figure.from_zero:
+        axes.set_ylim(0, axes.dataLim.y1 * 1.06 or 1.0)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    is_rate = figure.train == "lr"
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}" if is_rate else _short(value))
+    return canvas
 
 
 def _short(value: float) -> str:
