@@ -16,9 +16,8 @@ from messages import says
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import EOS
 from mt.inspect.attention import masks_of
-from mt.inspect.names import Document
 from mt.inspect.steps import MatrixStep, steps_of_sentence, walk
-from mt.inspect.steps_view import corner
+from mt.inspect.steps_view import Document, corner
 from mt.model.transformer import Transformer
 from mt.runs.model_folder import open_model, open_tokenizer
 
