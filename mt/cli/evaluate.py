@@ -15,7 +15,6 @@ from mt.errors import DataError
 from mt.search.options import EngineOptions, SearchOptions
 
 if TYPE_CHECKING:
-    from mt.config.plan import Direction
     from mt.evaluation.comet import Comet
     from mt.evaluation.systems import Evaluation, EvaluationSet, Settings
     from mt.runs.model_folder import ModelFolder
@@ -67,10 +66,6 @@ class EvaluationGroup:
         "seed of intervals, tests and --perturb (default: 12345)")] = None
     # fmt: on
 
-    @property
-    def metric_list(self) -> list[str]:
-        return listed(self.metrics)
-
 
 def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOptions) -> None:
     """Score translations with sacreBLEU; compare systems.
@@ -92,7 +87,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     from mt.runs.model_folder import open_model
 
     kinds = listed(given.perturb)
-    check_metrics(given.metric_list)
+    check_metrics(listed(given.metrics))
     systems = systems_of(given.hyp or [], given.model or [])
     for fault in _faults(given, systems, search, engine):
         raise DataError(fault)
@@ -104,7 +99,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
     sets = [test_set.in_nfc() for test_set in sets] if given.normalize else sets
     comet = _load_comet(given, sets[0], engine.device)
     settings = {
-        each: _settings(given, models, comet, each.tgt if each else "")
+        each: _settings(given, models, comet, each[1])
         for each in dict.fromkeys(test_set.direction for test_set in sets)
     }
     # The texts tell the language that each is translated into.
@@ -114,8 +109,7 @@ def evaluate(given: EvaluationGroup, search: SearchOptions, engine: EngineOption
         (model,) = models.values()
         for test_set in sets:
             of_set = settings[test_set.direction]
-            source, _ = test_set.direction or ("", "")
-            languages = source or model.config.data.src_lang, of_set.tgt_lang
+            languages = test_set.direction[0] or model.config.data.src_lang, of_set.tgt_lang
             changed = perturbations(test_set, kinds, languages, of_set.seed)
             translated = translate_sets(model, [*changed.values()], search, engine)
             found = dict(zip(changed, translated, strict=True))
@@ -205,7 +199,7 @@ def _load_comet(given: EvaluationGroup, test_set: EvaluationSet, device: str) ->
     from mt.evaluation.comet import Comet, check_comet
     from mt.evaluation.metrics import METRICS
 
-    metrics = [METRICS[name] for name in given.metric_list]
+    metrics = [METRICS[name] for name in listed(given.metrics)]
     if not any(metric.needs_model for metric in metrics):
         if given.comet_model is not None:
             raise DataError("--comet-model: only with the metric comet; add it to --metrics")
@@ -241,7 +235,7 @@ def _settings(
         )
     language, choice = next(iter(pairs.values()), (tgt_lang or into, given.tokenize))
     return Settings(
-        given.metric_list,
+        listed(given.metrics),
         choose_tokenizer(language, choice, say, "--tokenize"),
         given.confidence,
         given.resamples or RESAMPLES,
@@ -286,7 +280,7 @@ def systems_of(hyp: Sequence[str], model: Sequence[str]) -> list[System]:
 
 
 def _given_set(
-    systems: Sequence[System], source: str | None, ref: Sequence[str], direction: Direction | None
+    systems: Sequence[System], source: str | None, ref: Sequence[str], direction: tuple[str, str]
 ) -> EvaluationSet:
     """Read the files --src, --ref and --hyp. Raises DataError for unequal counts."""
     from mt.evaluation.metrics import check_counts
@@ -306,15 +300,13 @@ def _given_set(
     return EvaluationSet("", refs, sources, direction, hyps=hyps).of_lines(chosen)
 
 
-def _direction_of(models: Mapping[str, ModelFolder], search: SearchOptions) -> Direction | None:
+def _direction_of(models: Mapping[str, ModelFolder], search: SearchOptions) -> tuple[str, str]:
     """The languages of --from and --to; a model of both directions tells the other language."""
-    from mt.config.plan import Direction
-
-    source, to = search.from_, search.to
-    if not models or (not source and not to):
-        return Direction(source or "", to or "") if source or to else None
-    known = next(iter(models.values())).data.direction(source, to) or ("", "")
-    return Direction(source or known[0], to or known[1])
+    source, to = search.from_ or "", search.to or ""
+    known = None
+    if models and (source or to):
+        known = next(iter(models.values())).data.direction(source, to)
+    return (source or known.src, to or known.tgt) if known else (source, to)
 
 
 def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
@@ -364,7 +356,7 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         is_usual = text.direction == data.usual and not data.has_tokens
         is_told = not is_usual or (several and text.direction in data.directions)
-        direction = text.direction if is_told else None
+        direction = text.direction if is_told else ("", "")
         chosen = _numbers_with_reference(title, {text.name: refs})
         sets.append(EvaluationSet(title, [refs], sources, direction).of_lines(chosen))
     return sets
@@ -383,11 +375,11 @@ def translate_sets(
     from mt.translate.translator import make_translator
 
     outputs = []
-    for _, to in (test_set.direction or ("", "") for test_set in data):
-        model.tokenizer.before_source(to or None, model.data)
+    for test_set in data:
+        model.tokenizer.before_source(test_set.direction[1] or None, model.data)
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
-            source, to = test_set.direction or ("", "")
+            source, to = test_set.direction
             sources = test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:
                 translator = make_translator(

@@ -14,7 +14,6 @@ from mt.evaluation.differences import DifferingLine, largest_differences
 from mt.evaluation.metrics import METRICS, Metric, Score, check_lines, check_metrics
 
 if TYPE_CHECKING:
-    from mt.config.plan import Direction
     from mt.evaluation.comet import Comet
 
 
@@ -25,7 +24,7 @@ class EvaluationSet:
     name: str  # empty for the only one of a command
     refs: list[list[str]]
     sources: list[str] | None = None
-    direction: Direction | None = None  # None: as the model tells
+    direction: tuple[str, str] = ("", "")  # languages; an empty one: as the model tells
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
     hyps: Mapping[str, list[str]] = field(default_factory=dict)  # of systems, where files have them
 
