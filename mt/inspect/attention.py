@@ -25,7 +25,7 @@ from mt.inspect.pictures import draw_cells, saved_figure
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import MultiHeadAttention, Transformer
-from mt.runtime.devices import Device
+from mt.runtime.devices import choose_device
 from mt.search.alignment import character_units, cross_attention, word_numbers
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
@@ -103,9 +103,8 @@ def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str
 
 
 def read_attention(
-    loaded: LoadedModel, device: Device, source: str, target: str | None,
-    kind: Kind = "cross", to: str | None = None,
-) -> AttentionOfSentence:  # fmt: skip
+    loaded: LoadedModel, source: str, target: str | None, kind: Kind, to: str | None = None
+) -> AttentionOfSentence:
     """Return the attention weights for one sentence, translated by the model if `target` is None.
 
     The row of a target word belongs to the step that writes it. A word of several pieces has the
@@ -113,7 +112,7 @@ def read_attention(
     script has no spaces. Raises ConfigError for a blank sentence, or one too long for the model.
     """
     tokenizer = loaded.tokenizer
-    inference = Inference(loaded.model, device)
+    inference = Inference(loaded.model, choose_device("cpu", "fp32"))
     first_ids = tokenizer.before_source(to, loaded.data)
     longest = inference.max_tokens - len(first_ids)
     src = first_ids + checked(tokenizer.src.encode([source])[0], "the sentence", longest)
@@ -121,7 +120,7 @@ def read_attention(
         (tgt,) = TorchEngine(inference, loaded.config.decode).search([src], [[]]).ids()
     else:
         tgt = checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
-    batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
+    batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(inference.device)
     weights = attention_maps(loaded.model.eval(), batch, kind)[0].cpu().numpy()
     if kind == "decoder":  # the mean of a word's pieces would seem to see the pieces that follow
         written = tuple(map(printable, tokenizer.tgt.pieces_of(tgt)))

@@ -130,12 +130,10 @@ def attention(
     """
     from mt.inspect.attention import read_attention, usual_source
     from mt.model.checkpoint import load_model
-    from mt.runtime.devices import choose_device
 
-    device = choose_device("cpu", "fp32")
     loaded = load_model(model)
     sentence = usual_source(loaded, sentence, target, to)
-    weights = read_attention(loaded, device, sentence, target, kind, to)
+    weights = read_attention(loaded, sentence, target, kind, to)
     if picture is not None:
         weights.save_picture(picture, layer, head)
         return
@@ -403,13 +401,17 @@ def lr(
     mt inspect lr --config base.yaml --config vaswani2017.yaml -o lr.svg
     """
     from mt.config.load import load_config
-    from mt.inspect.schedule import check_length, save_schedule, schedule_table
+    from mt.inspect.schedule import save_schedule, schedule_table
 
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}
     for name, values in configs.items():
-        check_length(name, values)
+        if values.train.max_epochs is not None:
+            raise ConfigError(
+                f"{name}: train.max_epochs: how many updates these are depends on the data; mt "
+                "train --dry-run says it: --set train.max_epochs=null --set train.max_steps=UPDATES"
+            )
     print_result(schedule_table(configs))
     if picture is not None:
         save_schedule(picture, configs)

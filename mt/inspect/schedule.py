@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mt.config.schema import Config
-from mt.errors import ConfigError
 from mt.inspect.pictures import LINE_STYLES, saved_figure
 from mt.training.update import learning_rate
 
@@ -15,15 +14,6 @@ WARM_UP = 4
 AFTER = 8
 BAR = 40  # characters of the bar for the highest rate
 POINTS = 1_000  # of a curve
-
-
-def check_length(name: str, config: Config) -> None:
-    """Raise ConfigError if the number of updates depends on data that are not here."""
-    if config.train.max_epochs is not None:
-        raise ConfigError(
-            f"{name}: train.max_epochs: how many updates these are depends on the data; mt train "
-            "--dry-run says it: --set train.max_epochs=null --set train.max_steps=UPDATES"
-        )
 
 
 def rate_of(config: Config, step: int) -> float:

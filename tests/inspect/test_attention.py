@@ -26,13 +26,12 @@ from mt.inspect.attention import (
 )
 from mt.inspect.pictures import saved_figure
 from mt.model.checkpoint import LoadedModel
-from mt.runtime.devices import choose_device
 
 SENTENCE = "eins zwei drei acht"
 
 
 def attention_of(loaded: LoadedModel, target: str | None, kind: Any) -> AttentionOfSentence:
-    return read_attention(loaded, choose_device("cpu"), SENTENCE, target, kind)
+    return read_attention(loaded, SENTENCE, target, kind)
 
 
 # --- the weights ------------------------------------------------------------------------------
