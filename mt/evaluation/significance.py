@@ -41,12 +41,11 @@ class Comparison:
 
     difference: float  # the value minus the baseline's
     p_value: float  # of a difference at least as large, if the systems were equally good
-    better: bool = False  # whether the value is better, significantly or not
-    baseline: str = ""
-    interval: Interval | None = None  # of the value, by the resamples of the test
-    signature: str = ""  # with the seed and the number of resamples
-    margin: float | None = None  # half of the 95 % interval of the difference, by the resamples
-    n_lines: int = FEWEST_LINES  # that differ in their statistics, or more
+    better: bool  # whether the value is better, significantly or not
+    baseline: str
+    interval: Interval  # of the value, by the resamples of the test
+    margin: float  # half of the 95 % interval of the difference, by the resamples
+    n_lines: int  # that differ in their statistics
 
     @property
     def significant(self) -> bool:
@@ -116,7 +115,6 @@ def compare(sample: Sample, baseline: Sample, lower_is_better: bool) -> Comparis
         difference < 0 if lower_is_better else difference > 0,
         baseline.system,
         interval_of(sample.resamples, sample.signature, in_test=True),
-        sample.signature,
         interval_of(by_resample, "").half_width,
         int((sample.statistics != baseline.statistics).any(axis=1).sum()),
     )

@@ -85,7 +85,7 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], with_margins: bool) -> 
         for number, (system, result) in enumerate(zip(systems, of_metric, strict=True)):
             test = result.comparison
             difference = "" if test is None else f"{test.difference:+.2f}"
-            if with_margins and test is not None and test.margin is not None:
+            if with_margins and test is not None:
                 difference += f" ± {test.margin:.2f}"
             # Of two equal scores sacreBLEU gives its smallest, as if they differed.
             p_value = f"{test.p_value:.4f}" if test and test.difference else ""
@@ -167,10 +167,10 @@ def _score(data: EvaluationSet, result: SystemScore) -> dict[str, Any]:
     if result.interval is not None:
         tree["confidence"] = {"level": 0.95, **asdict(result.interval)}
     if (comparison := result.comparison) is not None:
-        keys = "baseline", "difference", "margin", "p_value", "significant", "better", "signature"
+        keys = "baseline", "difference", "margin", "p_value", "significant", "better"
         tree["paired_bs"] = {key: getattr(comparison, key) for key in keys}
-        if (interval := comparison.interval) is not None:
-            tree["paired_bs"] |= {"mean": interval.mean, "half_width": interval.half_width}
+        keys_of_interval = "signature", "mean", "half_width"
+        tree["paired_bs"] |= {key: getattr(comparison.interval, key) for key in keys_of_interval}
         tree["verdict"] = comparison.verdict
     return tree
 

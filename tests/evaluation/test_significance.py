@@ -120,4 +120,4 @@ def test_a_seed_gives_the_same_figures() -> None:
 )
 def test_few_lines_that_differ_show_nothing(n_lines: int, verdict: str) -> None:
     """The exact p-value of n lines that all are worse is 2 / 2^n; the bootstrap's is smaller."""
-    assert Comparison(-1.0, 0.01, n_lines=n_lines).verdict == verdict
+    assert Comparison(-1.0, 0.01, False, "", Interval(0.0, 0.0), 0.0, n_lines).verdict == verdict
