@@ -26,7 +26,6 @@ from mt.interop import huggingface_folder as marian
 from mt.interop import huggingface_layout as layout
 from mt.interop import huggingface_tokenizer as vocab
 from mt.interop.exporter import quiet
-from mt.interop.huggingface_tokenizer import TOKENIZER_FILES, MarianTokenizer
 from mt.model.checkpoint import LoadedModel, build_model, put_weights, save_model_folder
 from mt.runs.model_folder import HUB
 from mt.runs.origin import HISTORY
@@ -90,7 +89,7 @@ def import_model(folder: Path, output: Path, origin: Mapping[str, str] | None = 
 
 
 def compare(
-    folder: Path, loaded: LoadedModel, tokenizer: MarianTokenizer, settings: Mapping[str, Any]
+    folder: Path, loaded: LoadedModel, tokenizer: vocab.MarianTokenizer, settings: Mapping[str, Any]
 ) -> str:
     """Compare probabilities with transformers, where it can; CheckpointError where they differ."""
     try:
@@ -130,7 +129,7 @@ def compare(
 
 
 def model_config(
-    settings: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: MarianTokenizer
+    settings: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: vocab.MarianTokenizer
 ) -> Config:
     """The config of our model; what does not follow from the folder is at its default."""
     segmenter, languages = tokenizer.tokenizer, tokenizer.settings
@@ -175,7 +174,7 @@ def model_config(
 def convert(
     tensors: Mapping[str, Tensor],
     settings: Mapping[str, Any],
-    tokenizer: MarianTokenizer,
+    tokenizer: vocab.MarianTokenizer,
     model: ModelConfig,
 ) -> dict[str, Tensor]:
     """The weights of `model`, by name, of theirs."""
@@ -246,7 +245,7 @@ def import_named(name: str, revision: str | None, output: Path) -> str:
         return import_model(Path(name), output)
     if not can_show_bar():
         disable_progress_bars()
-    small = [layout.CARD, layout.CONFIG, layout.GENERATION_CONFIG, *TOKENIZER_FILES]
+    small = [layout.CARD, layout.CONFIG, layout.GENERATION_CONFIG, *vocab.TOKENIZER_FILES]
     try:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=small))
         marian.read_config(folder)  # before the weights of a model that mt cannot represent

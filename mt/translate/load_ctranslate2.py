@@ -54,9 +54,12 @@ def load_ctranslate2(
     config, tokenizer = described.config, described.tokenizer
     threads = options.workers or available_cores()
     precision = "fp32" if options.precision == "auto" else options.precision
+    settings = {"--engine": "ctranslate2", "--precision": precision}
+    settings["--model"] = described.weights_hash
     vmap: dict[str, bytes] = {}
     if options.shortlist is not None:
-        vmap[SHORTLIST] = read_shortlist(options.shortlist, tokenizer)
+        vmap[SHORTLIST] = content = read_shortlist(options.shortlist, tokenizer)
+        settings["--shortlist"] = hashlib.sha256(content).hexdigest()
 
     def load(folder: Path) -> Any:
         files = {path.name: path.read_bytes() for path in folder.iterdir()} if vmap else {}
@@ -66,10 +69,6 @@ def load_ctranslate2(
 
     model, decode = load_converted(described, load), search.decode_config(config)
     about = (decode, config.model.max_positions, precision, threads, search, bool(vmap))
-    settings = {"--engine": "ctranslate2", "--precision": precision}
-    settings["--model"] = described.weights_hash
-    for content in vmap.values():
-        settings["--shortlist"] = hashlib.sha256(content).hexdigest()
     where = f"CPU in {precision}, {threads} thread{'s' * (threads != 1)}"
     return LoadedEngine.of_model(
         described,

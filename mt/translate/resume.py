@@ -35,9 +35,8 @@ class ResumableOutput:
         self.settings: dict[str, str] = {}  # settings that the output depends on
         self.counts: dict[str, int] = {}  # of the finished lines, kept for the caller
         self._digest = hashlib.sha256()  # of the finished lines
-        self._record: dict[str, Any] = {}  # the last one written or read
-        self._partial: Path | None = None
-        self._record_path = Path()
+        self._record: dict[str, Any] = {}  # the last one written or read; none of a pipe
+        self._partial = self._record_path = Path()
         self._recorded_at = 0.0
 
     @contextmanager
@@ -77,7 +76,6 @@ class ResumableOutput:
 
     def _keep_or_remove(self, error: BaseException, is_new: bool) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
-        assert self._partial is not None
         if isinstance(error, _RefusedError) or not self._record:
             if is_new and not self._partial.stat().st_size:
                 self._partial.unlink()
@@ -91,7 +89,6 @@ class ResumableOutput:
 
     def _load_record(self, is_new: bool) -> int:
         """Return the bytes of the partial output that are finished; none of a new one."""
-        assert self._partial is not None
         size = self._partial.stat().st_size
         if size and not self._record_path.exists():
             raise _RefusedError(
@@ -157,7 +154,7 @@ class ResumableOutput:
         self._hash(lines)
         self.lines += len(lines)
         since = time.monotonic() - self._recorded_at
-        if self._partial is not None and since >= SECONDS_BETWEEN_RECORDS:
+        if self._record and since >= SECONDS_BETWEEN_RECORDS:
             os.fsync(file.fileno())
             self._write_record(file.tell())
 
