@@ -34,6 +34,7 @@ class Segments(Step):
     tokenizer: Tokenizer
     max_tokens: int  # of a segment
     length_penalty: float
+    first_ids: list[int]  # before each segment, not counted; see `Tokenizer.before_source`
     # Into sentences; None: they are translated together.
     cut: Callable[[str], list[str]] | None = None
     tags: Set[str] = frozenset()  # what lines may begin with, and then each of their segments
@@ -43,6 +44,7 @@ class Segments(Step):
 
     def __post_init__(self) -> None:
         self.settings = {"--split-sentences": "always"} if self.cut else {}
+        self.settings |= {"--to": str(self.first_ids)} if self.first_ids else {}
 
     def before(self, lines: Sequence[Line]) -> None:
         """Give each line its segments; the first has the prefix of the line."""
@@ -59,6 +61,8 @@ class Segments(Step):
                 how = self.max_tokens, cut, self.tags
                 line.segments = split_source(line.text, self.tokenizer, *how)
             line.segments[0].prefix = line.prefix
+            for segment in line.segments:
+                segment.source = self.first_ids + segment.source
 
     def _sentences(self, text: str) -> list[str]:
         """The parts of a line that are translated by themselves; each ends at a line feed."""
@@ -96,19 +100,6 @@ class Segments(Step):
         several = f"{self.n_several:,} of several sentences, translated one by one"
         long = f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
         return [several] * bool(self.n_several) + [long] * bool(self.split.count)
-
-
-class LanguageToken(Step):
-    """Begins each source with the token of a language; see `Tokenizer.before_source`."""
-
-    def __init__(self, ids: list[int]) -> None:
-        self.ids = ids
-        self.settings = {"--to": str(ids)}
-
-    def before(self, lines: Sequence[Line]) -> None:
-        for line in lines:
-            for segment in line.segments:
-                segment.source = self.ids + segment.source
 
 
 class Prefixes(Step):

@@ -18,7 +18,7 @@ from mt.translate.as_trained import AsTrained
 from mt.translate.lines import Line, LineNumbers, MergeEqual, Step, Tally, Translation
 from mt.translate.loaded_engine import LoadedEngine
 from mt.translate.quality_flags import FLAGS, EscapeLoops, FlagOutputs, is_blank
-from mt.translate.segments import LanguageToken, Prefixes, Segments
+from mt.translate.segments import Prefixes, Segments
 from mt.translate.streaming import read_ahead, windows
 
 # Lines of the first window of a file, and of what may have no end, where the first result counts.
@@ -190,9 +190,7 @@ def make_translator(
         steps.append(Alignments(engine, tokenizer, data.tags, len(first_ids)))
     steps.append(FlagOutputs(data.limits.max_length_ratio))
     lengths = loaded.max_tokens - len(first_ids), engine.decode.length_penalty
-    steps.append(Segments(tokenizer, *lengths, cut, data.tags, loaded.n_parallel))
-    if first_ids:  # each segment needs it, and nothing else counts it
-        steps.append(LanguageToken(first_ids))
+    steps.append(Segments(tokenizer, *lengths, first_ids, cut, data.tags, loaded.n_parallel))
     if search.n_best == 1 and search.sample is None:  # several and drawn ones show what there is
         steps.append(EscapeLoops(loaded))
     settings = {"--from": source} if source != data.usual.src else {}
