@@ -431,8 +431,7 @@ def export(options: ExportOptions) -> None:
     to = str(options.to)
     if to not in EXPORTS:
         raise ConfigError(f"export: `to` must be one of {', '.join(EXPORTS)}, found {to!r}")
-    values = {name: getattr(options, name) for name in declared(ExportOptions)}
-    given = {name: value for name, value in values.items() if value}
+    given = {name: value for name in declared(ExportOptions) if (value := getattr(options, name))}
     folder = _path("folder", options.folder)
     loaded = load_model(_path("model", options.model))
     with leaf_for(f"export to {to}"):

@@ -18,7 +18,6 @@ from mt.settings import Setting, declared
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
-ErrorsName = Literal["strict", "replace"]
 SideName = Literal["src", "tgt"]
 
 
@@ -65,7 +64,7 @@ TokenizerPath = Annotated[Path, input_option("--model", "-m", metavar="PATH", he
     "SentencePiece .model file, run directory, checkpoint, averaged or imported model")]
 Models = Annotated[list[Path], input_option("--model", "-m", metavar="FOLDER", help=
     "run directory, checkpoint, averaged or imported model; several make an ensemble")]
-OnErrors = Annotated[ErrorsName, input_option("--errors", metavar="HOW", help=
+OnErrors = Annotated[Literal["strict", "replace"], input_option("--errors", metavar="HOW", help=
     "bytes that are not UTF-8: strict stops, replace puts U+FFFD")]
 Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN", "Input")]
 _SENTENCE = argument("source sentence", "SENTENCE", "Input")

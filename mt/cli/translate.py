@@ -16,7 +16,6 @@ constraint_option = opt.options_in(settings.LIMITS)
 FormName = Literal["text", "tsv", "csv", "jsonl", "html", "srt", "xliff"]
 
 
-# fmt: off
 def translate(
     models: opt.Models,
     source: opt.Source = "-",
@@ -53,8 +52,7 @@ def translate(
         "terms, a tab and a translation in each line; whole words, the longest match counts; a "
         "term in lower case stands for any case")] = None,
     engine: EngineOptions,
-) -> None:
-    # fmt: on
+) -> None:  # fmt: skip
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
     \b

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -115,7 +115,7 @@ def evaluate_systems(
             system: METRICS[name](own.refs, own.sources, *needs) for system, own in sets.items()
         }
         try:
-            for system, score in _by_system(metrics, outputs, settings).items():
+            for system, score in _by_system(metrics, outputs, settings):
                 systems[system].append(score)
         except MemoryError as error:
             raise ConfigError(
@@ -133,8 +133,7 @@ def evaluate_systems(
 
 def _by_system(
     metrics: Mapping[str, Metric], outputs: Mapping[str, Sequence[str]], settings: Settings
-) -> dict[str, SystemScore]:
-    results: dict[str, SystemScore] = {}
+) -> Iterator[tuple[str, SystemScore]]:
     baseline: significance.Sample | None = None  # of the first system
     for system, hyps in outputs.items():
         metric = metrics.get(system) or metrics[""]  # which all share
@@ -153,5 +152,4 @@ def _by_system(
                 baseline = sample
             else:
                 comparison = significance.compare(sample, baseline, metric.lower_is_better)
-        results[system] = SystemScore(metric.name, score, interval, comparison)
-    return results
+        yield system, SystemScore(metric.name, score, interval, comparison)

@@ -11,7 +11,6 @@ from mt.cli.console import print_result, say
 from mt.search.options import EngineOptions, SearchOptions
 
 
-# fmt: off
 def backtranslate(
     models: opt.Models,
     source: Annotated[str, opt.argument(
@@ -24,8 +23,7 @@ def backtranslate(
     job: opt.CorpusJobGroup,
     search: opt.SampledSearchGroup,
     engine: EngineOptions,
-) -> None:
-    # fmt: on
+) -> None:  # fmt: skip
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
 
     To train German-English on more English text, give an English-German model and that text. Each
@@ -47,7 +45,6 @@ def backtranslate(
     print_result(entry)
 
 
-# fmt: off
 def distill(
     models: opt.Models,
     output: opt.CorpusFile,
@@ -61,8 +58,7 @@ def distill(
         "of N outputs of the training data, keep that with the best BLEU; 1: by its score")] = 1,
     search: SearchOptions,
     engine: EngineOptions,
-) -> None:
-    # fmt: on
+) -> None:  # fmt: skip
     """Distil a model: its output trains a faster one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
