@@ -30,11 +30,9 @@ def _checked(picture: Path | None) -> Path | None:
     return picture
 
 
-# fmt: off
 Picture = Annotated[Path | None, opt.output_option(
-    "--output", "-o", metavar="FILE", callback=_checked, help=
-    "picture to write, .svg or .png")]
-# fmt: on
+    "--output", "-o", metavar="FILE", callback=_checked, help="picture to write, .svg or .png"
+)]  # fmt: skip
 
 
 @dataclass(frozen=True)
