@@ -75,7 +75,7 @@ def test_drops_are_those_of_the_paired_bootstrap() -> None:
         assert own.comparison is not None
         assert own.comparison == other.comparison
         assert own.comparison.verdict == "worse"
-        assert 0 < (own.comparison.margin or 0) < abs(own.comparison.difference)
+        assert 0 < own.comparison.margin < abs(own.comparison.difference)
     # The same outputs, in capitals with their references: nothing is lost.
     for nothing in both.systems["caps"]:
         assert nothing.comparison is not None

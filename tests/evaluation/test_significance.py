@@ -52,7 +52,7 @@ def test_a_planted_difference_is_found_and_none_where_none_is() -> None:
     # sacreBLEU gives two equal files the smallest p-value there is; no difference is not real.
     assert (same.difference, same.p_value) == (0, 1 / 1001)
     assert not same.significant
-    assert "|bs:1000|seed:12345|" in less.signature
+    assert "|bs:1000|seed:12345|" in less.interval.signature
     verdicts = [test.verdict for test in (less, alike, same)]
     assert verdicts == ["worse", "may be chance", "same score"]
 
