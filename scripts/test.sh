@@ -15,8 +15,9 @@ say "mypy"
 # a number, and what a module imports can be replaced.
 "$venv_python" -m mypy tests --cache-dir .mypy_cache/tests --implicit-reexport \
     --allow-untyped-calls --no-warn-unused-ignores --disable-error-code union-attr \
-    --disable-error-code operator --disable-error-code comparison-overlap
-wait "$mypy_of_mt"
+    --disable-error-code operator --disable-error-code comparison-overlap || failed=1
+wait "$mypy_of_mt" || failed=1
+[ -z "${failed:-}" ]
 say "pytest"
 # A process starts with a row of neighbouring tests, which share what is slow to set up.
 "$venv_python" -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal "$@"

@@ -62,7 +62,7 @@ class InlineTag:
     closing: MarkupToken | None = None  # of a pair
     inner: list[InlineTag] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # in the translation
-    is_lost: bool = False  # has no place, and stands at the end
+    is_lost: bool = False  # has no place: stands at the end, but a line break nowhere
 
 
 Span: TypeAlias = tuple[int, int]

@@ -226,8 +226,8 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
     n_compilers = max(1, min(32, usable_cores() // world.local_size))  # torch: 32 in each rank
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(n_compilers))
     # Ctrl-C and SIGTERM end the process: torch waits without running Python's handlers.
-    ends = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
-    with signals_to(signal.SIG_DFL, ends):
+    handled = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    with signals_to(signal.SIG_DFL, handled):
         connected = _connect(world, on_gpu)
     try:
         yield connected

@@ -51,7 +51,6 @@ class ForcedDecoder:
 
     def log_probs(self, pairs: Sequence[Pair]) -> list[list[float]]:
         """ln p of each target token given those before it, eos included; none of too long pairs."""
-
         model = self.inference.model
 
         @torch.inference_mode()

@@ -172,7 +172,7 @@ class StopRequestedError(Exception):
 
 
 class Signals:
-    """Signals, which are recorded instead of ending the process."""
+    """Signals, which `signals_to(signals.record)` records instead of ending the process."""
 
     def __init__(self) -> None:
         self.number = 0  # of the last signal, 0 for none

@@ -12,8 +12,8 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_975,
-    "core": 19_221,
+    "all of mt": 29_974,
+    "core": 19_220,
     "tests": 29_842,
     "pages": 129_665,
     "api and single files": 1_104,
@@ -22,7 +22,7 @@ BUDGET = {
     "translate": 2_582,
     "inspect": 2_211,
     "cleaning": 2_062,
-    "search": 2_042,
+    "search": 2_041,
     "interop": 1_753,
     "config": 1_738,
     "cli": 1_619,

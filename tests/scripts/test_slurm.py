@@ -26,7 +26,7 @@ TRANSLATE = SCRIPTS / "translate.sbatch"
 CLUSTER = SCRIPTS / "local-cluster.sh"
 # The shortest time limit is a minute, and Slurm checks every 30 seconds whether to signal a job.
 # So 5 seconds before the end means 25 to 55 seconds after the start. A longer run is stopped.
-SECONDS_OF_TRAINING = 60
+SECONDS_OF_TRAINING = 70
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 ENDED |= {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
 
@@ -248,7 +248,7 @@ def updates_per_second(
 
 
 @pytest.mark.slurm
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed_run(
     cluster: Cluster, tiny_mapping: Mapping[str, Any], updates_per_second: float, tmp_path: Path
 ) -> None:

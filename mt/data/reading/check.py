@@ -64,13 +64,13 @@ def check_data(
     for text in (*data.held_out, *data.corpora):
         is_training = text in data.corpora
         sample = _Sample(text, is_training, held_out)
-        passed_to = watch if is_training else None
+        watch_of_text = watch if is_training else None
         limit = None
         if is_training and watch is None:
             limit = MAX_PAIRS_BEFORE_TRAINING
             if not before_training:
                 limit = MAX_PAIRS if local_files(text.source, data.root) else MAX_STREAMED_PAIRS
-        checks[text.name] = _check_text(sample, data.root, passed_to, limit, records)
+        checks[text.name] = _check_text(sample, data.root, watch_of_text, limit, records)
         leaks += [(name, text.name, len(pairs)) for name, pairs in sample.leaked.items()]
         is_whole = not checks[text.name].faults and (limit is None or sample.pairs < limit)
         if text in data.corpora[:1] and is_whole and 2 * data.to_hold_out > sample.pairs:
@@ -149,7 +149,7 @@ class _Sample:
     alignment: AlignmentCheck = field(default_factory=AlignmentCheck)
 
     def watch(self, pairs: Pairs) -> Pairs:
-        """Pass the pairs on and count them."""
+        """Pass the pairs on, count them, and remember those of validation and test sets."""
         for src, tgt in pairs:
             self.pairs += 1
             if self.is_training:
