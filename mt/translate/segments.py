@@ -61,7 +61,7 @@ class Segments(Step):
                 how = self.max_tokens, cut, self.tags
                 line.segments = split_source(line.text, self.tokenizer, *how)
             line.segments[0].prefix = line.prefix
-            for segment in line.segments:
+            for segment in line.segments if self.first_ids else ():
                 segment.source = self.first_ids + segment.source
 
     def _sentences(self, text: str) -> list[str]:

@@ -274,13 +274,13 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0")
     stopped = re.findall(r"stopped by SIGUSR1 after update ([\d,]+)", log)
     assert stopped
+    assert f"all {steps:,} updates are done" in log
     # The signal can come as a finished process exits; the job is requeued then, with nothing to do.
     idle = log.count(f"all {steps:,} updates are done") - 1
     assert re.findall(r"resuming after update ([\d,]+)", log) == stopped + [f"{steps:,}"] * idle
     assert log.count("train.sbatch: requeued") == int(ended["Restarts"]) == len(stopped) + idle
     assert weights_of(tmp_path / "queued") == weights_of(tmp_path / "undisturbed")
-    started = (tmp_path / "undisturbed.log").read_text(encoding="utf-8")
-    assert "resuming" not in started
+    assert "resuming" not in (tmp_path / "undisturbed.log").read_text(encoding="utf-8")
     (ended,) = cluster.wait(late, 200)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(late)
     assert "DUE TO TIME LIMIT" in cluster.log(late)
