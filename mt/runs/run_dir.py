@@ -22,7 +22,7 @@ from mt.artefacts import exclusive
 from mt.config.data_schema import DataConfig
 from mt.config.load import load_config
 from mt.config.schema import MAX_POSITIONS, Config, keys_affecting, shape_keys, vocabulary_keys
-from mt.config.settled import KEYS, Settled, auto_keys
+from mt.config.settled import KEYS, OFF, Settled, auto_keys
 from mt.data.reading.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.data.tokens.writing import WRITING
@@ -220,22 +220,22 @@ def read_settled(run_dir: Path) -> Settled | None:
     """Read what a run has settled; None where it has no tokenizer, as in a new run."""
     if not (run_dir / CONFIG).exists() or not Tokenizer.exists_in(run_dir):
         return None
+    config = load_run_config(run_dir)
     try:
         settled: Settled | None = Settled(**read_json(run_dir / SETTLED))
     except (OSError, ValueError, TypeError):
-        settled = _settled_by_checkpoints(run_dir)
+        settled = _settled_by_checkpoints(run_dir, config)
     if settled is None:
         return None
-    missing = [key for key in KEYS if key not in settled.values]  # in earlier versions a number
-    values = {key: load_run_config(run_dir).value(key) for key in missing} | dict(settled.values)
+    numbers = {key: config.value(key) for key in KEYS if config.value(key) != "auto"}
+    values = {**OFF, **numbers, **settled.values}  # earlier versions settled fewer
     if checkpoints(run_dir):  # from the first one on what was measured counts
         return replace(settled, values=values)
     return Settled(values, reasons=settled.reasons)
 
 
-def _settled_by_checkpoints(run_dir: Path) -> Settled | None:
+def _settled_by_checkpoints(run_dir: Path, config: Config) -> Settled | None:
     """Read what the newest checkpoint has settled; those of mt 0.3 have it in their config."""
-    config = load_run_config(run_dir)
     keys = [*KEYS, *shape_keys(), *vocabulary_keys(), MAX_POSITIONS]
     of_earlier = None if auto_keys(config) else Settled({key: config.value(key) for key in keys})
     for folder in reversed(checkpoints(run_dir)):
