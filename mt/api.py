@@ -194,7 +194,7 @@ def load(options: LoadOptions) -> Translator:
 
 
 def _path(name: str, value: object) -> Path:
-    if not isinstance(value, str | Path):
+    if not isinstance(value, str | Path) or value == "":
         raise ConfigError(f"{name}: must be a path, found {value!r}")
     return Path(value)
 
@@ -246,8 +246,6 @@ def train(
     must correct.
     """
     started = time.perf_counter()
-    _path("config", config)
-    _path("run_dir", run_dir or ".")
     for name, value in {"fresh": fresh, "dry_run": dry_run}.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{name}: must be true or false, found {value!r}")
@@ -280,9 +278,9 @@ def load_for_training(
     from mt.config.load import as_settings, load_config, require_training_data
 
     try:
-        loaded = load_config(str(name), as_settings(settings))
+        loaded = load_config(str(_path("config", name)), as_settings(settings))
         require_training_data(loaded.config)
-        return loaded.config, Path(run_dir or loaded.run_dir)
+        return loaded.config, loaded.run_dir if run_dir is None else _path("run_dir", run_dir)
     except ConfigError as error:
         if "LOCAL_RANK" not in os.environ:
             raise

@@ -79,7 +79,9 @@ def make(
     (None: another size), is made again. Raises OSError, and what `build` raises.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(beside(folder, "lock"), wait):
+    with exclusive(beside(folder, "lock"), wait) as is_alone:
+        for left in folder.parent.glob(beside(folder, "*.partial").name) if is_alone else ():
+            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
         if is_made(folder, key, digest):
             return
         with whole_folder(folder) as partial:
@@ -128,16 +130,17 @@ def key_of(folder: Path) -> str:
 
 
 @contextmanager
-def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
+def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[bool]:
     """Let one process at a time into the block, by a lock on the file `path`, which stays.
 
     `wait` is called before waiting for another process, which loses the lock when it ends, on NFS
     too; a machine that is lost keeps it for the lease of the server, about 90 seconds. On file
-    systems without locks nobody waits, so the block must also be right if two are in it. Raises
-    OSError where the file cannot be written.
+    systems without locks nobody waits and the value is False: then the block must also be right if
+    two are in it. Raises OSError where the file cannot be written.
     """
     import fcntl
 
+    is_locked = True
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,5 +148,5 @@ def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
             wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
-            pass
-        yield
+            is_locked = False
+        yield is_locked

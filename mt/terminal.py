@@ -81,15 +81,9 @@ class Progress:
             # Imported here, because `scripts/gpu_check.py` translates without tqdm.
             from tqdm import tqdm
 
-            self.bar = tqdm(
-                total=self.total,
-                initial=self.before,
-                desc=self.what,
-                unit=f" {self.noun}",
-                dynamic_ncols=True,
-                leave=False,
-                delay=1,
-            )
+            shown: dict[str, Any] = {"desc": self.what, "unit": f" {self.noun}", "leave": False}
+            shown |= {"total": self.total, "initial": self.before, "dynamic_ncols": True}
+            self.bar = tqdm(**shown, delay=1)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -250,7 +250,7 @@ def plan_of(
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     source = corpus.source
     text = open_text(source, root, corpus.name)
-    text.require_one_format()
+    text.check_format()
     if isinstance(text, AlignedText):
         for src, tgt in text.aligned():
             paths = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}

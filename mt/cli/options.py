@@ -70,7 +70,7 @@ Source = Annotated[str, argument("text file, also compressed; - is stdin", "IN",
 _SENTENCE = argument("source sentence", "SENTENCE", "Input")
 Sentence = Annotated[str, _SENTENCE]
 OptionalSentence = Annotated[str | None, _SENTENCE]
-RunDir = Annotated[Path | None, output_option("--run-dir", metavar="FOLDER", help=
+RunDir = Annotated[str | None, output_option("--run-dir", metavar="FOLDER", help=
     "run directory (default: runs/NAME, by the config's name)")]
 AsJson = Annotated[bool, output_option("--json", help="print JSON")]
 OutputFile = Annotated[str, output_option("--output", "-o", metavar="FILE", help=

@@ -33,7 +33,7 @@ def translate(
     errors: opt.OnErrors = "strict",
     output: opt.OutputFile = "-",
     n_best: Annotated[int, opt.output_option("--n-best", metavar="N", min=1, help=
-        "outputs per input line, as `index ||| text ||| score`; equal texts once")] = 1,
+        "outputs per line, as `index ||| text ||| score`; equal texts once, unless --sample")] = 1,
     scores: Annotated[bool, opt.output_option("--scores", help=
         "put the score and a tab before each output, of the tokens that the search found: mt score "
         "cuts the text into tokens anew, and may find others")] = False,

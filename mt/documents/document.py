@@ -6,12 +6,12 @@ which tells places; lxml writes attributes in its own way.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from mt.documents.inline_tags import MarkupToken, TaggedText
+from mt.documents.markup import ATTRIBUTE
 from mt.translate.lines import Translation
 
 # Gets the tokens of a text and returns them, some of them kept.
@@ -28,7 +28,7 @@ class DocumentText:
     line: int  # of the document, from 1
     before: str = ""  # what is written before the translation
     after: str = ""
-    attribute: str = ""  # as written, in the token `first`; "": the text is no attribute
+    attribute: int | None = None  # its number in the token `first`; None: it is no attribute
 
 
 @dataclass
@@ -50,22 +50,19 @@ class Document:
         self, translations: Iterable[Translation]
     ) -> tuple[str, list[tuple[int, MarkupToken]]]:
         """The document with its translations; and the tags without a place, with their lines."""
-        lost: list[tuple[int, MarkupToken]] = []
-        parts, at = [], 0
+        lost, parts, at = list[tuple[int, MarkupToken]](), list[str](), 0
         pairs = list(zip(self.texts, translations, strict=True))
         # Attributes first: their tags may be in texts.
-        pairs.sort(key=lambda pair: (not pair[0].attribute, pair[0].first))
+        pairs.sort(key=lambda pair: (pair[0].attribute is None, pair[0].first))
         for text, translation in pairs:
             links = "".join(translation.alignments[:1])
             written, without_place = text.tagged.render(translation.texts[0], links)
             lost += [(text.line, token) for token in without_place]
             token = self.tokens[text.first]
-            if text.attribute:
-                name = text.attribute.split("=", 1)[0]
+            if text.attribute is not None:
                 value = written.replace('"', "&quot;")
-                same = rf"(?<![^\s\"'/]){re.escape(text.attribute)}"  # not of data-title, say
-                before, after = re.split(same, token.raw, maxsplit=1)
-                token.raw = f'{before}{name}="{value}"{after}'
+                start, end = [*ATTRIBUTE.finditer(token.raw)][text.attribute].span(2)
+                token.raw = f'{token.raw[:start]}"{value}"{token.raw[end:]}'
                 continue
             parts += [token.raw for token in self.tokens[at : text.first]]
             parts += [text.before, written, text.after]

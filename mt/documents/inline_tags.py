@@ -216,6 +216,7 @@ class _Placing:
         """Place the tags in a pair that has its place; none overlaps another."""
         low, high = parent.place
         taken = bytearray(len(self.translated))
+        at = low  # of the last tag whose partner is in another text: they stay in order
         # Line breaks come last: they stand where pairs leave room.
         for tag in sorted(parent.inner, key=lambda tag: tag.opening.kind == "newline"):
             if tag.opening.kind == "newline":
@@ -234,6 +235,9 @@ class _Placing:
             if tag.is_lost and tag.opening.kind != "newline":
                 self.lost.append(tag.opening)
             tag.place = place or (high, high)
+            if tag.opening.kind in ("start", "end") and tag.closing is None:
+                at = max(at, tag.place[0])
+                tag.place = at, at
             taken[slice(*tag.place)] = b"\1" * (tag.place[1] - tag.place[0])
             self.place_inner(tag)
 
@@ -375,10 +379,9 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
         for line in (text, translated)
     )
     places = [composed(line)[1] for line in (text, translated)]
-    linked: dict[Span, Span] = {}
     named = [link.split("-") for link in links.split()]
-    if not any(":" in tgt for _, tgt in named):
-        linked = dict.fromkeys(tgt_words.values(), (0, 0))
+    by_place = any(":" in tgt for _, tgt in named)
+    linked: dict[Span, Span] = dict.fromkeys(() if by_place else tgt_words.values(), (0, 0))
     for src, tgt in named:
         src_span = _span(src, src_words, places[0])
         tgt_span = _span(tgt, tgt_words, places[1])

@@ -23,9 +23,10 @@ from mt.translate.load import load_translator, opened
 from mt.translate.streaming import TextFiles, open_output, refuse_overwrite
 from mt.translate.translate_file import DOCUMENTS, LineFormat, translate_file
 
-# What an XML or HTML file says of its encoding.
+# What an XML or HTML file says of its encoding, outside of comments.
 ENCODING = re.compile(
-    r"""<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE
+    r"""<!--.*?(?:-->|\Z)|<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -130,7 +131,8 @@ def _aligning(search: SearchOptions, engine: EngineOptions, what: str) -> Search
 
 def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
     """Find the texts of a document. Raises DataError, which begins with `name`."""
-    declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
+    said = (match for match in ENCODING.finditer(content, 0, 1024) if match[1])
+    declared = next(said, None) if form != "srt" else None
     if declared and declared[1].lower().endswith("ascii"):  # the translation may have other letters
         content = f"{content[: declared.start(1)]}utf-8{content[declared.end(1) :]}"
     elif declared and declared[1].lower() not in ("utf-8", "utf8"):
@@ -164,9 +166,9 @@ def _attributes(
     """The attributes of tags that are translated."""
     for number, token in enumerate(tokens, first):
         if token.attributes.keys() & {"alt", "title"}:
-            for match in ATTRIBUTE.finditer(token.raw):
+            for place, match in enumerate(ATTRIBUTE.finditer(token.raw)):
                 text = MarkupToken("text", match[2][1:-1] if match[2][0] in "\"'" else match[2])
                 if match[1].lower() in ("alt", "title") and has_words([text]):
                     tagged = TaggedText(protect([text]))
-                    yield DocumentText(tagged, number, number + 1, line, attribute=match[0])
+                    yield DocumentText(tagged, number, number + 1, line, attribute=place)
         line += token.raw.count("\n")

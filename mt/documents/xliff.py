@@ -224,8 +224,7 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
     """The content of a source, copied: code elements become single tags, CDATA becomes text."""
     written: list[MarkupToken] = []
     code: MarkupToken | None = None
-    depth = 0
-    in_cdata = False
+    depth, in_cdata = 0, False
     for token in tokens:
         if code is not None:
             code.raw += token.raw
@@ -249,9 +248,7 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
             depth = 1
             written.append(code)
         else:
-            raw = token.raw
-            if in_cdata:
-                raw = raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            raw = html.escape(token.raw, quote=False) if in_cdata else token.raw
             written.append(dataclasses.replace(token, raw=raw))
     return merged(written)
 

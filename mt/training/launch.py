@@ -139,8 +139,7 @@ def _resume(trainer: Trainer, prepared: Prepared, base: LoadedModel | None) -> P
     world.all_or_raise(lambda: trainer.resume(base))
     state = trainer.state
     origin = trainer.meta.get("init_from", {}).get("sha256")
-    same = {"checkpoint": state.step, "initial_model": origin, "plan": state.plan}
-    world.require_same(log.run_dir, **same)
+    world.require_same(log.run_dir, checkpoint=state.step, initial_model=origin, plan=state.plan)
     if trainer.is_done() and (log.run_dir / runs.MANIFEST).exists():
         untouched = f"{runs.MANIFEST} and {runs.CONFIG} stay"
         log.say(f"no update is left to do, so nothing is trained on this data; {untouched}")

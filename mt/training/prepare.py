@@ -31,7 +31,7 @@ from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import CheckpointError, ConfigError
 from mt.files import write_whole
 from mt.model.checkpoint import LoadedModel
-from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints
+from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints, open_model
 from mt.runs.origin import Start, corpora_of_text, files_of
 from mt.runs.run_dir import CLEANED, STORE, read_settled
 from mt.runtime.devices import Device
@@ -240,8 +240,7 @@ def prepare_store(
         return token_store.open_or_build(folder, texts, log.say, log.watch)
 
     store = world.main_first(build, lambda: token_store.open_built(folder))
-    about = {"tokenizer": tokenizer.fingerprint, "token_store": store.fingerprint}
-    world.require_same(log.run_dir, **about)
+    world.require_same(log.run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store
 
 
@@ -282,14 +281,17 @@ def hold_out(config: Config, log: RunLog, world: World) -> Config:
 
 
 def _make(config: Config, log: RunLog) -> None:
-    data = plan_data(config.data)
-    sets = held_out_sets(config.data)
+    data, sets = plan_data(config.data), held_out_sets(config.data)
     folder = log.run_dir / HELD_OUT
     records = corpus_records(data.corpora, data.root, known_records(folder))
     texts = [token_store.text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
     is_new = not is_made(folder, key)
+    with suppress(IndexError, CheckpointError):  # no checkpoint; resuming tells of a damaged one
+        before = open_model(checkpoints(log.run_dir)[-1]).config.data
+        then, now = ({(text.path, text.src) for text in of.train} for of in (before, config.data))
+        is_new |= not held_out_sets(before) and not then.isdisjoint(now)
     if is_new and checkpoints(log.run_dir):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "
@@ -302,9 +304,8 @@ def _make(config: Config, log: RunLog) -> None:
 
     def build(partial: Path) -> None:
         def pairs(number: int) -> Iterator[tuple[str, str]]:
-            corpus = data.corpora[number]
-            read = read_pairs(corpus.source, data.root, corpus.name)
-            return log.watch(read, "reading data.train")
+            text = data.corpora[number]
+            return log.watch(read_pairs(text.source, data.root, text.name), "reading data.train")
 
         parts = split_pairs([*map(pairs, range(len(texts)))], sizes, seed, next(iter(sets)))
         names = [key.removeprefix("data.").replace("[", "-").rstrip("]") for key in sets]

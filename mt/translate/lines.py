@@ -80,15 +80,13 @@ class MergeEqual(Step):
     def after(self, lines: Sequence[Line]) -> None:
         """Leave each text once."""
         for line in lines:
-            texts = line.translation.texts
-            if len(set(texts)) < len(texts):
-                firsts = sorted(map(texts.index, set(texts)))
-                merged = line.translation
-                line.translation = merged._replace(
-                    texts=tuple(texts[n] for n in firsts),
-                    scores=tuple(merged.scores[n] for n in firsts),
-                    alignments=tuple(merged.alignments[n] for n in firsts if merged.alignments),
-                )
+            merged = line.translation
+            firsts = sorted(map(merged.texts.index, set(merged.texts)))
+            line.translation = merged._replace(
+                texts=tuple(merged.texts[n] for n in firsts),
+                scores=tuple(merged.scores[n] for n in firsts),
+                alignments=tuple(merged.alignments[n] for n in firsts if merged.alignments),
+            )
 
 
 # Line numbers that a summary names: of millions of lines, all may be flagged.

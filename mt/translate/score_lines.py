@@ -33,10 +33,9 @@ class ScoredPair(NamedTuple):
 
     def as_json(self, tokenizer: Tokenizer) -> str:
         """A line of `mt score --json`."""
-        has_score = bool(self.log_probs)  # JSON has no nan
-        values = {
-            "score": round(self.score, 6) if has_score else None,
-            "log_prob": round(sum(self.log_probs), 6) if has_score else None,
+        values = {  # JSON has no nan
+            "score": round(self.score, 6) if self.log_probs else None,
+            "log_prob": round(sum(self.log_probs), 6) if self.log_probs else None,
             "tokens": [*tokenizer.tgt.pieces_of(self.tgt), "</s>"],
             "token_log_probs": [round(value, 6) for value in self.log_probs],
         }

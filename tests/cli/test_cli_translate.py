@@ -202,12 +202,14 @@ def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: 
     for content, message in (
         ("a\n" * (LINES - 2), f"{must} {LINES - 1} of the text has no prefix"),
         ("a\n" * (LINES + 2), f"{must} {LINES + 1} of the prefixes has no text"),
-        ("\n\n" + "word " * 999 + "\n" * LINES, "--prefix line 3: has "),
+        ("\n\n" + "word " * 999 + "\n" * (LINES - 2), "--prefix line 3: has "),
     ):
         file.write_text(content, encoding="utf-8")
-        said = refused(mt("translate", "-m", tiny_run, text, "-o", output, "--prefix", file))
-        assert said.startswith(message)
-        assert not output.exists()
+        for source, given in ((text, b""), ("-", text.read_bytes())):
+            options = (source, "-o", output, "--prefix", file)
+            said = refused(mt("translate", "-m", tiny_run, *options, stdin=given))
+            assert said.startswith(message)
+            assert not output.exists()
     assert refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none")).startswith(
         f"--prefix: there is no file {tmp_path / 'none'}"
     )

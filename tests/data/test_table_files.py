@@ -203,14 +203,13 @@ def test_a_row_with_another_number_of_cells_fails(tmp_path: Path, row: str, cell
     assert says(message, place, "required (2)", f"found {cells}", "quoting")
 
 
-@pytest.mark.parametrize("key", [{"delimiter": ";"}, {"quoting": "csv"}])
-def test_delimiters_and_quoting_are_for_tables_only(tmp_path: Path, key: dict[str, str]) -> None:
+@pytest.mark.parametrize("key", [{"delimiter": ";"}, {"quoting": "csv"}, {"name": "x"}])
+def test_keys_that_are_of_another_format(tmp_path: Path, key: dict[str, str]) -> None:
     write(tmp_path / "a.jsonl", '{"de": "a", "en": "b"}\n')
     (name,) = key
-    assert message_of(tmp_path, "de", "en", path="a.jsonl", **key) == (
-        f"data.train[0].{name}: only for .csv, .tsv, .txt files, but path is a.jsonl. Leave {name} "
-        "out."
-    )
+    kind = "data sets of the hub" if name == "name" else ".csv, .tsv, .txt files"
+    message = f"data.train[0].{name}: only for {kind}, but path is a.jsonl. Leave {name} out."
+    assert message_of(tmp_path, "de", "en", path="a.jsonl", **key) == message
 
 
 # --- damaged files ----------------------------------------------------------------------------

@@ -113,8 +113,7 @@ def test_subtitles() -> None:
     text = "1\n00:01,0 --> 00:02,0\n{\\an8}Eins {\\i1}zwei{\\i0} drei.\n"
     document = read_document("srt", text, "x")
     found = Translation(("Drei zwei, eins.",), (0.0,), 1, ("2-0 1-1 0-2",))
-    moved = document.render([found])[0]
-    assert moved.endswith("\n{\\an8}Drei {\\i1}zwei{\\i0}, eins.\n")
+    assert document.render([found])[0].endswith("\n{\\an8}Drei {\\i1}zwei{\\i0}, eins.\n")
 
 
 def test_no_line_of_a_subtitle_is_blank() -> None:
@@ -163,10 +162,17 @@ def test_the_lines_of_a_unit_stay_where_white_space_counts(space: str) -> None:
     ]
 
 
+def test_tags_stay_nested_where_a_break_parts_pairs() -> None:
+    document = read_document("html", "<b><i>a<br>b</i> c</b> d", "x")
+    found = [Translation((text,), (0.0,), 1, ("1-0 0-1 2-2",)) for text in ("A", "C B D")]
+    assert document.render(found)[0] == "<b><i>A<br>C B</i></b> D"
+
+
 @pytest.mark.parametrize("name", ["ASCII", "us-ascii"])
 def test_a_translation_is_not_declared_as_ascii(name: str) -> None:
-    text = f'<meta charset="{name}"><p>a</p>'
-    assert translated("html", text, lambda _: "ä") == '<meta charset="utf-8"><p>ä</p>'
+    comment = '<!-- <meta charset="latin-1"> -->'
+    text = f'{comment}<meta charset="{name}"><p>a</p>'
+    assert translated("html", text, lambda _: "ä") == f'{comment}<meta charset="utf-8"><p>ä</p>'
 
 
 def test_html() -> None:
@@ -196,9 +202,8 @@ def test_html() -> None:
     for word in ("Titel", "großer", "Bild", "Eins", "Zahl", "jetzt", "Zeile"):
         assert word not in changed
     assert translated("html", "<p>a <b>b") == "<p>a <b>b"
-    assert translated("html", "<i data-title='a' title='a'>", str.upper) == (
-        "<i data-title='a' title=\"A\">"
-    )
+    others = """<i data-title='a' data-text="title='a'" """
+    assert translated("html", f"{others}title='a'>", str.upper) == f'{others}title="A">'
     (text,) = read_document("html", "&#1044;&#1072; <code>&lt;</code>", "x").texts
     assert text.tagged.text == "Да <"
     assert translated("html", "") == ""
@@ -330,16 +335,8 @@ def test_what_is_no_such_document() -> None:
         ("xliff", "<xliff>\n<file></xliff>", ("in.x, line 2", "mismatched tag", "--format text")),
         ("xliff", "<xliff/>", ("in.x", "<source>", "<segment>")),
         ("xliff", '<?xml version="1.0" encoding="latin-1"?><a/>', ("in.x", "latin-1", "UTF-8")),
-        (
-            "html",
-            'a\n<a href="x>b</a>',
-            ("in.x, line 2", "never closes", '<a href="x>b', "close it"),
-        ),
-        (
-            "html",
-            "a\n<p translate=no>b<p>c</p>",
-            ("in.x, line 2", "no end tag", "'<p translate=no>b", "close it"),
-        ),
+        ("html", 'a\n<a href="x>b</a>', ("in.x, line 2", "never closes", '="x>b', "close it")),
+        ("html", "a\n<p translate=no>b<p>c</p>", ("line 2", "no end tag", "=no>b", "close it")),
         ("html", "<meta charset=windows-1252>", ("in.x", "windows-1252", "UTF-8", "convert")),
     ]:
         with raises_saying(DataError, *message):

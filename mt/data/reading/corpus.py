@@ -170,7 +170,7 @@ def read_pairs(
     Raises `DataError` for an unusable source; unequal line counts are found at the end.
     """
     text = open_text(source, root, where)
-    text.require_one_format()
+    text.check_format()
     yield from replace(text, stream=stream, records=records, damage=damage or Damage()).pairs()
 
 

@@ -151,8 +151,14 @@ class OpenedText(ABC):
     def pairs(self) -> Pairs:
         """Read the pairs; see `read_pairs`."""
 
-    def require_one_format(self) -> None:
-        """Raise `DataError` where a folder or pattern has two formats, and none is chosen."""
+    def check_format(self) -> None:
+        """Raise `DataError` for a key of another format, and for two formats, neither chosen."""
+        table = ".csv, .tsv, .txt files", ("csv", "tsv")
+        hub = "data sets of the hub", ("dataset", "parquet")
+        for key, (kind, formats) in {"delimiter": table, "quoting": table, "name": hub}.items():
+            if getattr(self.source, key) and self.format not in formats:
+                found = f"only for {kind}, but path is {self.source.path}. Leave {key} out."
+                raise DataError(f"{self.where}.{key}: {found}")
         is_chosen = self.source.path is None or self.source.format is not None
         kinds = {} if is_chosen else found_formats(self.source, self.root)
         is_folder = os.path.isdir(self.path)
@@ -192,14 +198,7 @@ class RowText(OpenedText):
         Raises `NoRowsError`, or `DataError` where a column is missing or a cell is not text. With
         `errors: skip` such rows are left out, unless all are.
         """
-        where, source = self.where, self.source
-        for key in ("delimiter", "quoting"):
-            if getattr(source, key) and self.format not in ("tsv", "csv"):
-                raise DataError(
-                    f"{where}.{key}: only for .csv, .tsv, .txt files, but path is {source.path}. "
-                    f"Leave {key} out."
-                )
-        row = None
+        where, source, row = self.where, self.source, None
         fault: DataError = NoRowsError(
             f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
             "or split that contains text."

@@ -346,4 +346,4 @@ def open_built(folder: Path) -> Store:
         kept, counts = tuple(meta["kept"]), meta["counts"]
         return Store(ids, lengths, kept, counts, key_of(folder), corpora)
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
-        raise DataError(f"{folder}: contains no complete token store.") from None
+        raise DataError(f"{folder}: holds no whole token store; remove that folder") from None
