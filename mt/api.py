@@ -278,9 +278,9 @@ def load_for_training(
     from mt.config.load import as_settings, load_config, require_training_data
 
     try:
-        loaded = load_config(str(_path("config", name)), as_settings(settings))
+        loaded = load_config(str(_path("--config", name)), as_settings(settings))
         require_training_data(loaded.config)
-        return loaded.config, loaded.run_dir if run_dir is None else _path("run_dir", run_dir)
+        return loaded.config, loaded.run_dir if run_dir is None else _path("--run-dir", run_dir)
     except ConfigError as error:
         if "LOCAL_RANK" not in os.environ:
             raise

@@ -80,8 +80,10 @@ def make(
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(beside(folder, "lock"), wait) as is_alone:
-        for left in folder.parent.glob(beside(folder, "*.partial").name) if is_alone else ():
-            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
+        # Of killed processes; a lock of a file system may hold on this machine only.
+        left = beside(folder, f"{socket.gethostname()}-*.partial").name
+        for partial in folder.parent.glob(left) if is_alone else ():
+            shutil.rmtree(partial, ignore_errors=True)
         if is_made(folder, key, digest):
             return
         with whole_folder(folder) as partial:

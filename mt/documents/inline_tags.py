@@ -216,7 +216,7 @@ class _Placing:
         """Place the tags in a pair that has its place; none overlaps another."""
         low, high = parent.place
         taken = bytearray(len(self.translated))
-        at = low  # of the last tag whose partner is in another text: they stay in order
+        at = low  # of the last tag without a partner here: they stay in order
         # Line breaks come last: they stand where pairs leave room.
         for tag in sorted(parent.inner, key=lambda tag: tag.opening.kind == "newline"):
             if tag.opening.kind == "newline":

@@ -25,7 +25,8 @@ from mt.translate.translate_file import DOCUMENTS, LineFormat, translate_file
 
 # What an XML or HTML file says of its encoding, outside of comments.
 ENCODING = re.compile(
-    r"""<!--.*?(?:-->|\Z)|<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""",
+    r"""<!--(?:-?>|.*?(?:--!?>|\Z))"""
+    r"""|<(?:\?xml|meta)\s[^<>]*?(?:encoding|charset)\s*=\s*["']?([\w.:-]+)""",
     re.IGNORECASE | re.DOTALL,
 )
 

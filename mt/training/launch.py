@@ -241,9 +241,8 @@ def _find_claimed(run_dir: Path) -> tuple[None, CorpusRead]:
 
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     data, start = prepared.data, trainer.start
-    valid: dict[str, Any] = {}
-    for place in range(len(data.valid_sets)):
-        valid |= files_of(known_records(store_of_set(trainer.run_dir, place)))
+    stores = (store_of_set(trainer.run_dir, place) for place in range(len(data.valid_sets)))
+    valid = {path: of for store in stores for path, of in files_of(known_records(store)).items()}
     return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,

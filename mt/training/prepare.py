@@ -28,7 +28,7 @@ from mt.data.tokens.plan import Plan, describe_mixture, sampling_weights
 from mt.data.tokens.store import Store, StoreTexts, corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import SEVERAL_SENTENCES, checkpoints, open_model
@@ -288,16 +288,17 @@ def _make(config: Config, log: RunLog) -> None:
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
     is_new = not is_made(folder, key)
-    with suppress(IndexError, CheckpointError):  # no checkpoint; resuming tells of a damaged one
-        before = open_model(checkpoints(log.run_dir)[-1]).config.data
-        then, now = ({(text.path, text.src) for text in of.train} for of in (before, config.data))
-        is_new |= not held_out_sets(before) and not then.isdisjoint(now)
+    with suppress(IndexError, CheckpointError, DataError):  # no checkpoint, a damaged one, no file
+        before = open_model(checkpoints(log.run_dir)[-1]).data  # without what was held out
+        known = records | known_records(log.run_dir / STORE / "train")
+        known = corpus_records(before.corpora, before.root, known)
+        trained = [token_store.text_key(text, before.root, known) for text in before.corpora]
+        is_new |= any(key in texts for key in trained)
     if is_new and checkpoints(log.run_dir):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "
-            "would now be held out, so their scores would say nothing about new text; set "
-            "data.train, the numbers and run.seed back, name files of other text, or give --fresh "
-            "to set the run aside"
+            "would now be held out: scores would say nothing about new text; go on with data and "
+            "run.seed of its last start or with files of other text, or set it aside by --fresh"
         )
     for path in log.run_dir.glob("tokenizer.*") if is_new else ():
         path.unlink()  # it may be of what is held out now

@@ -59,11 +59,11 @@ def translate_file(
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)
     output.settings["--prefix"] = sha256_of(prefix) if prefix and prefix.is_file() else str(prefix)
-    total, given = number_of_lines(files.source), number_of_lines(str(prefix or "-"))
-    if total and given and total != given:
-        problem = "text has no prefix" if given < total else "prefixes has no text"
-        raise prefix_mismatch(f"{min(total, given) + 1:,} of the {problem}")
     with open_output(files.output, output.open) as file:
+        total, given = number_of_lines(files.source), number_of_lines(str(prefix or "-"))
+        if total is not None and given is not None and total != given:
+            problem = "text has no prefix" if given < total else "prefixes has no text"
+            raise prefix_mismatch(f"{min(total, given) + 1:,} of the {problem}")
         progress = Progress(total, output.lines, can_show_bar(files.output))
         wants = {"protection": protection, "prefixes": prefixes, "on_progress": progress.update}
         translator = load_translator(search, engine, files.is_large, **wants)

@@ -88,7 +88,7 @@ def test_train_set_and_run_dir(
     message = refused(mt(*train, "--run-dir", "c", "--device", "abacus"))
     assert says(message, "--device", "auto, cpu, cuda or cuda:N", "'abacus'")
     assert refused(mt(*train, "--set", "data.train=null")).startswith("data.train: must name")
-    assert refused(mt(*train, "--run-dir", "")) == "run_dir: must be a path, found ''"
+    assert refused(mt(*train, "--run-dir", "")) == "--run-dir: must be a path, found ''"
     assert not (tmp_path / "c").exists()
 
 

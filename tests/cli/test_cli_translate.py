@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, TempPathFactory, lines_of, refused, write_lines
+from conftest import MonkeyPatch, Mt, TempPathFactory, lines_of, refused, write_lines
 from messages import says
 
 
@@ -196,7 +196,9 @@ def test_options_that_are_refused(mt: Mt, tiny_run: Path, text: Path) -> None:
         assert says(said, *parts.split("|"))
 
 
-def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+def test_prefixes_that_do_not_fit(
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
     file, output = tmp_path / "prefix", tmp_path / "out"
     must = "--prefix: must have one line for each line to translate, but line"
     for content, message in (
@@ -210,6 +212,8 @@ def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: 
             said = refused(mt("translate", "-m", tiny_run, *options, stdin=given))
             assert said.startswith(message)
             assert not output.exists()
-    assert refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none")).startswith(
-        f"--prefix: there is no file {tmp_path / 'none'}"
-    )
+    said = refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none"))
+    assert said.startswith(f"--prefix: there is no file {tmp_path / 'none'}")
+    monkeypatch.setattr("mt.translate.translate_file.load_translator", pytest.fail)
+    file.write_text("a\n" * (LINES + 1), encoding="utf-8")
+    assert says(refused(mt("translate", "-m", tiny_run, text, "--prefix", file)), LINES + 1)

@@ -91,7 +91,7 @@ def test_it_is_made_once_and_again_if_damaged(
     harms += [partial(truncate, place / RECORD), partial(drop, place / RECORD)]
     harms += [partial(write_lines, place / RECORD, [text]) for text in ("[]", "{}", "[" * 10**5)]
     harms.append(partial(write_lines, place / "vmap.txt", []))
-    left = artefacts.beside(place, "other-1.partial")
+    left = artefacts.beside(place, f"{artefacts.socket.gethostname()}-1.partial")
     for number, harm in enumerate(harms, 2):
         left.mkdir()  # by a process that was killed; the last start has removed it
         harm()

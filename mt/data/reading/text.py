@@ -154,7 +154,7 @@ class OpenedText(ABC):
     def check_format(self) -> None:
         """Raise `DataError` for a key of another format, and for two formats, neither chosen."""
         table = ".csv, .tsv, .txt files", ("csv", "tsv")
-        hub = "data sets of the hub", ("dataset", "parquet")
+        hub = "data sets of the hub", ("dataset", *["parquet"] * os.path.isdir(self.path))
         for key, (kind, formats) in {"delimiter": table, "quoting": table, "name": hub}.items():
             if getattr(self.source, key) and self.format not in formats:
                 found = f"only for {kind}, but path is {self.source.path}. Leave {key} out."
