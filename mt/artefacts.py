@@ -79,10 +79,10 @@ def make(
     (None: another size), is made again. Raises OSError, and what `build` raises.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(beside(folder, "lock"), wait) as is_alone:
+    with exclusive(beside(folder, "lock"), wait) as is_locked:
         # Of killed processes; a lock of a file system may hold on this machine only.
         left = beside(folder, f"{socket.gethostname()}-*.partial").name
-        for partial in folder.parent.glob(left) if is_alone else ():
+        for partial in folder.parent.glob(left) if is_locked else ():
             shutil.rmtree(partial, ignore_errors=True)
         if is_made(folder, key, digest):
             return

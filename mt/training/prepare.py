@@ -25,7 +25,7 @@ from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.duplicates import STAYS, split_pairs, write_parts
 from mt.data.tokens.plan import Plan, describe_mixture, sampling_weights
-from mt.data.tokens.store import Store, StoreTexts, corpus_records, known_records
+from mt.data.tokens.store import Store, StoreTexts, corpus_records, known_records, text_key
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.data.tokens.writing import WRITING, Styles
 from mt.errors import CheckpointError, ConfigError, DataError
@@ -284,7 +284,7 @@ def _make(config: Config, log: RunLog) -> None:
     data, sets = plan_data(config.data), held_out_sets(config.data)
     folder = log.run_dir / HELD_OUT
     records = corpus_records(data.corpora, data.root, known_records(folder))
-    texts = [token_store.text_key(corpus, data.root, records) for corpus in data.corpora]
+    texts = [text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
     is_new = not is_made(folder, key)
@@ -292,8 +292,7 @@ def _make(config: Config, log: RunLog) -> None:
         before = open_model(checkpoints(log.run_dir)[-1]).data  # without what was held out
         known = records | known_records(log.run_dir / STORE / "train")
         known = corpus_records(before.corpora, before.root, known)
-        trained = [token_store.text_key(text, before.root, known) for text in before.corpora]
-        is_new |= any(key in texts for key in trained)
+        is_new |= any(text_key(text, before.root, known) in texts for text in before.corpora)
     if is_new and checkpoints(log.run_dir):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "

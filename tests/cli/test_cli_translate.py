@@ -200,6 +200,7 @@ def test_prefixes_that_do_not_fit(
     mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     file, output = tmp_path / "prefix", tmp_path / "out"
+    command = ("translate", "-m", tiny_run, "-o", output, "--prefix", file)
     must = "--prefix: must have one line for each line to translate, but line"
     for content, message in (
         ("a\n" * (LINES - 2), f"{must} {LINES - 1} of the text has no prefix"),
@@ -208,12 +209,10 @@ def test_prefixes_that_do_not_fit(
     ):
         file.write_text(content, encoding="utf-8")
         for source, given in ((text, b""), ("-", text.read_bytes())):
-            options = (source, "-o", output, "--prefix", file)
-            said = refused(mt("translate", "-m", tiny_run, *options, stdin=given))
-            assert said.startswith(message)
+            assert refused(mt(*command, source, stdin=given)).startswith(message)
             assert not output.exists()
     said = refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none"))
     assert said.startswith(f"--prefix: there is no file {tmp_path / 'none'}")
     monkeypatch.setattr("mt.translate.translate_file.load_translator", pytest.fail)
     file.write_text("a\n" * (LINES + 1), encoding="utf-8")
-    assert says(refused(mt("translate", "-m", tiny_run, text, "--prefix", file)), LINES + 1)
+    assert refused(mt(*command, text)) == f"{must} {LINES + 1} of the prefixes has no text"

@@ -326,6 +326,7 @@ def test_xliff_whose_source_a_tool_has_cut() -> None:
 
 
 def test_what_is_no_such_document() -> None:
+    open_value, no_end = 'a\n<a href="x>b</a>', "a\n<p translate=no>b<p>c</p>"
     for form, content, message in [
         ("srt", "1\r00:00:01,000 --> 00:00:02,000\rEins\r", ("in.x", "carriage", "tr '")),
         ("srt", "eins\n", ("in.x", "no subtitle", "-->", "--format text")),
@@ -333,8 +334,8 @@ def test_what_is_no_such_document() -> None:
         ("xliff", "<xliff>\n<file></xliff>", ("in.x, line 2", "mismatched tag", "--format text")),
         ("xliff", "<xliff/>", ("in.x", "<source>", "<segment>")),
         ("xliff", '<?xml version="1.0" encoding="latin-1"?><a/>', ("in.x", "latin-1", "UTF-8")),
-        ("html", 'a\n<a href="x>b</a>', ("in.x, line 2", "never closes", '="x>b', "close it")),
-        ("html", "a\n<p translate=no>b<p>c</p>", ("line 2", "no end tag", "=no>b", "close it")),
+        ("html", open_value, ("in.x, line 2", "never closes", '<a href="x>b', "close it")),
+        ("html", no_end, ("in.x, line 2", "no end tag", "'<p translate=no>b", "close it")),
         ("html", "<meta charset=windows-1252>", ("in.x", "windows-1252", "UTF-8", "convert")),
     ]:
         with raises_saying(DataError, *message):

@@ -12,13 +12,13 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_970,
-    "core": 19_218,
+    "all of mt": 29_969,
+    "core": 19_217,
     "tests": 29_842,
     "pages": 129_665,
     "api and single files": 1_101,
     "data": 5_023,
-    "training": 3_142,
+    "training": 3_141,
     "translate": 2_582,
     "inspect": 2_211,
     "cleaning": 2_062,
