@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -116,13 +115,3 @@ def damaged(
         words[draw.randrange(len(words))] = word
         result[row] = " ".join(words)
     return result
-
-
-MULTI30K = Path(os.environ.get("MT_CORPORA", "MT_CORPORA-is-not-set")) / "multi30k"
-
-
-def multi30k() -> Path:
-    """The folder of the Multi30k corpus; skips where it is not on this machine."""
-    if not (MULTI30K / "train.de.gz").exists():
-        pytest.skip(f"no train.de.gz in {MULTI30K}; set MT_CORPORA to the folder above multi30k")
-    return MULTI30K

@@ -17,7 +17,6 @@ from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 
 SPLIT = {"joint": False, "vocab_size": 290}
-EMBEDDINGS = ["source_embedding", "target_embedding", "output"]
 
 
 class Started:
