@@ -142,8 +142,8 @@ class World:
         """This world, with `rows` where its ranks share a machine, and the weights are on its CPU.
 
         To gloo another process is another machine: a sum goes through the layers of the network.
-        An update of two ranks with the model of small.yaml takes 473 ms instead of 504 (means, Zen
-        4; 8 for the sum, 12 for the slower rank), one of half its size in each of two runs 446.
+        An update of 2,048 tokens of two ranks by small.yaml takes 473 ms instead of 504 (means, Zen
+        4; 8 for the sum, 12 for the slower rank), one of 1,024 in each of two runs 446.
         """
         trained = [weight for weight in weights if weight.requires_grad]
         here = self.size == self.local_size and all(weight.is_cpu for weight in trained)

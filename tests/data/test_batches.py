@@ -1,4 +1,4 @@
-"""Plans, padding and the prefetcher, on lengths made up here and on Multi30k."""
+"""Plans, padding and the prefetcher, on lengths made up here."""
 
 from __future__ import annotations
 
