@@ -43,30 +43,20 @@ def load_base(config: Config) -> LoadedModel | None:
 def _mismatches(here: Config, there: Config) -> Iterator[str]:
     # Which embeddings are tied is checked below: some can be untied.
     shape = [key for key in shape_keys() if key != "model.tie_embeddings"]
+    remedy = "set what differs to the value there"
     if differing := _differing(shape, here, there):
-        yield (
-            f"weights only fit a model of the same shape, but {differing}; set what differs to the "
-            "value there"
-        )
+        yield f"weights only fit a model of the same shape, but {differing}; {remedy}"
+    tied, tied_there = here.model.tie_embeddings, there.model.tie_embeddings
+    two = "are two matrices there, and one matrix cannot be initialised from two; set"
     if not here.train.new_vocabulary and (differing := _differing(vocabulary_keys(), here, there)):
         yield (
-            f"its vocabulary is kept, but {differing}; set what differs to the value there, or "
-            "train.new_vocabulary to true to train another vocabulary on this data"
+            f"its vocabulary is kept, but {differing}; {remedy}, or train.new_vocabulary to true "
+            "to train another vocabulary on this data"
         )
-    elif (
-        here.model.tie_embeddings
-        and here.tokenizer.joint
-        and there.model.tie_embeddings > there.tokenizer.joint
-    ):
-        yield (
-            "source and target embedding are two matrices there, and one matrix cannot be "
-            "initialised from two; set tokenizer.joint or model.tie_embeddings to false"
-        )
-    if here.model.tie_embeddings > there.model.tie_embeddings:
-        yield (
-            "target embedding and output are two matrices there, and one matrix cannot be "
-            "initialised from two; set model.tie_embeddings to false"
-        )
+    elif tied and here.tokenizer.joint and tied_there > there.tokenizer.joint:
+        yield f"source and target embedding {two} tokenizer.joint or model.tie_embeddings to false"
+    if tied > tied_there:
+        yield f"target embedding and output {two} model.tie_embeddings to false"
 
 
 def _differing(keys: Sequence[str], here: Config, there: Config) -> str:

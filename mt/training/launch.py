@@ -70,10 +70,8 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
         if isinstance(device, ConfigError):
             raise device
         if None not in gpus and (first := gpus.index(gpus[world.rank])) < world.rank:
-            raise ConfigError(
-                f"--device: cuda is the same GPU as that of rank {first}; start one process for "
-                "each GPU (torchrun --nproc-per-node=gpu)"
-            )
+            fault = f"cuda is the same GPU as that of rank {first}; start one process for each GPU"
+            raise ConfigError(f"--device: {fault} (torchrun --nproc-per-node=gpu)")
         return device
 
     return world.all_or_raise(checked)

@@ -23,7 +23,7 @@ from mt.runtime.distributed import World
 from mt.terminal import Progress, can_show_bar, printable, prints_messages, say
 
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
-BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 # Without a terminal: items that are read between looks at the clock.
 ITEMS_BETWEEN_LOOKS = 1000
 
@@ -93,8 +93,7 @@ class RunLog:
         if not (self._is_main and can_show_bar()):
             return
         if self._bar is None:
-            form: dict[str, Any] = {"dynamic_ncols": True, "bar_format": BAR_FORMAT}
-            self._bar = tqdm(total=self.total, initial=step, **form)
+            self._bar = tqdm(total=self.total, initial=step, dynamic_ncols=True, bar_format=BAR)
         self._figures |= figures
         self._bar.set_postfix(self._figures, refresh=False)
         self._bar.update(step - self._bar.n)

@@ -125,11 +125,9 @@ def settle_length(
     log.say(f"train.max_epochs: {said}{capped * (train.max_steps < wanted)}")
     updates = min(train.max_steps, wanted)
     if warmup >= updates:
-        raise ConfigError(
-            f"optim.warmup_steps: must be below the {updates:,} updates of train.max_epochs with "
-            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs or "
-            "train.max_minutes"
-        )
+        fault = f"must be below the {updates:,} updates of train.max_epochs with schedule cosine"
+        remedy = "lower it, or raise train.max_epochs or train.max_minutes"
+        raise ConfigError(f"optim.warmup_steps: {fault}, found {warmup:,}; {remedy}")
     return settled.because(said, updates=updates), seconds
 
 

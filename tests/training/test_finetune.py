@@ -242,9 +242,7 @@ def fine_tuned(quick_config: QuickConfig) -> FineTuned:
 
 
 def test_a_folder_without_a_model(base_of: BaseOf, fine_tuned: FineTuned, tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    new = tmp_path / "new"
-    damaged = tmp_path / "damaged"
+    empty, new, damaged = (tmp_path / name for name in ("empty", "new", "damaged"))
     empty.mkdir()
     (new / "checkpoints").mkdir(parents=True)
     shutil.copytree(base_of(), damaged, symlinks=True)
