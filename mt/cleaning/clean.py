@@ -44,12 +44,9 @@ class CleanedFiles:
 
 
 def clean_corpora(
-    plan: CleaningPlan,
-    run: Callable[[CleaningPlan], None],
-    outputs: Sequence[CleanedFiles],
-    rejected: Path | None,
-    keep_work: bool = True,
-) -> tuple[CleaningReport, FileRecords]:
+    plan: CleaningPlan, run: Callable[[CleaningPlan], None], outputs: Sequence[CleanedFiles],
+    rejected: Path | None, keep_work: bool = True,
+) -> tuple[CleaningReport, FileRecords]:  # fmt: skip
     """Run the stages and write the cleaned corpora and the rejected pairs, each file as a whole.
 
     `run` runs all stages. What is in the work folder already is not done again; without `keep_work`

@@ -15,7 +15,7 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.plan import DataPlan, plan_data
 from mt.config.schema import DataConfig
-from mt.data.reading.compression import suffix_of
+from mt.data.reading.compression import PACKED, suffix_of
 from mt.data.reading.corpus import local_files
 from mt.data.reading.corpus_record import CleanedRecord, read_record, record_path
 from mt.data.reading.text import SUFFIXES
@@ -51,10 +51,12 @@ def cleaning_files(
     for option, name in (("--output", prefix), ("--rejected", str(rejected))):
         if name == "-":
             raise ConfigError(f"{option} -: must be a file, stdout is not written to; name one")
+        if (ending := Path(name).suffix) in PACKED.keys() - PACKINGS:
+            raise ConfigError(f"{option} {name}: {' or '.join(PACKINGS)} is written, not {ending}")
     packing = Path(prefix).suffix if Path(prefix).suffix in PACKINGS else ""
     is_table = prefix.removesuffix(packing).endswith(".tsv")
     fault = ""
-    src, tgt = data.usual
+    src, tgt = data.corpora[0].direction
     directions = dict.fromkeys(str(corpus.direction) for corpus in data.corpora)
     if (ending := suffix_of(Path(prefix))) in {*SUFFIXES, f".{src}", f".{tgt}"} - {".tsv"}:
         fault = f"two files {prefix}.{src} and {prefix}.{tgt} would be written; leave {ending} "
@@ -64,8 +66,7 @@ def cleaning_files(
     elif prefix.endswith("/") or Path(prefix).is_dir():
         fault = f"is a folder; add a name, as {Path(prefix)}/clean"
     elif len(directions) > 1:
-        fault = f"would hold lines of several languages ({', '.join(directions)}), and no longer "
-        fault += "say which is which; clean the texts of each direction by themselves"
+        fault = f"would mix directions ({', '.join(directions)}); clean each direction by itself"
     elif src == tgt and not is_table:
         fault = f"both sides would be {prefix}.{src}; give --langs, or a name that ends in .tsv"
     if fault:

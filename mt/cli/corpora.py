@@ -23,7 +23,7 @@ def data_of(names: list[str], langs: str | None) -> DataConfig:
     train = [mapping_of(words) for words in paired(names)]
     src, tgt = languages(langs, train)
     for source in train:
-        if isinstance(source, dict) and "path" not in source:
+        if isinstance(source, dict) and not {"path", "src_lang"} & source.keys():
             remedy = f"swap source and target, or give --langs {tgt}-{src}"
             require_language(str(source.get("src", "")), src, tgt, remedy)
             require_language(str(source.get("tgt", "")), tgt, src, remedy)

@@ -124,7 +124,8 @@ def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]
     damage = Damage()
     counts: list[Counts] = [{} for _ in plan.corpora]
     keys = {name: [list[Hashes]() for _ in plan.corpora] for name in list(ROWS.values())[-2:]}
-    meter = ChunkMeter((Language(plan.usual.src, False), Language(plan.usual.tgt, False)))
+    (src, tgt), *others = dict.fromkeys(corpus.direction for corpus in plan.corpora)
+    meter = ChunkMeter((Language(src, False), Language(tgt, False)))
     done = 0
     for corpus, of_chunk, *chunk_keys in _measured(meter, _tasks(plan, damage)):
         counts[corpus] = added(counts[corpus], of_chunk)
@@ -133,10 +134,9 @@ def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]
         done += of_chunk["pairs"]
         progress("pairs", done, None)
     notes = damage.messages()
-    for number, corpus_counts in enumerate(counts):
-        if not corpus_counts:
-            name = plan.corpora[number].name
-            raise DataError(f"{name}: no pair is left to count ({'; '.join(notes)})")
+    for text, of_text in zip(plan.corpora, counts, strict=True):
+        if not of_text:
+            raise DataError(f"{text.name}: no pair is left to count ({'; '.join(notes)})")
     for kind, of_kind in keys.items():
         weights = [corpus.weight for corpus in plan.corpora]
         flags = duplicates_of([np.concatenate(of_corpus) for of_corpus in of_kind], weights)
@@ -149,7 +149,7 @@ def count_corpora(plan: CleaningPlan, progress: Callable[[str, int, None], None]
         named["all corpora"] = reduce(added, counts)
     return {
         "format": FORMAT,
-        "languages": list(plan.usual),
+        "languages": ["source", "target"] if others else [src, tgt],
         "corpora": [{"name": name, **_values(of_corpus)} for name, of_corpus in named.items()],
         "notes": notes,
     }

@@ -164,6 +164,8 @@ def test_messages(mt: Mt) -> None:
         (["-o", "there"], ["there.en: exists", "--overwrite"]),
         (["-o", "no/folder"], ["no/folder.de", "no folder no"]),
         (["-o", "o.gz"], ["--output o.gz", "only a table", ".tsv.gz"]),
+        (["-o", "o.tsv.xz"], ["--output o.tsv.xz", ".gz or .zst", "not .xz"]),
+        (["-o", "o", "--rejected", "o.bz2"], ["--rejected o.bz2", ".gz or .zst", "not .bz2"]),
         (["-o", "o", "--limit", "max_words"], ["--limit max_words", "KEY=VALUE"]),
         (["-o", "o", "--limit", "against=test.en"], ["--limit", "--against test.en"]),
         (["-o", "o", "--limit", "max_word=2"], ["--limit", "max_word", "max_words"]),

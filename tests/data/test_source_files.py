@@ -170,11 +170,11 @@ def test_a_prefix_is_completed_by_two_endings_compressed_or_not(tmp_path: Path, 
 
 def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:
     (tmp_path / "parts" / "more").mkdir(parents=True)
-    for part in ("1", "2", "more/3"):
+    for part in ("1", "2", "more/license-3"):
         write(tmp_path / "parts" / f"{part}.de.xz", pack("xz", f"satz {part}\n"))
         write(tmp_path / "parts" / f"{part}.en", f"sentence {part}\n")
     write(tmp_path / "parts" / "README.md", "about\n")
-    expected = [(f"satz {part}", f"sentence {part}") for part in ("1", "2", "more/3")]
+    expected = [(f"satz {part}", f"sentence {part}") for part in ("1", "2", "more/license-3")]
     assert pairs_of(tmp_path, "de", "en", path="parts/*") == expected[:2]
     (tmp_path / "parts" / ".old").mkdir()
     for side in ("de", "en"):

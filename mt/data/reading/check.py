@@ -76,8 +76,7 @@ def check_data(
         if text in data.corpora[:1] and is_whole and 2 * data.to_hold_out > sample.pairs:
             checks[text.name].faults.append(
                 f"{text.name}: has {sample.pairs:,} pairs, and {data.to_hold_out:,} are to be held "
-                "out for data.valid and data.test; at most half may be. Hold out fewer, or name "
-                "files"
+                "out for data.valid and data.test; at most half may. Hold out fewer, or name files"
             )
     every = [checks[text.name] for text in data.named]
     warnings = [warning for check in every for warning in check.warnings]
@@ -106,6 +105,7 @@ def _check_text(
     check = DataCheck()
     opened = open_text(source, root, where)
     aligned = opened if isinstance(opened, AlignedText) else None
+    sample.unit = "line" if aligned else "pair"
     is_streamed = limit == MAX_STREAMED_PAIRS
     damage = Damage()
     try:
@@ -142,6 +142,7 @@ class _Sample:
     is_training: bool
     held_out: defaultdict[str, set[Pair]]  # gets the pairs of a validation or test set, by name
     leaked: dict[str, set[Pair]] = field(default_factory=dict)  # of those, what is here too
+    unit: str = "line"  # what `pairs` counts: rows may be on several lines
     pairs: int = 0
     with_text: int = 0  # on both sides
     odd: Damage = field(default_factory=Damage)
@@ -152,12 +153,13 @@ class _Sample:
         """Pass the pairs on, count them, and remember those of validation and test sets."""
         for src, tgt in pairs:
             self.pairs += 1
+            pair = min((src, tgt), (tgt, src))  # a text may be stored the other way round
             if self.is_training:
                 for name, known in self.held_out.items():
-                    if (src, tgt) in known:
-                        self.leaked.setdefault(name, set()).add((src, tgt))
+                    if pair in known:
+                        self.leaked.setdefault(name, set()).add(pair)
             elif src and tgt:
-                self.held_out[self.text.name].add((src, tgt))
+                self.held_out[self.text.name].add(pair)
             if not has_visible(tgt):
                 self.odd.add("no reference", f"{self.pairs:,}")
             elif has_visible(src):
@@ -174,14 +176,11 @@ class _Sample:
         """Yield what makes all of these pairs useless."""
         where = self.text.name
         if self.is_training and not self.with_text:
-            yield (
-                f"{where}: all of {self.pairs:,} pairs have an empty side, so none can be trained "
-                "on. Name files that contain text"
-            )
+            yield f"{where}: all of {self.pairs:,} pairs have an empty side. Both must contain text"
         elif not self.is_training and self.odd.count("no reference") == self.pairs:
             yield (
-                f"{where}: none of the {self.pairs:,} lines has a reference, and one is "
-                "needed for each line that is to be scored. Name the file of the translations"
+                f"{where}: none of the {self.pairs:,} {self.unit}s has a reference, and each that "
+                "is to be scored needs one. Name the file of the translations"
             )
 
     def warnings(self) -> Iterator[str]:
@@ -190,8 +189,8 @@ class _Sample:
         empty, first = self.odd.kinds.get("no reference", (0, ""))
         if empty and not self.is_training:
             yield (
-                f"{where}: {empty:,} of {self.pairs:,} lines have no reference, the first is line "
-                f"{first}; they are not scored"
+                f"{where}: {empty:,} of {self.pairs:,} {self.unit}s have no reference, the first "
+                f"is {self.unit} {first}; they are not scored"
             )
         codes = map(base_code, self.text.direction)
         for side, code, sample in zip(("src", "tgt"), codes, self.lines, strict=True):
@@ -204,8 +203,8 @@ class _Sample:
             shown = ", ".join(map(str, runs[:SHOWN_RUNS]))
             more = f", and {len(runs) - SHOWN_RUNS:,} more runs" if len(runs) > SHOWN_RUNS else ""
             yield (
-                f"{where}: about lines {shown}{more} look misaligned: lengths and numbers do not "
-                "go together there as in the other lines. Look at the first ones: a line may be "
+                f"{where}: about {self.unit}s {shown}{more} look misaligned: lengths and numbers "
+                "do not go together there as in the others. Look at the first ones: a line may be "
                 "missing on one side"
             )
         if 2 * self.odd.count("identical") > self.pairs:

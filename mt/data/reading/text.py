@@ -23,9 +23,10 @@ SUFFIXES: dict[str, SourceFormat] = {
     **{".parquet": "parquet", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"},
     **{".sdlxliff": "xliff", ".mxliff": "xliff", ".mqxliff": "xliff"},
 }
-# Files that tell about the others in a folder; of a hidden folder, all. manifesto.de is a text.
+# Files that tell about the others in a folder; of a hidden folder, all. license-2.de is a text.
 _ABOUT = re.compile(
-    r"(?:.*/)?(?:[.].*|_.*|(?:readme|licen[cs]e|citation|dataset_infos?|manifest)\b[^/]*)", re.I
+    r"(?i)(?:.*/)?(?:[.].*|_.*|(?:readme|licen[cs]e|citation|dataset_infos?|manifest)"
+    r"(?:[.][\w.]+|\b[^/]*[.](?:txt|json))?)"
 )
 
 
