@@ -218,9 +218,8 @@ def average_run(
             f"train.keep_{kind} or a smaller train.valid_every"
         )
     steps = [step_of(folder.name) for folder in chosen]
-    remedy = "average checkpoints of one run"
     about = {"step": steps[-1], "averaged": steps, HISTORY: _history(chosen[-1:])}
-    _write_average(chosen, None, output, about, remedy)
+    _write_average(chosen, None, output, about, "average checkpoints of one run")
     return steps
 
 
@@ -246,14 +245,13 @@ def _history(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _write_average(
-    folders: Sequence[Path],
-    shares: Sequence[float] | None,
-    output: Path,
-    about: Mapping[str, Any],
-    remedy: str,
-) -> None:
-    def computation(opened: ModelFolder) -> list[object]:  # dropout may change in a run
-        values = [value for name, value in opened.config.model if "dropout" not in name]
+    folders: Sequence[Path], shares: Sequence[float] | None, output: Path,
+    about: Mapping[str, Any], remedy: str,
+) -> None:  # fmt: skip
+    def computation(opened: ModelFolder) -> list[object]:
+        model = opened.config.model  # whose dropout, and number of sinusoids, may change in a run
+        free = () if model.learned_positions else ("max_positions",)
+        values = [value for name, value in model if "dropout" not in name and name not in free]
         return [opened.meta["tokenizer"], *values]
 
     require_new(output)

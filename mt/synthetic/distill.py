@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.load import config_from_mapping
-from mt.config.plan import DataPlan, plan_data
+from mt.config.plan import DataPlan, Direction, held_out_sets, plan_data
 from mt.config.schema import Config, Source
 from mt.config.yaml_text import dump
 from mt.data.reading.corpus import local_files, read_pairs
@@ -32,18 +32,17 @@ def distill(
     """Let teachers translate `src` or their training data; the path of an N-M student's config."""
     layers = student_layers(shape)
     if search.n_best > 1 and src is not None:
-        raise ConfigError(
-            f"--n-best {search.n_best}: the best output is chosen by the references of the "
-            "training data; leave out --src, or --n-best"
-        )
+        fault = "the best output is chosen by the references of the training data"
+        raise ConfigError(f"--n-best {search.n_best}: {fault}; leave out --src, or --n-best")
     teacher = open_model(engine.models[0])
     config, data = teacher.config, teacher.data
     if data.has_tokens:
-        raise ConfigError(
-            "--model: translates into several languages, and its corpus is of one direction; write "
-            "that with mt translate --to"
-        )
-    src_lang, tgt_lang = data.valid[0].direction if data.valid else data.usual
+        fault = "translates into several languages, and its corpus is of one direction"
+        raise ConfigError(f"--model: {fault}; write that with mt translate --to")
+    if held_out_sets(config.data):
+        fault = "only its run has the validation and test sets held out of its training text"
+        raise ConfigError(f"--model {teacher.folder}: {fault}; name the run directory")
+    src_lang, tgt_lang = direction_of_student(data)
     if search.from_ == tgt_lang != src_lang:
         raise ConfigError(
             f"--from {search.from_}: the student's config is the teacher's, which is validated and "
@@ -51,14 +50,13 @@ def distill(
             "mt backtranslate"
         )
     root, sources = _sources(data, src)
-    inputs = [(name, file) for name, pair in sources.items() for file in local_files(pair, root)]
+    read = {name: local_files(pair, root) for name, pair in sources.items()}
+    inputs = [(name, file) for name, found in read.items() for file in found]
     check_output(files, inputs, engine.folders)
     path = Path(files.output).with_suffix(".yaml")
     if path.exists() and not files.overwrite:
-        raise ConfigError(
-            f"--output {files.output}: the student's config would replace {path}; give another "
-            "path, or --overwrite"
-        )
+        fault = f"the student's config would replace {path}; give another path, or --overwrite"
+        raise ConfigError(f"--output {files.output}: {fault}")
     teachers = " and ".join(str(model) for model in engine.folders)
     student = student_config(config, files.output, layers, teachers)
     if src is None:
@@ -73,11 +71,7 @@ def distill(
         lambda source, target: (source, target),
         {},
         are_large(under(root, source.path or source.src) for source in sources.values()),
-        [
-            str(text)
-            for source in sources.values()
-            for text in local_files(source, root) or [Path(source.path or source.src)]
-        ],
+        [str(text) for name, found in read.items() for text in found or (sources[name].path,)],
         "mt distill",
     )
     make_corpus(spec, files, search, engine)
@@ -89,14 +83,23 @@ def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]
     """Return the root of paths, and what the teacher translates, by its option or key."""
     if src is not None:
         return Path(), {"--src": Source(src=str(src), tgt=str(src))}
-    if not data.corpora:
-        raise ConfigError("--model: its config names no training data; give the text with --src")
-    forward = {flow.corpus for flow in data.flows if not flow.is_turned}
+    to = direction_of_student(data).tgt
     sources = {}
-    for place, corpus in enumerate(data.corpora):
-        turned = {} if place in forward else {"src": corpus.source.tgt, "tgt": corpus.source.src}
-        sources[corpus.name] = corpus.source.model_copy(update=turned)
+    for flow in data.flows:
+        if flow.direction.tgt == to:
+            corpus = data.corpora[flow.corpus]
+            turned = {"src": corpus.source.tgt, "tgt": corpus.source.src} if flow.is_turned else {}
+            sources[corpus.name] = corpus.source.model_copy(update=turned)
+    if not sources:
+        raise ConfigError(f"--model: has no training data into {to}; give the text with --src")
     return data.root, sources
+
+
+def direction_of_student(data: DataPlan) -> Direction:
+    """The direction of the teacher's validation, else the usual one if it is trained."""
+    if data.valid:
+        return data.valid[0].direction
+    return data.usual if data.usual in data.directions else [*data.directions, data.usual][0]
 
 
 def _read(sources: Mapping[str, Source], root: Path, with_references: bool) -> Iterator[str]:
@@ -111,10 +114,8 @@ def student_layers(shape: str) -> tuple[int, int]:
     """Return the numbers of encoder and decoder layers in `6-2`; ConfigError for another text."""
     if match := re.fullmatch(r"([1-9]\d{0,2})-([1-9]\d{0,2})", shape):
         return int(match[1]), int(match[2])
-    raise ConfigError(
-        "--student: must be the layers of encoder and decoder, such as 6-2 or 12-1, found "
-        f"{shape!r}"
-    )
+    must = "must be the layers of encoder and decoder, such as 6-2 or 12-1"
+    raise ConfigError(f"--student: {must}, found {shape!r}")
 
 
 def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teachers: str) -> str:
@@ -123,10 +124,8 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     shape = {"n_encoder_layers": encoder, "n_decoder_layers": decoder}
     entry: dict[str, Any] = {"path": str(Path(corpus).absolute()), **TSV_COLUMNS}
     data = plan_data(teacher.data)
-    flows = [flow for flow in data.flows if not flow.is_turned] or data.flows
-    pairs = {flow.direction for flow in flows}
-    if len(pairs) == 1 and pairs != {data.usual}:
-        entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
+    if (way := direction_of_student(data)) != data.usual:
+        entry |= {"src_lang": way.src, "tgt_lang": way.tgt}
     values = teacher.model_dump(mode="json")
     values["run"]["dir"] = None
     values["data"] |= {"train": [entry], "stages": None}  # stages are those of the teacher's texts

@@ -170,8 +170,8 @@ def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
         with changed_meta(folders[2]) as meta:
             meta["config"]["model"]["n_heads"] = heads
         assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
-    with changed_meta(folders[2]) as meta:  # a resumed run may change the dropout
-        meta["config"]["model"] |= {"n_heads": 2, "dropout": 0.5}
+    with changed_meta(folders[2]) as meta:  # a resumed run may change these
+        meta["config"]["model"] |= {"n_heads": 2, "dropout": 0.5, "max_positions": 99}
     assert mt("average", scored, "--last", 2, "-o", tmp_path / "resumed").code == 0
     with changed_meta(folders[1]) as meta:
         meta["score"] = "high"

@@ -70,7 +70,8 @@ def test_the_teacher_translates_its_training_data(
 def test_a_text_is_translated_the_way_it_is_trained(
     ways: list[bool], sides: list[str], tiny_corpus: Path
 ) -> None:
-    train = [TEXT | {"reverse": way} for way in ways]
+    other_way = {"src": "test.tgt", "tgt": "test.src", "src_lang": "en", "tgt_lang": "de"}
+    train = [TEXT | {"reverse": way} for way in ways] + [other_way] * (False in ways)
     data = config_from_mapping({"data": {"root": str(tiny_corpus), "train": train}}, "test").data
     root, sources = _sources(plan_data(data), None)
     pairs = zip(*(lines_of(tiny_corpus / f"train.{side}") for side in sides), strict=True)
@@ -152,7 +153,15 @@ def test_a_student_is_of_the_direction_of_the_teacher_s_config(
     assert sorted(tmp_path.iterdir()) == [model]
 
 
-def test_models_of_several_languages_do_not_distil(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    model = as_trained_with(tiny_run, tmp_path / "model", train=[TEXT], language_tokens=True)
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [({"language_tokens": True}, "several languages"), ({"valid": [{"split": 9}]}, "held out")],
+)
+def test_models_that_do_not_distil(
+    mt: Mt, tiny_run: Path, tmp_path: Path, data: dict[str, Any], fault: str
+) -> None:
+    """A student would be scored on its teacher's translations of what is held out, else."""
+    model = as_trained_with(tiny_run, tmp_path / "model", train=[TEXT], **data)
+    remedy = "mt translate --to" if "language_tokens" in data else "name the run directory"
     message = refused(mt("distill", "-m", model, "-o", tmp_path / "o.tsv"))
-    assert says(message, "--model", "several languages", "--to")
+    assert says(message, "--model", fault, remedy)
