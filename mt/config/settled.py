@@ -83,14 +83,14 @@ class Settled:
         asked = {key: config.value(key) for key in KEYS}
         sizes = zip(KEYS, sizes_for(n_pairs), strict=True)
         auto = {key: size for key, size in sizes if asked[key] == "auto"}
+        reasons = dict.fromkeys(auto, f"for {n_pairs:,} pairs")
         shape: dict[str, Any] = {}
         if base is not None:
             auto |= {key: off for key, off in OFF.items() if key in auto}
-            keys = config.left_to_base(base.model.learned_positions)
-            shape = {key: base.value(key) for key in keys}
+            reasons |= {key: "with train.init_from" for key in OFF if key in auto}
+            shape = {k: base.value(k) for k in config.left_to_base(base.model.learned_positions)}
             if "tokenizer.vocab_size" in auto and not config.train.new_vocabulary:
                 shape["tokenizer.vocab_size"] = base.tokenizer.size
-        reasons = dict.fromkeys(auto, f"for {n_pairs:,} pairs")
         reasons |= dict.fromkeys(shape, f"as in {config.train.init_from}")
         return cls(asked | auto | shape, reasons=reasons)
 

@@ -116,6 +116,8 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
     newest = step_name(state.step)
     if state.best_name is not None and (best := folder / state.best_name).exists():
         set_link(run_dir, model_folder.BEST, best)
+    elif not state.valid_fingerprint:  # training goes on without validation
+        (folder / model_folder.BEST).unlink(missing_ok=True)
     set_link(run_dir, model_folder.LAST, folder / newest)  # last: `complete_saving` looks at it
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]

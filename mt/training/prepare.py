@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -144,9 +145,10 @@ def settle_start(config: Config, log: RunLog, n_pairs: int, base: LoadedModel | 
     """The numbers of a run before anything is measured; those of one that is there."""
     earlier = read_settled(log.run_dir)
     settled = earlier or Settled.at_start(config, n_pairs, None if base is None else base.config)
-    if auto := {key: settled.values[key] for key in auto_keys(config)}:
-        origin = "since this run was started" if earlier else f"for {n_pairs:,} pairs"
-        log.say(f"{told(auto)}, {origin}")
+    reasons = dict.fromkeys(auto_keys(config), "since this run was started")
+    reasons |= {} if earlier else {key: settled.reasons[key] for key in reasons}
+    for reason, keys in groupby(reasons, reasons.get):
+        log.say(f"{told({key: settled.values[key] for key in keys})}, {reason}")
     return settled
 
 

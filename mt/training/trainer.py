@@ -134,7 +134,8 @@ class Trainer:
 
     def _drop_scores_of_other_validation_set(self) -> None:
         state = self.state
-        if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
+        scored_on = self.validation.fingerprint if self.validation else ""
+        if state.valid_fingerprint == scored_on:
             return
         if state.valid_fingerprint and state.best is not None:
             kept = self.world.on_main(lambda: checkpoints.keep_best(self.run_dir, state.step))
@@ -143,7 +144,7 @@ class Trainer:
                 f"and with them the best model, do not count; it stays as checkpoints/{kept}"
             )
             state.scores, state.bad_validations = {}, 0
-        state.valid_fingerprint = self.validation.fingerprint
+        state.valid_fingerprint = scored_on
 
     # --- the loop ---------------------------------------------------------------------------
 

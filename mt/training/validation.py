@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
@@ -57,6 +57,10 @@ SAMPLES = 8
 def read_text(text: Corpus, root: Path) -> tuple[list[str], list[str]]:
     pairs = [pair for pair in read_pairs(text.source, root, text.name) if has_visible(pair[1])]
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+
+def hash_of(src: list[str], ref: list[str]) -> str:
+    return hashlib.sha256("\n".join([*src, *ref]).encode()).hexdigest()[:16]
 
 
 def translate(
@@ -228,9 +232,9 @@ class Validation:
     @property
     def fingerprint(self) -> str:
         """Changes with the text and the metric: their scores cannot be compared with others."""
-        text = hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
         metric = self.config.train.metric
-        return f"{text}/{metric}" + f"/{self.scoring.tokenize}" * (metric == "bleu")
+        tokenize = f"/{self.scoring.tokenize}" * (metric == "bleu")
+        return f"{hash_of(self.src, self.ref)}/{metric}{tokenize}"
 
     @torch.no_grad()
     def losses(self, model: Transformer, device: Device, world: World) -> list[float]:
@@ -277,15 +281,19 @@ def score_tests(
     folder = world.on_main(best.resolve)
     model_step = step_of(folder.name)
     tests = dict(zip(names_of(data.test), data.test, strict=True))
-    done = world.on_main(lambda: _scored_before(scoring, tests, log.run_dir, step, model_step))
+    texts = world.on_main(lambda: {name: read_text(t, data.root) for name, t in tests.items()})
+    hashes = {name: hash_of(*text) for name, text in texts.items()}
+    done = world.on_main(lambda: _scored_before(scoring, tests, hashes, log, (step, model_step)))
     if done.issuperset(tests):
         return
     model = load_model(folder)
+    decode = scoring.config.decode  # which may have changed since that checkpoint
+    model = replace(model, config=model.config.model_copy(update={"decode": decode}))
     model.model.to(device.device)
     for name, test in tests.items():
         if name in done:
             continue
-        src, ref = world.on_main(partial(read_text, test, data.root))
+        src, ref = texts[name]
         lines = src[world.rank :: world.size]
         shard = translate(model, device, lines, [test.direction] * len(lines))
         translations = interleaved(world.all_gather(shard))
@@ -296,7 +304,7 @@ def score_tests(
         values = {metric: score.value for metric, score in scores.items()}
         signature = scores["bleu"].signature
         said = {"name": name, **values, "signature": signature, "lines": len(src), "outputs": file}
-        log.record("test", step, model_step=model_step, **said)
+        log.record("test", step, model_step=model_step, text_hash=hash_of(src, ref), **said)
         shown = [f"{score.name} {score.value:.2f}" for score in scores.values()]
         log.say(" | ".join(["test", name, *shown, signature]))
         for note in filter(None, (score.note for score in scores.values())):
@@ -304,15 +312,17 @@ def score_tests(
 
 
 def _scored_before(
-    scoring: Scoring, tests: Mapping[str, Corpus], run_dir: Path, step: int, model_step: int
-) -> set[str]:
+    scoring: Scoring, tests: Mapping[str, Corpus], hashes: Mapping[str, str], log: RunLog,
+    steps: tuple[int, int],
+) -> set[str]:  # fmt: skip
     """The names of the texts whose scores are of this model, and can stand beside new ones."""
     tokenizers = {
         line["name"]: tokenizer_of(line["signature"])
-        for line in records.metrics_lines(run_dir)
+        for line in records.metrics_lines(log.run_dir)
         if line
-        and (line["kind"], line["step"]) == ("test", step)
-        and line["model_step"] == model_step
+        and line["kind"] == "test"
+        and (line["step"], line["model_step"]) == steps
+        and line.get("text_hash") in (None, hashes.get(line["name"]))  # earlier versions had none
         and all(metric in line for metric in metric_names(scoring.config))
     }
     into = {name: scoring.tokenizer_into(test.direction.tgt) for name, test in tests.items()}

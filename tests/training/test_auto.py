@@ -193,8 +193,9 @@ def test_a_vocabulary_that_is_kept_has_its_size(
     recorded = open_model(tmp_path).config
     assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)
     assert recorded.optim.weight_decay == recorded.optim.fix_norm == 0  # not of learnt weights
-    off = "decay: auto is 0, optim.fix_norm: auto is false, for 2,000 pairs\n"
-    assert says(log_of(tmp_path), "auto is 320", "is 0.25", off)
+    off = "decay: auto is 0, optim.fix_norm: auto is false, with train.init_from\n"
+    same, by_pairs = f"auto is 320, as in {tiny_run}\n", "is 0.25, for 2,000 pairs\n"
+    assert says(log_of(tmp_path), same, by_pairs, off)
 
 
 def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:

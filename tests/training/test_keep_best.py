@@ -112,7 +112,7 @@ def test_scores_on_another_validation_set_do_not_count(
 ) -> None:
     """Otherwise no model would ever be better than one evaluated on an easier text."""
     scripted_validations(90.0, 10.0, 30.0, 20.0)
-    settings = {"valid_every": 1, "patience": 2, "keep_last": 1}
+    settings: dict[str, Any] = {"valid_every": 1, "patience": 2, "keep_last": 1}
     train(quick_config(train={**settings, "max_steps": 1}), tmp_path, "cpu")
     other = {"valid": {"src": "test.src", "tgt": "test.tgt"}}
     outcome = train(quick_config(train={**settings, "max_steps": 3}, data=other), tmp_path, "cpu")
@@ -127,3 +127,9 @@ def test_scores_on_another_validation_set_do_not_count(
     assert log_of(tmp_path).count(message) == 1
     assert says(log_of(tmp_path), message, "stays as checkpoints/best-until-1")
     assert (tmp_path / "checkpoints" / "best-until-1").resolve(strict=True).name == "step-00000001"
+    without = {"valid": [], "test": []}
+    settings |= {"patience": None, "max_steps": 4}
+    outcome = train(quick_config(train=settings, data=without), tmp_path, "cpu")
+    assert outcome.best == tmp_path / "checkpoints" / "last"
+    assert model_folder.find_model(tmp_path).name == "step-00000004"
+    assert (tmp_path / "checkpoints" / "best-until-3").resolve(strict=True).name == "step-00000002"
