@@ -54,16 +54,17 @@ def test_the_output_and_its_report(out: str, mt: Mt) -> None:
     kept = [("Guten Tag.", "Good day."), ("Auf Wiedersehen", "Good bye")]
     names = ["out.de", "out.en"] if out == "out" else [out]
     assert files() == sorted(["a.de", "a.en", "bad.tsv.gz", "test.en", *names])
-    content = [Path(name).read_bytes() for name in names]
-    if out.endswith(".gz"):
-        content = [gzip.decompress(content[0])]
-    elif out.endswith(".zst"):
-        with xopen(names[0], "rb", threads=0) as file:
-            content = [file.read()]
+    content = []
+    for name in names:
+        with xopen(name, "rb", threads=0) as file:
+            content.append(file.read())
     texts = zip(*kept, strict=True) if out == "out" else [map("\t".join, kept)]
     assert content == [("\n".join(lines) + "\n").encode() for lines in texts]
     rejected = gzip.decompress(Path("bad.tsv.gz").read_bytes()).decode().split("\n")
     assert [row.split("\t")[0] for row in rejected] == ["rule", "empty", "duplicate", "leak", ""]
+    turned = "{src: a.en, tgt: a.de, src_lang: en, tgt_lang: de}"  # which names the files
+    assert mt("data", "clean", turned, "--langs", "de-en", "-o", "turned").code == 0
+    assert "Good bye" in Path("turned.en").read_text()
 
 
 def trained_on(*names: str) -> list[tuple[str, str, str]]:
