@@ -8,6 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -147,6 +148,18 @@ def links_within(links: str, src: str, tgt: str) -> str:
 
     kept = [[*map(shortened, link.split("-"), (src, tgt))] for link in links.split()]
     return " ".join("-".join(names) for names in kept if all(names))
+
+
+def moved_links(links: str, src: str, tgt: str, by: Literal[1, -1] = 1) -> str:
+    """The links after `src` and `tgt` are written before their lines, or by -1 cut off there."""
+
+    def moved(name: str, before: str) -> str:
+        places = name.split(":")
+        length = len(before) if places[1:] else len(before.split())
+        return ":".join(str(int(place) + by * length) for place in places)
+
+    rows = [[*map(moved, link.split("-"), (src, tgt))] for link in links.split()]
+    return " ".join("-".join(names) for names in rows if "-" not in "".join(names))
 
 
 def joined_word_links(

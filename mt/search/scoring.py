@@ -133,12 +133,9 @@ class Parity:
 
 
 def prove(
-    loaded: LoadedModel,
-    program: str,
-    log_probs: LogProbs,
-    tolerance: float = TOLERANCE,
+    loaded: LoadedModel, program: str, log_probs: LogProbs, tolerance: float = TOLERANCE,
     first_ids: Sequence[int] = (),
-) -> Parity:
+) -> Parity:  # fmt: skip
     """Score the same random pairs with mt and with the exported model.
 
     `program`: as in `mt export PROGRAM`. `first_ids`: what it puts before a source. Raises

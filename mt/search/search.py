@@ -87,13 +87,9 @@ AnyState = TypeVar("AnyState", bound=State)
 
 
 def greedy_search(
-    stepper: Stepper,
-    limits: Tensor,
-    *,
-    length_penalty: float = 0.0,
-    constraints: Sequence[Constraint] = (),
-    fused: FusedCandidates | None = None,
-) -> Hypotheses:
+    stepper: Stepper, limits: Tensor, *, length_penalty: float = 0.0,
+    constraints: Sequence[Constraint] = (), fused: FusedCandidates | None = None,
+) -> Hypotheses:  # fmt: skip
     """Take the most probable token at every step; one hypothesis for each sentence.
 
     `limits` (B,) int, at least 1, on the stepper's device: the maximum number of tokens, eos not
@@ -161,12 +157,9 @@ def beam_search(
 
 @torch.inference_mode()
 def _search(
-    stepper: Stepper,
-    state: AnyState,
-    advance: Callable[[AnyState, Tensor, bool], None],
-    length_penalty: float,
-    n_best: int = 1,
-) -> Hypotheses:
+    stepper: Stepper, state: AnyState, advance: Callable[[AnyState, Tensor, bool], None],
+    length_penalty: float, n_best: int = 1,
+) -> Hypotheses:  # fmt: skip
     """Extend the hypotheses step by step until all sentences are done; return the `n_best` of each.
 
     `advance` does it, given the state, logits (B, N, V) of the next token, and whether any sentence
@@ -220,13 +213,9 @@ def select(state: AnyState, rows: Tensor) -> AnyState:
 
 
 def next_candidates(
-    logits: Tensor,
-    state: State,
-    at_limit: bool,
-    constraints: Sequence[Constraint],
-    count: int,
+    logits: Tensor, state: State, at_limit: bool, constraints: Sequence[Constraint], count: int,
     fused: FusedCandidates | None,
-) -> Candidates:
+) -> Candidates:  # fmt: skip
     """Return the `count` best allowed continuations of each sentence: logits (B, N, V).
 
     `at_limit`: see `mask_logits`. `fused` (see `fused_candidates`) does the same in one pass; it is

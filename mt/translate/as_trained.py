@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence, Set
 from itertools import zip_longest
+from typing import NamedTuple
 
 from mt.data.reading.words import has_letter, has_visible, single_spaced, without_invisible
 from mt.data.tokens.symbols import Symbols, links_with_symbols, with_symbols, without_symbols
@@ -12,11 +13,19 @@ from mt.data.tokens.writing import Case, Writing, Written, case_of
 from mt.translate.lines import Line, Step
 
 
+class _Part(NamedTuple):
+    """A line of a text, which may have several, and how the model sees it."""
+
+    symbols: Symbols
+    seen: str = ""  # empty without a letter
+    written: Written | None = None
+
+
 class AsTrained(Step):
     """Changes case, final stop and symbols of lines, and changes outputs back.
 
     Invisible characters are dropped, and lines without a letter are not translated. A line with a
-    prefix keeps all but invisible characters.
+    prefix keeps all but invisible characters. Of a text with line feeds each line counts.
     """
 
     def __init__(self, writing: Writing | None, unknown_cases: Set[Case] = frozenset()) -> None:
@@ -26,9 +35,7 @@ class AsTrained(Step):
         self.n_rewritten = 0
         self.n_unknown = 0
         self.n_letterless = 0
-        # The parts of lines that the model does not see.
-        self._changed: dict[Line, tuple[Symbols, Written | None]] = {}
-        self._letterless: dict[Line, str] = {}
+        self._changed: dict[Line, list[_Part]] = {}
 
     def before(self, lines: Sequence[Line]) -> None:
         """Write lines as the training text does."""
@@ -38,52 +45,56 @@ class AsTrained(Step):
             line.text = without_invisible(line.text)
             if line.prefix:
                 continue
-            if not has_letter(line.text):
-                self._letterless[line], line.text = line.text, ""
-                continue
-            text = line.text
-            symbols = without_symbols(unicodedata.normalize("NFC", text))
-            written = None
+            parts = [self._part(text) for text in line.text.strip("\n").split("\n")]
             if self.writing is None:
-                self.n_unknown += case_of(symbols.plain) in self.unknown_cases
-            else:
-                text, written = self.writing.usual(symbols.plain)
-            if symbols.symbols or written is not None:
-                self._changed[line] = symbols, written
-                line.text = text if written else symbols.plain
+                cases = map(case_of, (part.symbols.plain for part in parts))
+                self.n_unknown += not self.unknown_cases.isdisjoint(cases)
+            if any(part.symbols.symbols or part.seen != part.symbols.plain for part in parts):
+                self._changed[line] = parts
+                line.text = "\n".join(part.seen for part in parts if part.seen)
+
+    def _part(self, text: str) -> _Part:
+        if not has_letter(text):
+            return _Part(Symbols(text, text.strip()))
+        symbols = without_symbols(unicodedata.normalize("NFC", text))
+        usual = self.writing.usual(symbols.plain) if self.writing else (symbols.plain,)
+        return _Part(symbols, *usual)
 
     def after(self, lines: Sequence[Line]) -> None:
         """Write translations as their lines were written."""
         for line in lines:
-            if (text := self._letterless.pop(line, None)) is not None:
-                self.n_letterless += 1
-                line.text = text
-                line.translation = line.translation._replace(texts=(single_spaced(text),))
-            elif changed := self._changed.pop(line, None):
-                self.n_rewritten += 1
-                self._rewrite(line, *changed)
-
-    def _rewrite(self, line: Line, symbols: Symbols, written: Written | None) -> None:
-        outputs, links = line.translation.texts, line.translation.alignments
-        if written is not None and self.writing is not None:
-            outputs = tuple(self.writing.written(text, written) for text in outputs)
-            if links and written.has_stop:
-                from mt.search.alignment import links_within
-
-                source = line.text.removesuffix(self.writing.src.final_stop)
-                pairs = zip(links, outputs, strict=True)
-                links = tuple(links_within(link, source, text) for link, text in pairs)
-        texts = outputs
-        if symbols.symbols:
-            aligned = zip_longest(outputs, links, fillvalue="")
-            rows = [with_symbols(output, symbols, link) for output, link in aligned]
-            # A symbol may come with white space of its own.
-            texts = tuple(single_spaced(text) for text, _ in rows)
-            links = tuple(
-                links_with_symbols(link, symbols, output, *row)
-                for link, output, row in zip(links, outputs, rows, strict=False)
+            if (parts := self._changed.pop(line, None)) is None:
+                continue
+            self.n_rewritten += line.text != ""
+            self.n_letterless += line.text == ""
+            line.text = line.text or "\n".join(part.symbols.line for part in parts)
+            found = line.translation
+            rows = zip_longest(found.texts, found.alignments)
+            texts, links = zip(*(self._joined(parts, *row) for row in rows), strict=True)
+            line.translation = found._replace(
+                texts=texts, alignments=links[: len(found.alignments)]
             )
-        line.translation = line.translation._replace(texts=texts, alignments=links)
+
+    def _joined(self, parts: Sequence[_Part], output: str, links: str | None) -> tuple[str, str]:
+        """An output of all lines of a text, and its links, as their source lines were written."""
+        if links is not None:  # which needed torch
+            from mt.search.alignment import links_within, moved_links
+        source, text, joined, outputs = "", "", list[str](), iter(output.split("\n"))
+        for symbols, seen, how in parts:
+            written, own = single_spaced(symbols.line), ""
+            if seen:
+                tgt = next(outputs, "")
+                written = self.writing.written(tgt, how) if self.writing and how else tgt
+                if links is not None:
+                    own = links_within(links, seen[:-1] if how and how.has_stop else seen, written)
+                    links = moved_links(links, f"{seen}\n", f"{tgt}\n", -1)
+                if symbols.symbols:
+                    shown, spans = with_symbols(written, symbols, own)
+                    own = links_with_symbols(own, symbols, written, shown, spans)
+                    written = single_spaced(shown)  # a symbol may have white space of its own
+            joined += [] if links is None else [moved_links(own, source, text)]
+            source, text = f"{source}{symbols.line}\n", f"{text}{written}\n"
+        return text[:-1], " ".join(filter(None, joined))
 
     def notes(self) -> list[str]:
         """How many lines were changed, or would have been."""

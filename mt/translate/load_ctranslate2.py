@@ -71,12 +71,9 @@ def load_ctranslate2(
     about = (decode, config.model.max_positions, precision, threads, search, bool(vmap))
     where = f"CPU in {precision}, {threads} thread{'s' * (threads != 1)}"
     return LoadedEngine.of_model(
-        described,
-        CTranslate2Engine(model, tokenizer, *about),
-        batch_tokens=options.batch_tokens,
-        settings=settings,
-        name=f"CTranslate2 {ctranslate2.__version__} on {where}",
-    )
+        described, CTranslate2Engine(model, tokenizer, *about), batch_tokens=options.batch_tokens,
+        settings=settings, name=f"CTranslate2 {ctranslate2.__version__} on {where}",
+    )  # fmt: skip
 
 
 def why_not_in_precision(precision: str) -> list[str]:
@@ -88,9 +85,8 @@ def why_not_in_precision(precision: str) -> list[str]:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt | SystemExit):
             raise
         return [f"CTranslate2 cannot be imported ({error})"]
-    known: set[str] = ctranslate2.get_supported_compute_types("cpu")
-    is_known = COMPUTE_TYPES.get(precision) in known
-    return [] if is_known else [f"CTranslate2 has no {precision} on this CPU"]
+    lacks = COMPUTE_TYPES.get(precision) not in ctranslate2.get_supported_compute_types("cpu")
+    return [f"CTranslate2 has no {precision} on this CPU"] * lacks
 
 
 def available_cores() -> int:
@@ -105,11 +101,11 @@ def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
     try:
         content = path.read_bytes()
         lines = content.decode("utf-8").split("\n")
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
+    except (OSError, UnicodeDecodeError) as error:
+        problem = (
+            f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "must be UTF-8"
+        )
         raise ConfigError(f"--shortlist {path}: {problem}; {remedy}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
     known = set(tokenizer.tgt.all_pieces())
     for number, line in enumerate(lines, 1):
         _, tab, candidates = line.partition("\t")
@@ -128,14 +124,10 @@ def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
 
 def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Loaded:
     """Return what `load` makes of the folder of the converted model, converted first if need be."""
-    depends_on = [
-        FORMAT,
-        version("ctranslate2"),  # a version may not load what another has written
-        described.weights_hash,
-        described.tokenizer.fingerprint,
-        described.config.model.model_dump(mode="json"),
-    ]
-    key = content_key(depends_on)
+    settings = described.config.model.model_dump(mode="json")
+    # A version of CTranslate2 may not load what another has written.
+    depends_on = [FORMAT, version("ctranslate2"), described.weights_hash]
+    key = content_key([*depends_on, described.tokenizer.fingerprint, settings])
     said: list[str] = []
 
     def build(folder: Path) -> None:

@@ -61,16 +61,12 @@ def load_torch(
         where, precision, batch_tokens = str(device), device.precision, engine.batch_tokens
     hashes = " ".join(each.weights_hash for each in models)
     return LoadedEngine.of_model(
-        first,
-        engine,
-        max_source=min(each.config.data.max_tokens for each in models),
-        batch_tokens=options.batch_tokens or batch_tokens,
-        pool=pool,
-        # On a CPU all cores are busy anyway.
-        reads_ahead=large and bool(searches),
+        first, engine, max_source=min(each.config.data.max_tokens for each in models),
+        batch_tokens=options.batch_tokens or batch_tokens, pool=pool,
+        reads_ahead=large and bool(searches),  # on a CPU all cores are busy anyway
         settings={"--engine": "torch", "--precision": precision, "--model": hashes},
         name=f"torch on {where} ({reasons})" if reasons else "",
-    )
+    )  # fmt: skip
 
 
 def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:

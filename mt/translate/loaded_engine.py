@@ -64,14 +64,11 @@ class LoadedEngine:
         names = [name for name in options if name not in NOT_IN_SETTINGS]
         settings = {f"--{name.replace('_', '-')}": str(options[name]) for name in names}
         return cls(
-            engine=engine,
-            tokenizer=model.tokenizer,
-            data=model.data,
-            styles=model.styles,
+            engine=engine, tokenizer=model.tokenizer, data=model.data, styles=model.styles,
             cuts_sentences=cuts_into_sentences(engine.options.split_sentences, model),
             settings=settings | values.pop("settings", {}),
             **{"max_source": model.data.limits.max_tokens, **values},
-        )
+        )  # fmt: skip
 
     def with_n_best(self, n: int) -> LoadedEngine:
         """Return this engine for `n` outputs of each line; both share the models and processes."""

@@ -141,12 +141,9 @@ def prefix_mismatch(problem: str) -> DataError:
 
 
 def split_source(
-    text: str,
-    tokenizer: Tokenizer,
-    max_tokens: int,
-    cut: Callable[[str], list[str]] | None = None,
+    text: str, tokenizer: Tokenizer, max_tokens: int, cut: Callable[[str], list[str]] | None = None,
     tags: Set[str] = frozenset(),
-) -> list[Segment]:
+) -> list[Segment]:  # fmt: skip
     """Return the segments of a text, each of at most `max_tokens` tokens.
 
     Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at

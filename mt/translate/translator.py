@@ -74,12 +74,9 @@ class Translator:
             wanted = time.perf_counter()
 
     def translate_stream(
-        self,
-        lines: Iterator[str],
-        text_of: Callable[[str, int], str],
-        wait: float | None = None,
+        self, lines: Iterator[str], text_of: Callable[[str, int], str], wait: float | None = None,
         n_before: int = 0,
-    ) -> Iterator[tuple[list[str], list[Translation]]]:
+    ) -> Iterator[tuple[list[str], list[Translation]]]:  # fmt: skip
         """Yield windows of lines, each with its translations; their size follows the speed.
 
         `text_of`: what to translate of a line, given that and its number.

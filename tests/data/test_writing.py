@@ -19,7 +19,7 @@ from mt.data.tokens.writing import WRITING, Case, LanguageStyle, Styles, Writing
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
 from mt.translate.as_trained import AsTrained
-from mt.translate.lines import Line
+from mt.translate.lines import Line, Translation
 from mt.translate.load import load_translator
 
 GERMAN = [
@@ -260,6 +260,24 @@ def test_a_line_of_nothing_visible_gets_no_final_stop(writing: Writing) -> None:
     lines = [Line(1, "\u3164"), Line(2, "\u2800"), Line(3, "Anna")]
     AsTrained(writing).before(lines)
     assert [line.text for line in lines] == ["\u3164", "\u2800", "Anna."]
+
+
+def test_each_line_of_a_text_is_written_as_it_was(writing: Writing) -> None:
+    """Line feeds stay, and so do lines without a letter; links count the words of all lines."""
+    step, line = AsTrained(writing), Line(1, "\nDER HUND\n\n• Ein 🐶 Hund\n---\nDie Frau. 😀\n12 ")
+    step.before([line])
+    assert line.text == "Der Hund.\nEin Hund.\nDie Frau."
+    texts, links = ("The dog.\nA dog.\nShe.", "Dog.\n\nA b."), ("0-0 1-1 2-2 3-3 4-4", "1-0 5-2")
+    line.translation = Translation(texts, (-1.0, -2.0), 3, links)
+    step.after([line])
+    assert line.translation.texts == (
+        "THE DOG\n\n• A 🐶 dog\n---\nShe. 😀\n12",
+        "DOG\n\n• 🐶\n---\nA b. 😀\n12",
+    )
+    assert line.translation.alignments == (
+        "0-0 1-1 2-2 3-3 4-4 5-5 7-7 9-8", "1-0 2-1 4-2 8-5 9-6"
+    )  # fmt: skip
+    assert step.notes() == ["1 translated as the training text would write them"]
 
 
 def test_a_file_of_an_earlier_version_is_read(writing: Writing, tmp_path: Path) -> None:

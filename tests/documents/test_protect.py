@@ -96,12 +96,9 @@ def translated(tmp_path: Path, monkeypatch: MonkeyPatch) -> Any:
     """Runs the command with a stand-in: the output, what the model saw, and what was said."""
 
     def run(
-        text: str,
-        answer: Callable[[str], list[str]],
-        options: tuple[Any, ...],
-        form: str = "text",
+        text: str, answer: Callable[[str], list[str]], options: tuple[Any, ...], form: str = "text",
         **fields: Any,
-    ) -> tuple[str, list[str], str]:
+    ) -> tuple[str, list[str], str]:  # fmt: skip
         aligns: list[bool] = []
         said: list[str] = []
 

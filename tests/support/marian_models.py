@@ -37,20 +37,11 @@ KINDS: list[dict[str, Any]] = [
 
 
 def write_marian(
-    folder: Path,
-    *,
-    activation: str = "swish",
-    bias: bool = True,
-    tied: bool = True,
-    shared: bool = True,
-    separate: bool = False,
-    scaled: bool = True,
-    languages: bool = False,
-    algorithm: str = "unigram",
-    normalization: str = "identity",
-    format: str = "model.safetensors",
+    folder: Path, *, activation: str = "swish", bias: bool = True, tied: bool = True,
+    shared: bool = True, separate: bool = False, scaled: bool = True, languages: bool = False,
+    algorithm: str = "unigram", normalization: str = "identity", format: str = "model.safetensors",
     d_model: int = 32,
-) -> None:
+) -> None:  # fmt: skip
     """Write a Marian folder: SentencePiece models of the demonstration corpus, random weights.
 
     tied: embedding and output are one matrix. shared: the two embeddings are. separate: two

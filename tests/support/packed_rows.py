@@ -13,16 +13,9 @@ SMALL = {"d_model": 32, "n_heads": 4, "d_ff": 64, "n_encoder_layers": 2, "n_deco
 
 
 def attend_each(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    starts: Tensor,
-    key_starts: Tensor,
-    longest: int,
-    longest_key: int,
-    *,
-    window_size: tuple[int, int],
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, key_starts: Tensor, longest: int,
+    longest_key: int, *, window_size: tuple[int, int],
+) -> Tensor:  # fmt: skip
     """`varlen_attn`, a sentence at a time. q (N, H, K), k and v (M, H, K) -> (N, H, K)"""
     assert starts.dtype == key_starts.dtype == torch.int32
     assert (starts.diff().max(), key_starts.diff().max()) <= (longest, longest_key)

@@ -170,12 +170,9 @@ def fork_server() -> Any:
 
 
 def run_ranks(
-    folder: Path,
-    arguments: list[str],
-    run: Callable[[], Any] = main,
-    processes: int = 2,
+    folder: Path, arguments: list[str], run: Callable[[], Any] = main, processes: int = 2,
     seconds: float = 100,
-) -> list[Ended]:
+) -> list[Ended]:  # fmt: skip
     """Run `mt` in the folders `0`, `1`, ... as so many ranks, without torchrun.
 
     torchrun would hide the exit codes. `run` is called in place of mt's `main`. After `seconds` the

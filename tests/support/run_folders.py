@@ -23,15 +23,11 @@ HOSTILE = (
 
 
 def write_run(
-    folder: Path,
-    *,
-    train: Sequence[Mapping[str, Any]] = (),
-    valid: Sequence[Mapping[str, Any]] = (),
-    config: Mapping[str, Any] | None = None,
-    manifest: Mapping[str, Any] | None = None,
-    outputs: Sequence[Mapping[str, Any]] = (),
+    folder: Path, *, train: Sequence[Mapping[str, Any]] = (),
+    valid: Sequence[Mapping[str, Any]] = (), config: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None, outputs: Sequence[Mapping[str, Any]] = (),
     end: str = "",
-) -> Path:
+) -> Path:  # fmt: skip
     """Write a run directory; `outputs` are those of a test set, `end` ends metrics.jsonl."""
     (folder / "outputs").mkdir(parents=True)
     lines = [{"kind": "train"} | dict(line) for line in train]

@@ -10,11 +10,9 @@ from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 
 
 def score_corpus(
-    hyps: Sequence[str],
-    refs: list[list[str]],
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    hyps: Sequence[str], refs: list[list[str]], metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     tokenize: str = DEFAULT,
-) -> list[Score]:
+) -> list[Score]:  # fmt: skip
     """One score per metric, in their order; `refs`: one or more whole reference translations."""
     evaluation = evaluate_systems(EvaluationSet("", refs), {"": hyps}, Settings(metrics, tokenize))
     return [one.score for one in evaluation.systems[""]]

@@ -33,11 +33,9 @@ KEPT = [0, 1, 6]
 
 
 def tokenizer_of(
-    cfg: TokenizerConfig,
-    pairs: Iterable[tuple[str, str]],
-    log: Callable[[str], None] = lambda _: None,
-    seed: int = 1,
-) -> Tokenizer:
+    cfg: TokenizerConfig, pairs: Iterable[tuple[str, str]],
+    log: Callable[[str], None] = lambda _: None, seed: int = 1,
+) -> Tokenizer:  # fmt: skip
     """A tokenizer that has learnt from these pairs, or from `cfg.sample_lines` of them."""
     sample = PairSample(cfg.sample_lines, seed)
     deque(sample.watch(pairs), maxlen=0)
@@ -69,13 +67,9 @@ def write(stem: Path, pairs: list[tuple[str, str]]) -> None:
 
 
 def build(
-    root: Path,
-    tokenizer: Tokenizer,
-    names: str = "a",
-    log: Callable[[str], None] = lambda _: None,
-    weights: dict[str, float] | None = None,
-    **limits: Any,
-) -> Store:
+    root: Path, tokenizer: Tokenizer, names: str = "a", log: Callable[[str], None] = lambda _: None,
+    weights: dict[str, float] | None = None, **limits: Any,
+) -> Store:  # fmt: skip
     train = [
         {"src": f"{name}.de", "tgt": f"{name}.en", "weight": (weights or {}).get(name, 1.0)}
         for name in names
@@ -86,11 +80,9 @@ def build(
 
 
 def stored(
-    folder: Path,
-    data: DataConfig,
-    tokenizer: Tokenizer,
+    folder: Path, data: DataConfig, tokenizer: Tokenizer,
     log: Callable[[str], None] = lambda _: None,
-) -> Store:
+) -> Store:  # fmt: skip
     """The token store of the training text, opened or built."""
     return open_or_build(folder, training_texts(plan_data(data), tokenizer, folder, {}), log)
 

@@ -239,11 +239,14 @@ def test_a_line_of_sentences_has_alignments_and_its_log_probability(tiny_run: Pa
 def test_a_line_feed_ends_a_segment_and_comes_back(tiny_run: Path) -> None:
     options = EngineOptions(models=[tiny_run], workers=1)
     lines = ["eins zwei.\n\nDrei vier! Acht\n", "eins zwei.", "Drei vier!", "Acht", "12\n🙂 13"]
+    lines.append("• eins zwei.\n12:30\nDrei vier! 😀")
     whole_lines = SearchOptions(split_sentences="never", alignments=True)
     for search, join in ((whole_lines, None), (SearchOptions(split_sentences="always"), " ")):
         with load_translator(search, options) as translator:
-            whole, first, *rest, letterless = (row.texts[0] for row in translator.translate(lines))
-        assert letterless == lines[-1]
+            whole, first, *rest, bare, marked = (
+                row.texts[0] for row in translator.translate(lines)
+            )
+        assert (bare, marked) == (lines[-2], f"• {first}\n12:30\n{rest[0]} 😀")
         assert whole.startswith(f"{first}\n\n")
         assert join is None or whole == f"{first}\n\n{join.join(rest)}"
 

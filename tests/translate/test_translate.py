@@ -45,13 +45,9 @@ def sources(tiny_corpus: Path) -> list[str]:
 
 
 def translator(
-    loaded: LoadedModel,
-    n_best: int = 1,
-    batch_tokens: int | None = None,
-    model: Any = None,
-    on_progress: Callable[[int], None] = lambda _: None,
-    **decode: Any,
-) -> Translator:
+    loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, model: Any = None,
+    on_progress: Callable[[int], None] = lambda _: None, **decode: Any,
+) -> Translator:  # fmt: skip
     """A translator of the tiny model, or of another with the tokenizer and settings of that."""
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     inference = model or Inference(loaded.model, CPU)
@@ -166,13 +162,9 @@ class Scripted:
     ],
 )
 def test_an_output_is_at_most_factor_times_source_plus_extra(
-    loaded: LoadedModel,
-    beam_size: int,
-    factor: float,
-    extra: int,
-    positions: int,
+    loaded: LoadedModel, beam_size: int, factor: float, extra: int, positions: int,
     limit: Callable[[int], int],
-) -> None:
+) -> None:  # fmt: skip
     inference = Scripted([300], positions)
     limits: dict[str, Any] = {"max_len_factor": factor, "max_len_extra": extra}
     one = translator(loaded, model=inference, beam_size=beam_size, **limits)
