@@ -28,8 +28,8 @@ def translate(
         "field to translate in JSON lines; a dot leads into a field; text if not given")] = None,
     quoting: Annotated[Literal["csv", "none"] | None, opt.input_option(
         "--quoting", metavar="HOW", help=
-        "csv: cells may be in quotation marks; none: the marks are text (default: csv for --format "
-        "csv, none for tsv)")] = None,
+        "csv: cells may be in quotation marks, as always with --format csv; none: the marks are "
+        "text (default for tsv)")] = None,
     errors: opt.OnErrors = "strict",
     output: opt.OutputFile = "-",
     n_best: Annotated[int, opt.output_option("--n-best", metavar="N", min=1, help=

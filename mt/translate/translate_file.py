@@ -24,7 +24,7 @@ from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 from mt.search.options import EngineOptions, SearchOptions
-from mt.terminal import Progress, can_show_bar
+from mt.terminal import Progress, can_show_bar, say
 from mt.translate.lines import Step, Translation
 from mt.translate.load import load_translator
 from mt.translate.resume import ResumableOutput
@@ -38,6 +38,8 @@ SUFFIXES = {
     **{ending: form for ending, form in reading.SUFFIXES.items() if form == "xliff"},
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
 }
+# Ending of the name of a file that is read as text all the same -> the format that suits it.
+HINTS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".vtt": "srt"}
 # White space between the tokens of JSON.
 JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
@@ -69,6 +71,7 @@ def translate_file(
         translator = load_translator(search, engine, files.is_large, **wants)
         with translator, progress:
             lines = output.remaining(lines, translator.settings | line_format.settings)
+            before = [f"since --resume; {output.lines:,} finished before"] * (output.lines > 0)
 
             def text_of(line: str, number: int) -> str:
                 return line_format.extract(line, f"{files.name}, line {number:,}", files.errors)
@@ -81,7 +84,7 @@ def translate_file(
                 output.finished(file, window)
             if next(prefixes or iter(()), None) is not None:
                 raise prefix_mismatch(f"{output.lines + 1:,} of the prefixes has no text")
-    return translator.summary()
+    return translator.summary(notes=before)
 
 
 def number_of_lines(source: str) -> int | None:
@@ -93,7 +96,11 @@ def number_of_lines(source: str) -> int | None:
 
 
 def format_of(name: str) -> str:
-    return SUFFIXES.get(suffix_of(Path(name)), "text")
+    """The format of a document by its name; else text, with a hint if the name tells another."""
+    suffix = suffix_of(Path(name))
+    if form := HINTS.get(suffix):
+        say(f"{name}: is read as text, each line as a whole; --format {form} reads it as {form}")
+    return SUFFIXES.get(suffix, "text")
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,9 @@ class LineFormat:
                     f"--{option}: works only with --format {' or '.join(names)}, found "
                     f"{self.name}; add --format {names[0]}, or leave out --{option}"
                 )
+        if self.name == "csv" and self.quoting == "none":
+            why = "a translation with a comma would be several cells; leave it out, or make it TSV"
+            raise ConfigError(f"--quoting none: not with --format csv, where {why}")
         if self.name in DOCUMENTS and (self.scores or self.n_best > 1):
             raise ConfigError(
                 f"--format {self.name}: a document has room for one translation of each text, "
@@ -209,7 +219,7 @@ class LineFormat:
             raise DataError(
                 f"{where}: its cells are not quoted as in CSV ({error}), found "
                 f"{line[:SHOWN]!r}. A cell must end in its line, and a mark inside it is "
-                "doubled; where marks are text, give --quoting none"
+                "doubled; marks that are text need TSV and --quoting none"
             ) from None
 
     def _cell(self, text: str) -> str:

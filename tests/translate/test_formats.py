@@ -10,9 +10,9 @@ import pytest
 from conftest import Mt, refused
 from messages import raises_saying, says
 
-from mt.errors import DataError
+from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
-from mt.translate.translate_file import LineFormat
+from mt.translate.translate_file import LineFormat, format_of
 
 TWO = Translation(("one", "two"), (-0.5, -1.25))
 BLANK = Translation(("",), (0.0,), 0)
@@ -66,9 +66,13 @@ def test_quoted_cells(name: str, sep: str) -> None:
     with raises_saying(DataError, "in.csv, line 2", "end in its line", "--quoting none"):
         form.extract(f'7{sep}"not closed', "in.csv, line 2")
     assert form.extract(f'7{sep}"{"ja " * 50_000}"', "x") == "ja " * 50_000
+    if name == "csv":  # a translation with a comma would be two cells
+        with raises_saying(ConfigError, "--quoting none", "--format csv", "comma", "TSV"):
+            LineFormat(name, quoting="none")
+        return
     marks = LineFormat(name, quoting="none")
     assert marks.extract(f'"a"{sep}b', "x") == '"a"'
-    assert repr(marks) != repr(LineFormat(name))  # a job is resumed with the same
+    assert marks.settings != LineFormat(name).settings  # a job is resumed with the same
 
 
 def test_jsonl() -> None:
@@ -126,6 +130,16 @@ def test_half_a_character_is_refused_or_comes_back_as_it_came() -> None:
         form.extract(line, "x")
     (found,) = rendered(form, line, TWO)
     assert json.loads(found.encode("utf-8")) == {**json.loads(line), "translation": "one"}
+
+
+def test_a_name_of_another_format_than_text_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, form, hint in (
+        ("in.TSV", "text", "tsv"), ("a.csv.gz", "text", "csv"), ("b.jsonl", "text", "jsonl"),
+        ("film.vtt", "text", "srt"), ("film.srt", "srt", ""), ("in.de", "text", ""),
+    ):  # fmt: skip
+        assert format_of(name) == form
+        said = capsys.readouterr().err
+        assert says(said, f"{name}: is read as text", f"--format {hint}") if hint else said == ""
 
 
 def test_formats_of_a_model(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
