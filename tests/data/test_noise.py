@@ -29,7 +29,8 @@ def test_case_follows_the_language() -> None:
 
 def test_the_final_stop_goes_and_no_other() -> None:
     texts = {"Quoi ?!": "Quoi", "你好。": "你好", "मैं हूँ।": "मैं हूँ", "كيف؟": "كيف"}
-    texts |= {text: text for text in ("...", "ohne 3.5", "")}
+    texts |= {"At 5 a.m. ": "At 5 a.m.", "U.S.?": "U.S.", "z. B. ...": "z. B.", "Plan A.": "Plan A"}
+    texts |= {text: text for text in ("...", "ohne 3.5", "", "Um 9 a.m.", "i. d. R.", "Ein Ph.D.")}
     assert {text: noise.without_final_stop(text) for text in texts} == texts
 
 

@@ -215,6 +215,9 @@ def test_a_zip_archive_is_named_with_its_command(tmp_path: Path) -> None:
     path = write(tmp_path / "a.de", b"PK\x03\x04...")
     write(tmp_path / "a.en", "a\n")
     assert says(message_of(tmp_path), f"data.train[0].src: {path} is a zip", f"unzip {path}")
+    path = path.rename(tmp_path / "a.Docx")
+    with raises_saying(DataError, f"{path} is a zip", "text, HTML or CSV"):
+        next(read_lines(path))
 
 
 # --- where two files get out of step ----------------------------------------------------------

@@ -18,6 +18,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".xz": lzma.LZMADecompressor,
     ".bz2": bz2.BZ2Decompressor,
 }
+_OFFICE = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".epub")  # zip archives, too
 _BLOCK = 1 << 18
 # What reading a damaged file raises, in the packages that unpack: BadGzipFile, zlib.error, ...
 _DAMAGE = {"BadGzipFile", "EOFError", "IsalError", "LZMAError", "ZstdError", "error"}
@@ -79,10 +80,11 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
     ):
         head = raw.peek(10)
         if head.startswith(b"PK\x03\x04"):
+            is_document = path.suffix.lower() in _OFFICE
+            remedy = "Save it as text, HTML or CSV" if is_document else f"Unpack it: unzip {path}"
             raise DataError(
                 f"{prefix(where)}{path} is a zip archive, which mt does not read; a file that is "
-                f"plain or compressed by gzip, xz, zstd or bzip2 is required. Unpack it first: "
-                f"unzip {path}"
+                f"plain or compressed by gzip, xz, zstd or bzip2 is required. {remedy}"
             )
         suffix = packed_suffix(head)
         if suffix in _DECOMPRESSORS:

@@ -199,17 +199,12 @@ def split_sentences(text: str, language: str, openers: Set[str] = frozenset()) -
         lengths += [begin + first, *rest]
     if len(lengths) < 2:
         return [text]
-    sentences = [""]
-    end = 0
+    sentences, end = [""], 0
     for length in lengths:
         part, end = text[end : end + length], end + length
         if opening := _OPENING.search(sentences[-1]):
             sentences[-1], part = sentences[-1][: opening.start()], opening[0] + part
-        if (
-            has_letter(part)
-            and has_letter(sentences[-1])
-            and _is_end(sentences[-1], part, language)
-        ):
+        if all(map(has_letter, (part, sentences[-1]))) and _is_end(sentences[-1], part, language):
             sentences.append(part)
         else:
             sentences[-1] += part

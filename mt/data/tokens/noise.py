@@ -69,8 +69,16 @@ def _greek_capitals(text: str) -> str:
 FINAL_STOPS = ".!?…。！？．｡؟۔।॥։።፧။។༎།"
 
 
+# The end of letters with periods, such as a.m., U.S. and z. B., before the last of these.
+_LETTERS_WITH_PERIODS = re.compile(r"(?:[^\W\d_]\.|\b[^\W\d_]\. )[^\W\d_]\Z")
+
+
 def without_final_stop(text: str) -> str:
-    return text.rstrip(FINAL_STOPS + " ") or text
+    """The text without its final stop; an abbreviation such as a.m. keeps its period."""
+    shorter = text.rstrip(FINAL_STOPS + " ")
+    if text.startswith(".", len(shorter)) and _LETTERS_WITH_PERIODS.search(shorter[-5:]):
+        shorter += "."
+    return shorter or text
 
 
 # A word of four letters or more, and not an address, a tag or a number. Chinese, Japanese, Korean

@@ -159,8 +159,7 @@ def links_with_symbols(
     moved = [(src.moved(source), tgt.moved(target)) for source, target in words]
     both = zip(src_spans, spans, strict=True)
     moved += [(src.of_symbol(source), tgt.of_symbol(target)) for source, target in both]
-    named = [link for link in moved if all(link)]
-    named.sort(key=lambda link: int(link[1].partition(":")[0]))
+    named = sorted(filter(all, moved), key=lambda link: int(link[1].partition(":")[0]))
     return " ".join(map("-".join, named))
 
 

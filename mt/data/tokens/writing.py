@@ -247,13 +247,9 @@ class Styles(NamedTuple):
 
     @classmethod
     def learn(
-        cls,
-        src: Sequence[str],
-        tgt: Sequence[str],
-        texts: Sequence[int],
-        languages: Sequence[tuple[str, str]],
-        each_once: bool = False,
-    ) -> Styles:
+        cls, src: Sequence[str], tgt: Sequence[str], texts: Sequence[int],
+        languages: Sequence[tuple[str, str]], each_once: bool = False,
+    ) -> Styles:  # fmt: skip
         """Learn from pairs of lines, each of a text: a place in `languages`, those of its sides.
 
         `each_once`: a line that is in several texts counts once, so that its words can be rare.
