@@ -290,15 +290,10 @@ def load_for_training(
 
 
 def evaluate(
-    outputs: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
-    sources: Sequence[str] | None = None,
-    metrics: Sequence[str] = ("bleu", "chrf"),
-    language: str = "",
-    *,
-    tokenize: str = "auto",
-    comet_model: StrPath | None = None,
-) -> dict[str, Score]:
+    outputs: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None, metrics: Sequence[str] = ("bleu", "chrf"),
+    language: str = "", *, tokenize: str = "auto", comet_model: StrPath | None = None,
+) -> dict[str, Score]:  # fmt: skip
     """Score translations; returns a score by the name of its metric, with value and signature.
 
     `references`: a text for each output, or several such lists. `language`: of the outputs, which
@@ -307,7 +302,7 @@ def evaluate(
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.comet import Comet
-    from mt.evaluation.metrics import METRICS, check_counts, check_metrics
+    from mt.evaluation.metrics import METRICS, check_counts, check_lines, check_metrics
     from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
     from mt.terminal import say
 
@@ -325,8 +320,9 @@ def evaluate(
     comet = Comet(comet_model or None, "comet_model") if needs_model else None
     tokenizer = choose_tokenizer(language, tokenize, say, "tokenize")
     settings = Settings(metrics, tokenizer, comet=comet, tgt_lang=language)
-    test_set = EvaluationSet("", refs, srcs)
-    [scores] = evaluate_systems(test_set, {"": hyps}, settings).systems.values()
+    check_lines(hyps, refs)
+    test_set = EvaluationSet("", refs, srcs, hyps={"": hyps}).with_references("references")
+    [scores] = evaluate_systems(test_set, test_set.hyps, settings).systems.values()
     return {score.metric: score.score for score in scores}
 
 

@@ -157,6 +157,8 @@ def _faults(
     if [*hyps, *ref, src].count("-") > 1:
         yield "evaluate: only one FILE can be - (stdin); name a file for the others"
     chosen = [*opt.given(search), *opt.given(engine)]
+    if given.tokenize != "auto" and "bleu" not in listed(given.metrics):
+        yield "--tokenize: only with the metric bleu; add it to --metrics, or leave out --tokenize"
     if given.comet_model and "--device" in chosen:
         chosen.remove("--device")  # COMET uses it, too
     if chosen and not any(is_model):
@@ -296,8 +298,8 @@ def _given_set(
     sources = None if source is None else read("--src", source)
     refs = [read("--ref", path) for path in ref]
     check_counts(named)
-    chosen = _numbers_with_reference("", {f"--ref {path}": named[f"--ref {path}"] for path in ref})
-    return EvaluationSet("", refs, sources, direction, hyps=hyps).of_lines(chosen)
+    called = " and ".join(f"--ref {path}" for path in ref)
+    return EvaluationSet("", refs, sources, direction, hyps=hyps).with_references(called)
 
 
 def _direction_of(models: Mapping[str, ModelFolder], search: SearchOptions) -> tuple[str, str]:
@@ -307,27 +309,6 @@ def _direction_of(models: Mapping[str, ModelFolder], search: SearchOptions) -> t
     if models and (source or to):
         known = next(iter(models.values())).data.direction(source, to)
     return (source or known.src, to or known.tgt) if known else (source, to)
-
-
-def _numbers_with_reference(name: str, refs: NamedLines) -> Sequence[int]:
-    """The numbers of the lines that have a reference, and so can be scored; none if all have."""
-    from mt.data.reading.words import has_visible
-
-    rows = zip(*refs.values(), strict=True)
-    numbers = [number for number, row in enumerate(rows, start=1) if has_visible("".join(row))]
-    n_lines = len(next(iter(refs.values())))
-    if not numbers:
-        fault = f"all {n_lines:,} lines are blank, so nothing can be scored"
-        fault = fault if n_lines else "has no lines, at least one is required"
-        raise DataError(f"{' and '.join(refs)}: {fault}; give the file with the references")
-    if len(numbers) == n_lines:
-        return ()
-    first = min(set(range(1, n_lines + 1)) - set(numbers))
-    say(
-        f"{name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "
-        f"reference, the first is line {first:,}; they are not scored"
-    )
-    return numbers
 
 
 def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> list[EvaluationSet]:
@@ -357,8 +338,7 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
         is_usual = text.direction == data.usual and not data.has_tokens
         is_told = not is_usual or (several and text.direction in data.directions)
         direction = text.direction if is_told else ("", "")
-        chosen = _numbers_with_reference(title, {text.name: refs})
-        sets.append(EvaluationSet(title, [refs], sources, direction).of_lines(chosen))
+        sets.append(EvaluationSet(title, [refs], sources, direction).with_references(text.name))
     return sets
 
 

@@ -45,12 +45,10 @@ def largest_differences(
 def differing_words(first: str, second: str) -> tuple[Spans, Spans]:
     """(start, end) of the words and marks that only one of two texts has, neighbours joined."""
     places = [_places(text) for text in (first, second)]
-    matcher = difflib.SequenceMatcher(
-        None,
-        [first[a:b] for a, b in places[0]],
-        [second[a:b] for a, b in places[1]],
-        autojunk=False,  # else the frequent words of a long line would count as differing
-    )
+    cut = zip((first, second), places, strict=True)
+    words = [[text[begin:end] for begin, end in at] for text, at in cut]
+    # Else the frequent words of a long line would count as differing.
+    matcher = difflib.SequenceMatcher(None, words[0], words[1], autojunk=False)
     spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for kind, *ends in matcher.get_opcodes():
         if kind != "equal":

@@ -109,12 +109,9 @@ def compare(sample: Sample, baseline: Sample, lower_is_better: bool) -> Comparis
     by_resample = sample.resamples - baseline.resamples
     by_chance = np.abs(by_resample)
     n_larger = int((by_chance - by_chance.mean() > abs(difference)).sum())
-    return Comparison(
-        difference,
-        (n_larger + 1) / (len(by_chance) + 1),
-        difference < 0 if lower_is_better else difference > 0,
-        baseline.system,
-        interval_of(sample.resamples, sample.signature, in_test=True),
-        interval_of(by_resample, "").half_width,
-        int((sample.statistics != baseline.statistics).any(axis=1).sum()),
-    )
+    p_value = (n_larger + 1) / (len(by_chance) + 1)
+    better = difference < 0 if lower_is_better else difference > 0
+    interval = interval_of(sample.resamples, sample.signature, in_test=True)
+    margin = interval_of(by_resample, "").half_width
+    n_lines = int((sample.statistics != baseline.statistics).any(axis=1).sum())
+    return Comparison(difference, p_value, better, baseline.system, interval, margin, n_lines)

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mt.errors import ConfigError
+from mt.data.reading.words import has_visible
+from mt.errors import ConfigError, DataError
 from mt.evaluation import significance
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.differences import DifferingLine, largest_differences
 from mt.evaluation.metrics import METRICS, Metric, Score, check_lines, check_metrics
+from mt.terminal import say
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
@@ -28,21 +30,29 @@ class EvaluationSet:
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
     hyps: Mapping[str, list[str]] = field(default_factory=dict)  # of systems, where files have them
 
-    def of_lines(self, numbers: Sequence[int]) -> EvaluationSet:
-        """The lines with these numbers, from 1; all of them without any."""
+    def with_references(self, called: str) -> EvaluationSet:
+        """The lines that have a reference, others are told; `called` names all in a DataError."""
 
         def chosen(lines: list[str]) -> list[str]:
             return [lines[number - 1] for number in numbers]
 
+        n_lines = len(self.refs[0])
+        rows = enumerate(zip(*self.refs, strict=True), start=1)
+        numbers = [number for number, row in rows if has_visible("".join(row))]
         if not numbers:
+            fault = f"all {n_lines:,} lines are blank, so nothing can be scored"
+            fault = fault if n_lines else "has no lines, at least one is required"
+            raise DataError(f"{called}: {fault}; give the text of the references")
+        if len(numbers) == n_lines:
             return self
-        return replace(
-            self,
-            refs=[*map(chosen, self.refs)],
-            sources=None if self.sources is None else chosen(self.sources),
-            numbers=numbers,
-            hyps={system: chosen(lines) for system, lines in self.hyps.items()},
+        first = min({*range(1, n_lines + 1)}.difference(numbers))
+        say(
+            f"{self.name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "
+            f"reference, the first is line {first:,}; they are not scored"
         )
+        refs, sources = [*map(chosen, self.refs)], self.sources and chosen(self.sources)
+        hyps = {system: chosen(lines) for system, lines in self.hyps.items()}
+        return replace(self, refs=refs, sources=sources, numbers=numbers, hyps=hyps)
 
     def in_nfc(self) -> EvaluationSet:
         """With all texts in Unicode's NFC, in which models write theirs."""
@@ -94,11 +104,9 @@ class Evaluation:
 
 
 def evaluate_systems(
-    data: EvaluationSet,
-    outputs: Mapping[str, Sequence[str]],
-    settings: Settings,
+    data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings,
     own_sets: Mapping[str, EvaluationSet] | None = None,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Evaluate the outputs of systems, by name, on a test set; the first is the baseline.
 
     `own_sets`: the set of each system, where they are perturbations of `data`, line by line. Raises
@@ -111,9 +119,7 @@ def evaluate_systems(
     sets = own_sets or {"": data}
     for name in dict.fromkeys(settings.metrics):
         needs = settings.tokenize, settings.comet, settings.tgt_lang
-        metrics = {
-            system: METRICS[name](own.refs, own.sources, *needs) for system, own in sets.items()
-        }
+        metrics = {key: METRICS[name](own.refs, own.sources, *needs) for key, own in sets.items()}
         try:
             for system, score in _by_system(metrics, outputs, settings):
                 systems[system].append(score)
@@ -143,9 +149,8 @@ def _by_system(
             score = replace(score, signature=f"{score.signature}|unicode:nfc")
         interval = comparison = None
         if settings.intervals or len(outputs) > 1:
-            sample = significance.resample(
-                system, metric, statistics, score.signature, settings.n_resamples, settings.seed
-            )
+            drawn = settings.n_resamples, settings.seed
+            sample = significance.resample(system, metric, statistics, score.signature, *drawn)
             if settings.intervals:
                 interval = significance.interval_of(sample.resamples, sample.signature)
             if baseline is None:

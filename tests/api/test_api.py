@@ -164,6 +164,8 @@ def test_scores_of_several_references_and_metrics() -> None:
     assert scores["bleu"].value == pytest.approx(100)
     assert scores["ter"].value == 0
     assert "nrefs:2" in scores["bleu"].signature
+    blank = package.evaluate(["x", *outputs], [["\u3164", *ref] for ref in refs], metrics=["bleu"])
+    assert blank["bleu"] == scores["bleu"]  # a line without a reference is not scored
     assert package.evaluate(["木のうえ"], ["木のうえ"], language="zh")["bleu"].signature.count("zh")
 
 
@@ -265,6 +267,7 @@ def test_errors_are_exceptions_that_say_what_is_wrong(tiny_run: Path) -> None:
         (lambda run: package.evaluate(["a"], ["a", "b"]), "1|2"),
         (lambda run: package.evaluate(["a"], ["a"], metrics=["blue"]), "bleu|blue"),
         (lambda run: package.evaluate(["a"], "a"), "references|list"),
+        (lambda run: package.evaluate(["a"], [" "]), "references: all 1 lines are blank"),
         (lambda run: package.export(run, "x", to="onnx"), "ctranslate2, argos, huggingface|onnx"),
         (lambda run: package.export(run, "x", to="argos", shortlist=True), "argos|shortlist"),
         (lambda run: package.Tokenizer.load("nowhere"), "nowhere"),

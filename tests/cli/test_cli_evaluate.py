@@ -89,6 +89,7 @@ def test_message_about_options(mt: Mt, tmp_path: Path, monkeypatch: MonkeyPatch)
             "--hyp a --ref b --metrics ,",
             "--metrics: … bleu, chrf, chrf++, ter, comet … none … correct",
         ),
+        ("--hyp a --ref b --metrics chrf --tokenize char", "--tokenize: … bleu … --metrics"),
         ("--hyp none --ref none", "--ref … none: has no lines"),
         ("--hyp latin --ref b", "--hyp: latin, line 1, byte 0 … ff is not UTF-8"),
         ("--hyp a --ref b --ref c", "--ref c … 1 lines, --hyp a … 2; … line n"),
