@@ -30,6 +30,8 @@ from mt.search.alignment import character_units, cross_attention, word_numbers
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.terminal import printable, say
+from mt.translate.as_trained import AsTrained
+from mt.translate.lines import Line
 
 Kind: TypeAlias = Literal["cross", "encoder", "decoder"]
 # The sides that look and are looked at.
@@ -92,11 +94,12 @@ class AttentionOfSentence:
 
 
 def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str | None) -> str:
-    """A sentence without translation as `mt translate` gives it to the model: case and stop."""
-    styles = loaded.styles
-    direction = loaded.data.direction(None, to)
-    writing = styles.between(*direction) if styles and direction and target is None else None
-    usual = writing.usual(sentence)[0] if writing else sentence
+    """A sentence without translation as `mt translate` gives it to the model."""
+    styles, direction = loaded.styles, loaded.data.direction(None, to)
+    line = Line(1, sentence)
+    if target is None:
+        AsTrained(styles.between(*direction) if styles and direction else None).before([line])
+    usual = line.text or sentence  # one without a letter, of which the model sees nothing there
     if usual != sentence:
         say(f"as mt translate gives it to the model: {usual}")
     return usual
@@ -159,11 +162,9 @@ def attention_maps(model: Transformer, batch: Batch, kind: Kind) -> Tensor:
     x = model.tgt_embedding(batch.tgt_in, model.dtype)
     tgt_bias = attention_bias(causal_mask(batch.tgt_in.shape[1], x.device), model.dtype)  # (T, T)
     for layer in model.decoder_layers:
-        x = layer(
-            x,
-            self_attention=partial(attend_and_keep, layer.self_attention, tgt_bias),
-            cross_attention=partial(layer.cross_attention, bias=src_bias, memory=memory),
-        )
+        own = partial(attend_and_keep, layer.self_attention, tgt_bias)
+        cross = partial(layer.cross_attention, bias=src_bias, memory=memory)
+        x = layer(x, self_attention=own, cross_attention=cross)
     return torch.stack(maps, dim=1)
 
 
@@ -204,8 +205,7 @@ def _words(pieces: list[str], text: str) -> tuple[tuple[str, ...], list[int]]:
     if is_unspaced(text):
         numbers, words = character_units(pieces)
         return tuple(map(printable, words)), numbers
-    numbers = word_numbers(pieces)
-    words = text.split()
+    numbers, words = word_numbers(pieces), text.split()
     if len(words) != (numbers[-1] + 1 if numbers else 0):  # the tokenizer rewrites a character
         words = [""] * (numbers[-1] + 1)
         for piece, number in zip(pieces, numbers, strict=True):

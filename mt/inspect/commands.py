@@ -108,8 +108,8 @@ def attention(
     sentence: opt.Sentence,
     to: ToLanguage = None,
     target: Annotated[str | None, opt.input_option("--target", metavar="TEXT", help=
-        "its translation (default: the model's own; a sentence in capitals or without a final stop "
-        "is then written as for mt translate)")] = None,
+        "its translation (default: the model's own, of the sentence as mt translate gives it "
+        "to the model)")] = None,
     *,
     kind: Annotated[Literal["cross", "encoder", "decoder"], opt.output_option(
         "--kind", metavar="NAME", help=

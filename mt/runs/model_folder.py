@@ -178,11 +178,10 @@ def find_model(path: Path, option: str = "--model") -> Path:
             problem = "this run has not saved a checkpoint yet; wait for its first validation"
         else:
             problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
-            if (path / "config.json").is_file():
-                problem += (
-                    ". It looks like a model for another program: give the one that mt export made "
-                    "it of, or bring it in by mt import"
-                )
+            if (config := path / "config.json").is_file():
+                problem += ". It is for another program: give the model that mt export made it of"
+                if re.search(r'"model_type":\s*"marian"', config.read_text(errors="replace")):
+                    problem += ", or bring it in by mt import huggingface"
     except OSError as error:  # a name too long, a folder that the user may not enter
         problem = str(error.strerror)
     raise CheckpointError(

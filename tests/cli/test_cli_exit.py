@@ -99,7 +99,7 @@ def test_no_escape_sequence_reaches_the_terminal(
         mt("translate", "-m", "\x1b[2Ja\r", "in"),
         mt("translate", "-m", "x", "in", "\x1bno"),
         mt("train", "--config", "tiny.yaml", "--set", "train.\x1b]0;x\x07=1", "--set", "a.b=\x9b1"),
-        mt("inspect", "attention", "-m", tiny_run, "eins \x1b[31mzwei \x9b1m"),
+        mt("inspect", "attention", "-m", tiny_run, "eins \x1b[31mzwei \x9b1m", "--target", "one"),
         mt("inspect", "tokens", "-m", tiny_run, "--src", "in"),
     ]
     for ended in ran:

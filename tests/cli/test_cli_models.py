@@ -83,15 +83,17 @@ def test_a_path_that_is_no_model(mt: Mt, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "young" / "checkpoints").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"x")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_bytes(b"{}")
+    for name in ("other", "marian"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": name}))
     neither = "it contains neither meta.json nor checkpoints/best"
     young = "this run has not saved a checkpoint yet; wait for"
     problems = {"nowhere": "nothing exists", "empty": neither, "file": neither, "young": young}
-    problems["other"] = "for another program"
+    problems |= dict.fromkeys(("other", "marian"), "for another program")
     for name, problem in problems.items():
         message = refused(mt("translate", "-m", tmp_path / name, stdin=b"eins\n"))
         assert says(message, f"--model {tmp_path / name}", "a run directory", problem)
+        assert ("mt import huggingface" in message) == (name == "marian")
 
 
 # --- mt average -----------------------------------------------------------------------------------

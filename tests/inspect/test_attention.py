@@ -211,6 +211,8 @@ def test_the_command_prints_and_draws(mt: Mt, tiny_run: Path, tmp_path: Path) ->
     capitals = mt("inspect", "attention", "--model", tiny_run, SENTENCE.upper())
     assert capitals.out == own.out
     assert says(capitals.err, "mt translate", f": {SENTENCE}\n")
+    marked = mt("inspect", "attention", "--model", tiny_run, f"• {SENTENCE.upper()}\u200b 😀")
+    assert (marked.out, marked.err) == (own.out, capitals.err)
     path = tmp_path / "map.svg"
     ended = mt(*attention, "--kind", "decoder", "-o", path)
     assert (ended.code, ended.out, ended.err) == (0, b"", f"mt: {path}: written\n")
