@@ -101,11 +101,11 @@ def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
     try:
         content = path.read_bytes()
         lines = content.decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = (
-            f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "must be UTF-8"
-        )
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
         raise ConfigError(f"--shortlist {path}: {problem}; {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
     known = set(tokenizer.tgt.all_pieces())
     for number, line in enumerate(lines, 1):
         _, tab, candidates = line.partition("\t")
