@@ -96,10 +96,10 @@ def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]
 
 
 def direction_of_student(data: DataPlan) -> Direction:
-    """The direction of the teacher's validation, else the usual one if it is trained."""
-    if data.valid:
-        return data.valid[0].direction
-    return data.usual if data.usual in data.directions else [*data.directions, data.usual][0]
+    """The direction of validation, or the usual one, if training is into its target language."""
+    wanted = data.valid[0].direction if data.valid else data.usual
+    is_trained = wanted.tgt in [way.tgt for way in data.directions]
+    return wanted if is_trained else [*data.directions, wanted][0]
 
 
 def _read(sources: Mapping[str, Source], root: Path, with_references: bool) -> Iterator[str]:

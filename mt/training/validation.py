@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
@@ -287,8 +287,6 @@ def score_tests(
     if done.issuperset(tests):
         return
     model = load_model(folder)
-    decode = scoring.config.decode  # which may have changed since that checkpoint
-    model = replace(model, config=model.config.model_copy(update={"decode": decode}))
     model.model.to(device.device)
     for name, test in tests.items():
         if name in done:
@@ -304,7 +302,7 @@ def score_tests(
         values = {metric: score.value for metric, score in scores.items()}
         signature = scores["bleu"].signature
         said = {"name": name, **values, "signature": signature, "lines": len(src), "outputs": file}
-        log.record("test", step, model_step=model_step, text_hash=hash_of(src, ref), **said)
+        log.record("test", step, model_step=model_step, text_hash=hashes[name], **said)
         shown = [f"{score.name} {score.value:.2f}" for score in scores.values()]
         log.say(" | ".join(["test", name, *shown, signature]))
         for note in filter(None, (score.note for score in scores.values())):
@@ -316,17 +314,19 @@ def _scored_before(
     steps: tuple[int, int],
 ) -> set[str]:  # fmt: skip
     """The names of the texts whose scores are of this model, and can stand beside new ones."""
-    tokenizers = {
-        line["name"]: tokenizer_of(line["signature"])
+    last = {
+        line["name"]: line
         for line in records.metrics_lines(log.run_dir)
-        if line
-        and line["kind"] == "test"
-        and (line["step"], line["model_step"]) == steps
-        and line.get("text_hash") in (None, hashes.get(line["name"]))  # earlier versions had none
-        and all(metric in line for metric in metric_names(scoring.config))
+        if line and line["kind"] == "test" and (line["step"], line["model_step"]) == steps
     }
-    into = {name: scoring.tokenizer_into(test.direction.tgt) for name, test in tests.items()}
-    return {name for name in tests if tokenizers.get(name) == into[name]}
+    return {
+        name
+        for name, test in tests.items()
+        if (line := last.get(name))
+        and line.get("text_hash") in (None, hashes[name])  # earlier versions wrote none
+        and all(metric in line for metric in metric_names(scoring.config))
+        and tokenizer_of(line["signature"]) == scoring.tokenizer_into(test.direction.tgt)
+    }
 
 
 def as_sentences(

@@ -45,7 +45,7 @@ class AsTrained(Step):
             line.text = without_invisible(line.text)
             if line.prefix:
                 continue
-            parts = [self._part(text) for text in line.text.strip("\n").split("\n")]
+            parts = [self._part(text.strip()) for text in line.text.strip().split("\n")]
             if self.writing is None:
                 cases = map(case_of, (part.symbols.plain for part in parts))
                 self.n_unknown += not self.unknown_cases.isdisjoint(cases)

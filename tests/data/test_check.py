@@ -271,13 +271,15 @@ def test_numbers_tell_of_lines_of_equal_length() -> None:
 def test_pairs_of_a_set_that_training_has_too_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", rows(400))
     write(tmp_path / "valid.jsonl", rows(3) + rows(900).split("\n", 800)[-1])
-    turned = {"path": "train.jsonl", "src": "en", "tgt": "de", "reverse": True}
-    for train in (turned, table("train.jsonl")):
-        leaks = {"train": [train], "valid": [table("valid.jsonl")]}
+    turned: Any = {"src": "en", "tgt": "de", "src_lang": "en", "tgt_lang": "de", "reverse": True}
+    languages = {"src_lang": "de", "tgt_lang": "en"}
+    for way in (turned, {}):
+        train = table("train.jsonl") | way
+        leaks = languages | {"train": [train], "valid": [table("valid.jsonl")]}
         (warning,) = checked(tmp_path, **leaks).warnings
         parts = ("data.valid[0]: 3 of its 103", "data.train[0]", "{split: N}", "data.clean")
         assert says(warning, *parts)
-    assert checked(tmp_path, **leaks, clean={}).warnings == []  # which drops them
+        assert checked(tmp_path, **leaks, clean={}).warnings == []  # which drops them
     write(tmp_path / "valid.jsonl", rows(1) + rows(900).split("\n", 700)[-1])  # 1 of 201
     assert checked(tmp_path, **leaks).warnings == []
 

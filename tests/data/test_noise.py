@@ -31,6 +31,7 @@ def test_the_final_stop_goes_and_no_other() -> None:
     texts = {"Quoi ?!": "Quoi", "你好。": "你好", "मैं हूँ।": "मैं हूँ", "كيف؟": "كيف"}
     texts |= {"At 5 a.m. ": "At 5 a.m.", "U.S.?": "U.S.", "z. B. ...": "z. B.", "Plan A.": "Plan A"}
     texts |= {text: text for text in ("...", "ohne 3.5", "", "Um 9 a.m.", "i. d. R.", "Ein Ph.D.")}
+    texts |= {"Open main.c.": "Open main.c"}
     assert {text: noise.without_final_stop(text) for text in texts} == texts
 
 

@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_969,
-    "core": 19_217,
-    "tests": 29_830,
+    "all of mt": 29_938,
+    "core": 19_213,
+    "tests": 29_828,
     "pages": 129_647,
-    "api and single files": 1_101,
+    "api and single files": 1_097,
     "data": 5_023,
     "training": 3_141,
     "translate": 2_582,
     "inspect": 2_211,
-    "cleaning": 2_062,
-    "search": 2_041,
+    "cleaning": 2_060,
+    "search": 2_040,
     "interop": 1_753,
     "config": 1_738,
-    "cli": 1_619,
+    "cli": 1_599,
     "documents": 1_370,
     "evaluation": 1_164,
     "runtime": 1_010,
-    "model": 960,
-    "runs": 902,
+    "model": 958,
+    "runs": 901,
     "report": 838,
-    "synthetic": 454,
+    "synthetic": 453,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

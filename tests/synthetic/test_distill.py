@@ -72,7 +72,8 @@ def test_a_text_is_translated_the_way_it_is_trained(
 ) -> None:
     other_way = {"src": "test.tgt", "tgt": "test.src", "src_lang": "en", "tgt_lang": "de"}
     train = [TEXT | {"reverse": way} for way in ways] + [other_way] * (False in ways)
-    data = config_from_mapping({"data": {"root": str(tiny_corpus), "train": train}}, "test").data
+    section = {"root": str(tiny_corpus), "train": train, "valid": TEXT}  # one of the usual way
+    data = config_from_mapping({"data": section}, "test").data
     root, sources = _sources(plan_data(data), None)
     pairs = zip(*(lines_of(tiny_corpus / f"train.{side}") for side in sides), strict=True)
     assert [*_read(sources, root, True)] == ["\t".join(pair) for pair in pairs]

@@ -26,7 +26,7 @@ SUFFIXES: dict[str, SourceFormat] = {
 # Files that tell about the others in a folder; of a hidden folder, all. license-2.de is a text.
 _ABOUT = re.compile(
     r"(?i)(?:.*/)?(?:[.].*|_.*|(?:readme|licen[cs]e|citation|dataset_infos?|manifest)"
-    r"(?:[.][\w.]+|\b[^/]*[.](?:txt|json))?)"
+    r"(?:[.][\w.]+|\b[^/]*[.](?:txt|jsonl?|[ct]sv|parquet)(?:[.]\w+)?)?)"
 )
 
 

@@ -70,7 +70,7 @@ FINAL_STOPS = ".!?…。！？．｡؟۔।॥։።፧။។༎།"
 
 
 # The end of letters with periods, such as a.m., U.S. and z. B., before the last of these.
-_LETTERS_WITH_PERIODS = re.compile(r"(?:[^\W\d_]\.|\b[^\W\d_]\. )[^\W\d_]\Z")
+_LETTERS_WITH_PERIODS = re.compile(r"(?:\b[^\W\d_]{1,2}\.|\b[^\W\d_]\. )[^\W\d_]\Z")
 
 
 def without_final_stop(text: str) -> str:
