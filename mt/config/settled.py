@@ -21,7 +21,7 @@ KEYS = ("tokenizer.vocab_size", "model.dropout", *OFF, "train.max_epochs")  # th
 # Their values below so many pairs. The fewer there are, the fewer pieces are seen often enough to
 # be learned, and the more dropout is needed (Sennrich and Zhang, 2019; Araabi and Monz, 2020).
 # small.yaml compared decay and FixNorm on 2,500 pairs and, not together, 10,000, the others also on
-# 16,000, 29,000, 161,323 (configs/experiments.md). Estimates: decay 0.5, 0.1, the last two rows.
+# 16,000, 29,000, and with decay 161,323 (experiments.md). Estimates: decay 0.5, 0.1, two last rows.
 SIZES: dict[float, tuple[int, float, float, bool, float]] = {
     5_000: (4_000, 0.3, 1.0, True, 60.0),
     10_000: (4_000, 0.3, 0.5, False, 60.0),
