@@ -272,10 +272,9 @@ def test_pairs_of_a_set_that_training_has_too_are_counted(tmp_path: Path) -> Non
     write(tmp_path / "train.jsonl", rows(400))
     write(tmp_path / "valid.jsonl", rows(3) + rows(900).split("\n", 800)[-1])
     turned: Any = {"src": "en", "tgt": "de", "src_lang": "en", "tgt_lang": "de", "reverse": True}
-    languages = {"src_lang": "de", "tgt_lang": "en"}
-    for way in (turned, {}):
-        train = table("train.jsonl") | way
-        leaks = languages | {"train": [train], "valid": [table("valid.jsonl")]}
+    for train in (table("train.jsonl") | turned, table("train.jsonl")):
+        leaks: dict[str, Any] = {"train": [train], "valid": [table("valid.jsonl")]}
+        leaks |= {"src_lang": "de", "tgt_lang": "en"}
         (warning,) = checked(tmp_path, **leaks).warnings
         parts = ("data.valid[0]: 3 of its 103", "data.train[0]", "{split: N}", "data.clean")
         assert says(warning, *parts)

@@ -127,7 +127,7 @@ def test_scores_on_another_validation_set_do_not_count(
     assert log_of(tmp_path).count(message) == 1
     assert says(log_of(tmp_path), message, "stays as checkpoints/best-until-1")
     assert (tmp_path / "checkpoints" / "best-until-1").resolve(strict=True).name == "step-00000001"
-    without = {"valid": [], "test": []}
+    without: dict[str, list[Any]] = {"valid": [], "test": []}
     settings |= {"patience": None, "max_steps": 4}
     outcome = train(quick_config(train=settings, data=without), tmp_path, "cpu")
     assert outcome.best == tmp_path / "checkpoints" / "last"
