@@ -296,9 +296,9 @@ def evaluate(
 ) -> dict[str, Score]:  # fmt: skip
     """Score translations; returns a score by the name of its metric, with value and signature.
 
-    `references`: a text for each output, or several such lists. `language`: of the outputs, which
-    decides BLEU's tokenizer, unless `tokenize` names one. `sources`, `comet_model`: for `comet`.
-    Raises Error for an unknown metric and for counts that differ.
+    `references`: a text for each output, or several such lists; lines without one do not count.
+    `language`: of the outputs, decides BLEU's tokenizer unless `tokenize` names one. `sources`,
+    `comet_model`: for `comet`. Raises Error for an unknown metric and for counts that differ.
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.comet import Comet

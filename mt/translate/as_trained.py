@@ -55,7 +55,7 @@ class AsTrained(Step):
 
     def _part(self, text: str) -> _Part:
         if not has_letter(text):
-            return _Part(Symbols(text, text.strip()))
+            return _Part(Symbols(text, text))
         symbols = without_symbols(unicodedata.normalize("NFC", text))
         usual = self.writing.usual(symbols.plain) if self.writing else (symbols.plain,)
         return _Part(symbols, *usual)
