@@ -83,8 +83,7 @@ def clean_corpora(
     except OSError as error:
         raise DataError(
             f"{error.filename or plan.work}: cannot be written: {error.strerror or error}. "
-            "Free some space or make it writable, or name another folder with --work. The same "
-            "command continues with what is done."
+            "Free some space or make it writable. The same command continues with what is done."
         ) from error
     if not all(kept):
         lost = [

@@ -48,7 +48,7 @@ Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(integral)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(integral)]
 LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
 # A length raised to a higher power may overflow a float.
-Penalty = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)]
 # The range that SentencePiece takes.
 Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]

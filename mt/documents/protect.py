@@ -72,7 +72,8 @@ class Protection(Step):
     def before(self, lines: Sequence[Line]) -> None:
         """Show the model lines without markup, and remember what is kept."""
         for line in lines:
-            tokens = self.keep([MarkupToken("text", line.text.strip())], is_document=False)
+            parts = re.findall(r"[^\n]+\n*", line.text.strip())  # a term does not go on after them
+            tokens = self.keep([MarkupToken("text", part) for part in parts], is_document=False)
             if all(token.kind == "text" for token in tokens):
                 continue
             tagged = TaggedText(tokens, escapes=False)

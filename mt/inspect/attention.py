@@ -101,7 +101,7 @@ def usual_source(loaded: LoadedModel, sentence: str, target: str | None, to: str
         AsTrained(styles.between(*direction) if styles and direction else None).before([line])
     usual = line.text or sentence  # one without a letter, of which the model sees nothing there
     if usual != sentence:
-        say(f"as mt translate gives it to the model: {usual}")
+        say(f"as mt translate writes it for the model, uncut: {usual}")
     return usual
 
 

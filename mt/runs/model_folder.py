@@ -65,7 +65,7 @@ class ModelFolder:
     def data(self) -> DataPlan:
         return plan_data(self.config.data)
 
-    @property
+    @cached_property
     def styles(self) -> Styles | None:
         return Styles.load(_tokenizer_folder(self.folder))
 

@@ -39,7 +39,7 @@ BeamSize = Annotated[int | None, Setting(
 LengthPenalty = Annotated[float | None, Setting(
     "divide log-probabilities by length^A; higher favours longer outputs (default: the model's "
     "config)",
-    SEARCH, "A", min=0, max=100,
+    SEARCH, "A", min=0, max=10,
 )]  # fmt: skip
 ToLanguage = Annotated[str | None, Setting(
     "language to translate into, such as fr, of a model that knows several", INPUT, "CODE"

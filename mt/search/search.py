@@ -109,7 +109,7 @@ def sampling_search(
     """Sample token by token as `draw_tokens` does; one hypothesis for each sentence.
 
     A sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any
-    batch. Log-probabilities are those of the model, before temperature and cuts.
+    batch, in fp32. Log-probabilities are those of the model, before temperature and cuts.
     """
     longest = int(limits.max()) + 1
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]

@@ -54,9 +54,10 @@ def distill(
     inputs = [(name, file) for name, found in read.items() for file in found]
     check_output(files, inputs, engine.folders)
     path = Path(files.output).with_suffix(".yaml")
-    if path.exists() and not files.overwrite:
-        fault = f"the student's config would replace {path}; give another path, or --overwrite"
-        raise ConfigError(f"--output {files.output}: {fault}")
+    is_ours = path.is_file() and path.read_text(errors="replace").startswith("# Student of ")
+    if path.exists() and not (files.overwrite and is_ours):
+        fault = f"the student's config would replace {path}; give another path"
+        raise ConfigError(f"--output {files.output}: {fault}{', or --overwrite' * is_ours}")
     teachers = " and ".join(str(model) for model in engine.folders)
     student = student_config(config, files.output, layers, teachers)
     if src is None:
@@ -83,23 +84,23 @@ def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]
     """Return the root of paths, and what the teacher translates, by its option or key."""
     if src is not None:
         return Path(), {"--src": Source(src=str(src), tgt=str(src))}
-    to = direction_of_student(data).tgt
+    way = direction_of_student(data)
     sources = {}
     for flow in data.flows:
-        if flow.direction.tgt == to:
+        if flow.direction == way:
             corpus = data.corpora[flow.corpus]
             turned = {"src": corpus.source.tgt, "tgt": corpus.source.src} if flow.is_turned else {}
             sources[corpus.name] = corpus.source.model_copy(update=turned)
     if not sources:
-        raise ConfigError(f"--model: has no training data into {to}; give the text with --src")
+        fault = f"has no training data from {way.src} into {way.tgt}"
+        raise ConfigError(f"--model: {fault}; give the text with --src")
     return data.root, sources
 
 
 def direction_of_student(data: DataPlan) -> Direction:
-    """The direction of validation, or the usual one, if training is into its target language."""
+    """The direction of validation, or the usual one, if it is trained, else the first one."""
     wanted = data.valid[0].direction if data.valid else data.usual
-    is_trained = wanted.tgt in [way.tgt for way in data.directions]
-    return wanted if is_trained else [*data.directions, wanted][0]
+    return wanted if wanted in data.directions else [*data.directions, wanted][0]
 
 
 def _read(sources: Mapping[str, Source], root: Path, with_references: bool) -> Iterator[str]:

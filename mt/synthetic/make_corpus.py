@@ -116,8 +116,9 @@ def backtranslate(
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
     check_output(files, [("the input", files.source)], engine.folders)
-    if direction := open_model(engine.models[0]).data.direction(search.from_, search.to):
-        src, tgt = direction
+    data = open_model(engine.models[0]).data
+    src, tgt = data.direction(search.from_, search.to) or (None, None)
+    if src and tgt:
         remedy = f"give a model that translates from {tgt} into {src}"
         require_language(files.source, src, tgt, remedy)
         say(f"{files.name} must be text in {src}, the model translates it into {tgt}")
@@ -133,8 +134,9 @@ def backtranslate(
     )
     make_corpus(spec, files, search, engine)
     entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}
-    languages = {"src_lang": search.to, "tgt_lang": search.from_}
-    entry |= {name: code for name, code in languages.items() if code}
+    if search.from_ or search.to:  # of several: those of the config may be others
+        languages = {"src_lang": search.to or tgt, "tgt_lang": search.from_ or src}
+        entry |= {name: code for name, code in languages.items() if code}
     text = dump([entry])
     if tag:  # a piece of the vocabulary, instead of the letters it is written with
         text += dump({"tokenizer": {"user_defined_symbols": [tag]}})
@@ -204,18 +206,15 @@ def make_corpus(
 
 
 def _pairs(
-    spec: CorpusSpec,
-    pair_filter: PairFilter,
-    window: Sequence[str],
-    translations: Sequence[Translation],
+    spec: CorpusSpec, pair_filter: PairFilter, window: Sequence[str], found: Sequence[Translation]
 ) -> list[tuple[str, str]]:
     """Return the pairs of a window that are kept, as (source, target)."""
     texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
-    outputs = [*map(most_similar, [translation.texts for translation in translations], references)]
+    outputs = [*map(most_similar, [translation.texts for translation in found], references)]
     # Whether the search stopped at the length limit is known of the best output only.
     truncated = [
         "truncated" in translation.flags and output == translation.texts[0]
-        for output, translation in zip(outputs, translations, strict=True)
+        for output, translation in zip(outputs, found, strict=True)
     ]
     kept = pair_filter.keep_pairs(texts, outputs, truncated)
     return [spec.row(*row) for row in itertools.compress(zip(texts, outputs, strict=True), kept)]

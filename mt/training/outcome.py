@@ -71,8 +71,7 @@ def scored_by(metric: str, figures: Mapping[str, Any]) -> Scored:
     """The metric's value, negated for errors, worst if NaN; decides if nll or of enough BLEU."""
     value, nll, bleu = (number(figures, name) for name in (metric, "nll", "bleu"))
     score = -math.inf if math.isnan(value) else sign_of(metric) * value
-    nll = math.inf if math.isnan(nll) else nll
-    return score, nll, metric == "nll" or bleu >= LEAST_BLEU
+    return score, math.inf if math.isnan(nll) else nll, metric == "nll" or bleu >= LEAST_BLEU
 
 
 def describe_score(metric: str, score: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mt.artefacts import content_key, is_made, make
+from mt.artefacts import RECORD, content_key, is_made, make
 from mt.config import plan as config_plan
 from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
 from mt.config.schema import Config, keys_affecting
@@ -303,6 +303,9 @@ def _make(config: Config, log: RunLog) -> None:
         )
     for path in log.run_dir.glob("tokenizer.*") if is_new else ():
         path.unlink()  # it may be of what is held out now
+    names = [key.removeprefix("data.").replace("[", "-").rstrip("]") for key in sets]
+    if not all((folder / f"{name}.src").exists() for name in names):
+        (folder / RECORD).unlink(missing_ok=True)  # the same pairs, as sets of other names
 
     def build(partial: Path) -> None:
         def pairs(number: int) -> Iterator[tuple[str, str]]:
@@ -310,7 +313,6 @@ def _make(config: Config, log: RunLog) -> None:
             return log.watch(read_pairs(text.source, data.root, text.name), "reading data.train")
 
         parts = split_pairs([*map(pairs, range(len(texts)))], sizes, seed, next(iter(sets)))
-        names = [key.removeprefix("data.").replace("[", "-").rstrip("]") for key in sets]
         for number, (corpus, of_corpus) in enumerate(zip(data.corpora, parts, strict=True)):
             write_parts(pairs(number), of_corpus, partial, [f"train-{number}", *names])
             held = (of_corpus != STAYS).sum()

@@ -83,8 +83,7 @@ class Trainer:
 
     @property
     def patience(self) -> int | None:
-        is_last_stage = self.state.stage == len(self.plans) - 1
-        return self.config.train.patience if is_last_stage else None
+        return self.config.train.patience if self.plan is self.plans[-1] else None
 
     def resume(self, base: LoadedModel | None = None) -> None:
         """Load the newest usable checkpoint; without one, the weights of `base` where given."""

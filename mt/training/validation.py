@@ -173,8 +173,7 @@ class Validation:
         before = tokens_before(flows, tokenizer)
 
         def build() -> Store:
-            known = token_store.known_records(folder)
-            files = token_store.corpus_records(texts, data.root, known)
+            files = token_store.corpus_records(texts, data.root, token_store.known_records(folder))
             n_before = n_tokens_before(len(texts), flows, before)
             limits = Limits(longest, math.inf, dedupe=False)
             about = (texts[0].name.partition(" ")[0], limits, tokenizer, files, n_before)

@@ -106,19 +106,16 @@ class Prefixes(Step):
     """Reads a prefix for each line; the output of a line begins with it."""
 
     def __init__(self, prefixes: Iterable[str], tokenizer: Tokenizer, max_tokens: int) -> None:
-        """`prefixes`: from line 1 on, a blank one for none. `max_tokens`: of the longest one."""
+        """`prefixes`: a blank one for none. `max_tokens`: of the longest one."""
         self._prefixes = iter(prefixes)
         self.tokenizer = tokenizer
         self.max_tokens = max_tokens
-        self.n_read = 0
 
     def before(self, lines: Sequence[Line]) -> None:
         """Give lines their prefixes; DataError if one is missing, too long or cannot be spelled."""
-        skipped = lines[0].number - 1 - self.n_read  # finished by an earlier start of the job
-        prefixes = list(itertools.islice(self._prefixes, skipped, skipped + len(lines)))
-        self.n_read += skipped + len(prefixes)
+        prefixes = list(itertools.islice(self._prefixes, len(lines)))
         if len(prefixes) < len(lines):
-            raise prefix_mismatch(f"{self.n_read + 1:,} of the text has no prefix")
+            raise prefix_mismatch(f"{lines[len(prefixes)].number:,} of the text has no prefix")
         if not any(prefixes):
             return
         rows = self.tokenizer.tgt.encode(prefixes)

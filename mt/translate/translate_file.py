@@ -71,6 +71,7 @@ def translate_file(
         translator = load_translator(search, engine, files.is_large, **wants)
         with translator, progress:
             lines = output.remaining(lines, translator.settings | line_format.settings)
+            next(itertools.islice(prefixes or (), output.lines, output.lines), None)  # of these
             before = [f"since --resume; {output.lines:,} finished before"] * (output.lines > 0)
 
             def text_of(line: str, number: int) -> str:

@@ -26,8 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pairs(*names: str, langs: str | None = None) -> list[tuple[str, str]]:
-    group = CorpusGroup(list(names), langs)
-    return list(training_pairs(plan_data(group.value())))
+    return list(training_pairs(plan_data(CorpusGroup(list(names), langs).value())))
 
 
 def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:

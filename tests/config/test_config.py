@@ -358,7 +358,6 @@ def test_a_set_that_is_held_out_has_the_languages_of_the_training_text(tmp_path:
         "data: {language_tokens: true, valid: {split: 9}, train: "
         "[{path: a, src_lang: de, tgt_lang: fr}, {path: b, src_lang: fr, tgt_lang: de}]}"
     )
-    config = with_held_out_files(load(tmp_path, text).config, tmp_path)
-    (valid,) = plan_data(config.data).valid
+    (valid,) = plan_data(with_held_out_files(load(tmp_path, text).config, tmp_path).data).valid
     assert valid.direction == ("de", "fr")
     assert valid.source.src == str(tmp_path / "valid-0.src")

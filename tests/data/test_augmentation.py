@@ -147,5 +147,4 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
 
     whole, resumed = run("whole", 12), run("resumed", 11, 12)
     assert weights_of(whole) == weights_of(resumed)
-    log = log_of(whole)
-    assert [log.count(f"data.augment: epoch {n}: ") for n in range(2)] == [1, 1]
+    assert [log_of(whole).count(f"data.augment: epoch {n}: ") for n in range(2)] == [1, 1]

@@ -28,8 +28,7 @@ def random_pairs(n: int, kept: Sequence[int] = ()) -> DirectedPairs:
     """Lengths as in text: a few to some dozens of tokens, both sides alike."""
     draw = np.random.default_rng(n)
     src = draw.gamma(4.0, 4.0, n).astype(int) + 1
-    tgt = np.maximum(1, src + draw.integers(-3, 4, n))
-    return store_of_lengths(src, tgt, kept)
+    return store_of_lengths(src, np.maximum(1, src + draw.integers(-3, 4, n)), kept)
 
 
 def plan_of(

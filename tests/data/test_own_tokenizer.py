@@ -54,8 +54,7 @@ def test_digits_stay_together_where_asked() -> None:
     pairs = [("im Jahr 1987", "in 1987")] * 50
     for split in (True, False):
         cfg = TokenizerConfig(vocab_size=320, split_digits=split)
-        tokenizer = tokenizer_of(cfg, pairs)
-        assert ("▁1987" in tokenizer.src.pieces("1987")) is not split
+        assert ("▁1987" in tokenizer_of(cfg, pairs).src.pieces("1987")) is not split
 
 
 def test_characters_below_the_coverage_are_bytes() -> None:

@@ -248,8 +248,7 @@ def test_the_place_where_files_get_out_of_step_is_found_or_not_guessed(tmp_path:
         del src[drop_src.start : drop_src.stop]
         del tgt[drop_tgt.start : drop_tgt.stop]
         a = write(tmp_path / "a.de", "\n".join(src))
-        b = write(tmp_path / "a.en", "\n".join(tgt))
-        found = first_shifted_line(a, b)
+        found = first_shifted_line(a, write(tmp_path / "a.en", "\n".join(tgt)))
         if line is None:
             assert found is None
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,13 +216,14 @@ def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:
     src, tgt = [*GERMAN[:4], "Pes", *GERMAN], [*ENGLISH, "A dog.", *["Chien"] * 6]
     found = Styles.learn(src, tgt, [0] * 4 + [1] + [2] * 6, languages, each_once=True)
     assert [style.language for style in found.styles] == ["de", "cs", "en", "fr"]
-    assert found.between("de", "fr") == (german, found.styles[3])
+    assert found.between("deu", "fr_FR") == (german, found.styles[3])
     assert found.between("cs", "en") == (
         LanguageStyle.learn(["Pes"], "cs"),
         LanguageStyle.learn([*ENGLISH, "A dog."], "en"),
     )
     assert found.between("de", "it") is None
     back = Styles.learn(GERMAN[:4], ENGLISH, [0] * 4, [("de", "en")]).between("en", "de")
+    assert Styles([replace(german, language="src"), german]).between("cs", "de")
     assert back is not None
     assert back.src == LanguageStyle.learn(ENGLISH, "en")
 

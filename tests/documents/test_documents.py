@@ -395,8 +395,7 @@ def test_a_model_translates_documents_by_ending(mt: Mt, tiny_run: Path, tmp_path
     packed = gzip.compress(path.read_bytes())
     threading.Thread(target=pipe.write_bytes, args=[packed], daemon=True).start()
     assert mt("translate", "--model", tiny_run, pipe, "--workers", 1).out == out
-    lines = mt("translate", "--model", tiny_run, "--format", "text", path).lines
-    assert len(lines) == 3
+    assert len(mt("translate", "--model", tiny_run, "--format", "text", path).lines) == 3
     for options, message in (
         (["--n-best", 2], ("--format srt", "--n-best")),
         (["--resume", "-o", tmp_path / "o"], ("--resume", "--format srt")),

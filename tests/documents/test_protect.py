@@ -191,7 +191,9 @@ def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> 
 
 def test_the_alignment_tells_the_place(translated: Any, tmp_path: Path) -> None:
     path = tmp_path / "terms.tsv"
-    path.write_text("Hund\tdog\nKatze\tcat\n", encoding="utf-8")
+    path.write_text("Hund\tdog\nKatze\tcat\nc d\tx\n", encoding="utf-8")
+    out, *_ = translated('{"text": "c\\nd c d"}', lambda line: [line], ((), path), form="jsonl")
+    assert json.loads(out)["translation"] == "c\nd x"
     out, seen, said = translated(
         "Ein Hund, ja {name} a\nHund und Katze\n",
         lambda text: [text.replace("{name}", "{Nome}").replace("Hund", "Hound")],

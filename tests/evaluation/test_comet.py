@@ -81,8 +81,7 @@ def test_comet_beside_other_metrics(mt: Mt, comet_model: Models, texts: Path) ->
     ended = mt("evaluate", *options, "--json")
     assert ended.code == 0, ended.err
     assert "downloaded" not in ended.err
-    found = json.dumps(json.loads(ended.out))
-    assert "model:wmt-da|scale:100|version:" in found
+    assert "model:wmt-da|scale:100|version:" in json.dumps(json.loads(ended.out))
     table = mt("evaluate", *options).out.decode()
     assert "COMET" in table
     assert "93.75" in table

@@ -25,8 +25,7 @@ def test_bleu_from_precisions_and_brevity_penalty_and_details_in_the_order_asked
     # Five words, all right; of the bigrams "on mat" is wrong: 3/4; trigrams 2/3; four-grams 1/2.
     # The reference has six words: brevity penalty exp(1 - 6/5).
     (score,) = score_corpus(["the cat sat on mat"], [[REF]], metrics=["bleu"])
-    expected = 100 * math.exp(-0.2) * (1 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
-    assert score.value == pytest.approx(expected)
+    assert score.value == pytest.approx(100 * math.exp(-0.2) * (1 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
     assert f"{score.value:.2f}" == "57.89"
     assert score.detail == (
         "precisions 100.0/75.0/66.7/50.0, brevity penalty 0.819, length 5 against 6"

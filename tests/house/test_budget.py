@@ -12,16 +12,16 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_938,
-    "core": 19_213,
+    "all of mt": 29_935,
+    "core": 19_211,
     "tests": 29_828,
     "pages": 129_641,
     "api and single files": 1_097,
     "data": 5_023,
     "training": 3_141,
-    "translate": 2_582,
+    "translate": 2_580,
     "inspect": 2_211,
-    "cleaning": 2_060,
+    "cleaning": 2_059,
     "search": 2_040,
     "interop": 1_753,
     "config": 1_738,

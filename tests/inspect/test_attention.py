@@ -165,8 +165,7 @@ def test_what_a_png_cannot_show(tmp_path: Path, caplog: pytest.LogCaptureFixture
     caplog.set_level("INFO", "mt")
     attention.save_picture(path, 1, None)
     assert path.read_bytes().startswith(b"\x89PNG")
-    foreign = replace(attention, columns=("一", "二"))
-    foreign.save_picture(path, 1, None)
+    replace(attention, columns=("一", "二")).save_picture(path, 1, None)
     too_large = r"would be 75,000 pixels wide or high, a \.png has"
     with pytest.raises(ConfigError, match=too_large), saved_figure(tmp_path / "large.png", 500, 1):
         pass

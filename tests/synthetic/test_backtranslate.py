@@ -101,9 +101,10 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
 
 def test_the_entry_names_the_languages(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
     """The lines are the target of the new model."""
-    command = ("backtranslate", "-m", tiny_run, text, *GREEDY, "--from", "de", "--to", "en")
-    (entry,) = yaml_text.parse(mt(*command, "-o", tmp_path / "bt.tsv").out.decode())
-    assert (entry["src_lang"], entry["tgt_lang"]) == ("en", "de")
+    for way in (("--from", "de"), ("--to", "en")):
+        command = ("backtranslate", "-m", tiny_run, text, *GREEDY, *way, "--overwrite")
+        (entry,) = yaml_text.parse(mt(*command, "-o", tmp_path / "bt.tsv").out.decode())
+        assert (entry["src_lang"], entry["tgt_lang"]) == ("en", "de")
 
 
 class Words:
@@ -176,6 +177,9 @@ def test_a_corpus_is_replaced_only_if_asked_for(mt: Mt, tiny_run: Path, tmp_path
         message = refused(mt(*made, *command))
         assert says(message, "--output", corpus, "exists", "--overwrite")
         assert corpus.read_text(encoding="utf-8") == "eins\tone\n"
+    (tmp_path / "valid.yaml").write_text("# mine\n")
+    message = refused(mt("distill", "--src", text, *command, "--overwrite"))
+    assert says(message, "replace", tmp_path / "valid.yaml", "another path")
     assert mt("backtranslate", text, *command, "--overwrite").code == 0
     assert [target for _, target in rows_of(corpus)] == ["eins one"]
 

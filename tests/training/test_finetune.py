@@ -215,12 +215,13 @@ def test_a_model_that_only_gets_worse_ends_as_the_one_it_started_from(
 def test_fresh_can_start_from_the_weights_of_the_same_run(
     base_of: BaseOf, quick_config: QuickConfig, tmp_path: Path
 ) -> None:
-    """`--fresh` renames the folder after its weights have been read."""
+    """`--fresh` renames the folder after what it holds has been read."""
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)
     config = quick_config(NO_TEST, train={"init_from": str(run), "max_steps": 1})
     assert train(config, run, "cpu", fresh=True).exit_code == 0
     assert "pieces kept, 0 new, 0 dropped" in log_of(run)
+    assert (run / "writing.json").is_file()
 
 
 # --- messages ---------------------------------------------------------------------------------

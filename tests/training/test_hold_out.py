@@ -67,10 +67,13 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     run.rename(moved)
     assert mt("evaluate", "--model", moved, "--metrics", "bleu").code == 0
     assert train(longer, moved, "cpu").exit_code == 0
+    named = {"data": {"valid": [{"split": 30}, {"split": 20}], "test": [{"split": 10}]}}
+    assert train(quick_config(named, train={"max_steps": 4}), moved, "cpu").exit_code == 0
+    assert pairs_at(moved / HELD_OUT / "valid-1") == texts["test-0"]
     for change in ({"run": {"seed": 7}}, {"data": {"valid": [{"split": 31}], "test": []}}):
         with raises_saying(CheckpointError, moved, "has been trained on", "held out", "--fresh"):
             train(quick_config({"data": SETS}, change), moved, "cpu")
-    train(quick_config(train={"max_steps": 4}), moved, "cpu")  # on the whole text
+    train(quick_config(train={"max_steps": 5}), moved, "cpu")  # on the whole text
     with raises_saying(CheckpointError, moved, "has been trained on", "held out", "--fresh"):
         train(longer, moved, "cpu")
     assert len(lines_of(moved / HELD_OUT / "valid-0.src")) == 30

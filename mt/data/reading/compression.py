@@ -15,9 +15,8 @@ from mt.errors import DataError
 # Suffix of a compressed file -> the command that makes one. zip is not read: it holds files.
 PACKED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2"}
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".xz": lzma.LZMADecompressor,
-    ".bz2": bz2.BZ2Decompressor,
-}
+    ".xz": lzma.LZMADecompressor, ".bz2": bz2.BZ2Decompressor
+}  # fmt: skip
 _OFFICE = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".epub")  # zip archives, too
 _BLOCK = 1 << 18
 # What reading a damaged file raises, in the packages that unpack: BadGzipFile, zlib.error, ...

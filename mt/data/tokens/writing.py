@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from typing_extensions import assert_never
 
+from mt.data.reading.languages import base_code
 from mt.data.reading.words import UNSPACED
 from mt.data.tokens import noise
 from mt.errors import CheckpointError
@@ -292,8 +293,8 @@ class Styles(NamedTuple):
         return {case for case in Case if any(case.name not in cases for cases in known)}
 
     def between(self, source: str, target: str) -> Writing | None:
-        src = [style for style in self.styles if style.language == source]
-        tgt = [style for style in self.styles if style.language == target]
+        codes = (base_code(source), "src"), (base_code(target), "tgt")  # or the default name
+        src, tgt = ([s for s in self.styles if base_code(s.language) in names] for names in codes)
         return Writing(src[0], tgt[-1]) if src and tgt else None
 
 
