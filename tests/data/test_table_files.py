@@ -34,8 +34,7 @@ def test_cells_come_as_they_stand(
     assert pairs_of(tmp_path, "de", "en", path=path) == CELLS
     assert pairs_of(tmp_path, "en", "de", path=path)[0] == ("null", "NA")
     source = Source(src="de", tgt="en", path=path)
-    data = DataConfig(root=str(tmp_path), valid=[source])
-    assert check_data(plan_data(data)).faults == []
+    assert check_data(plan_data(DataConfig(root=str(tmp_path), valid=[source]))).faults == []
     assert capfd.readouterr() == ("", "")
     assert not cache.exists()
     files = local_files(source, tmp_path)

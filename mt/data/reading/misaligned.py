@@ -85,8 +85,7 @@ def _runs(src: Values, tgt: Values, numbers: Values) -> Iterator[tuple[int, int,
     # Where most of a text has moved, its lengths agree at another shift.
     fits = (_fit(*_shifted(src, tgt, shift)) for shift in SHIFTS)
     centre, spread = min(fits, key=lambda fit: fit[1])
-    ratios = _ratios(src, tgt, centre, spread) + numbers
-    sums = np.concatenate([[0.0], ratios.cumsum()])
+    sums = np.concatenate([[0.0], (_ratios(src, tgt, centre, spread) + numbers).cumsum()])
     sums -= np.minimum.accumulate(sums)
     starts = np.flatnonzero(sums == 0).tolist()
     for start, end in zip(starts, [*starts[1:], len(sums)], strict=True):

@@ -116,8 +116,7 @@ def batch_ends(lengths: Lengths, budget: int) -> list[int]:
     ends = []
     start = 0
     while start < len(lengths):
-        rows = max(1, min(MOST_ROWS, budget // int(lengths[start])))
-        window = lengths[start : start + rows]
+        window = lengths[start : start + max(1, min(MOST_ROWS, budget // int(lengths[start])))]
         area = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
         start += max(1, int(np.searchsorted(area, budget, side="right")))
         ends.append(start)
@@ -260,8 +259,7 @@ def shard_batches(
     sharded = np.split(order, batch_ends(lengths, budgets.start + place)[:-1])
     while len(sharded) % world_size:
         sharded.sort(key=len)
-        largest = sharded.pop()
-        sharded += np.array_split(largest, 2)
+        sharded += np.array_split(sharded.pop(), 2)
     sharded.sort(key=area, reverse=True)
     return [sharded[rank::world_size] for rank in range(world_size)]
 

@@ -293,8 +293,11 @@ class Styles(NamedTuple):
         return {case for case in Case if any(case.name not in cases for cases in known)}
 
     def between(self, source: str, target: str) -> Writing | None:
-        codes = (base_code(source), "src"), (base_code(target), "tgt")  # or the default name
-        src, tgt = ([s for s in self.styles if base_code(s.language) in names] for names in codes)
+        src, tgt = (  # of the code, or another spelling of it, or the default name
+            [s for s in self.styles if s.language == code]
+            or [s for s in self.styles if base_code(s.language) in (base_code(code), side)]
+            for code, side in ((source, "src"), (target, "tgt"))
+        )
         return Writing(src[0], tgt[-1]) if src and tgt else None
 
 
