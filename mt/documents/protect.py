@@ -72,8 +72,7 @@ class Protection(Step):
     def before(self, lines: Sequence[Line]) -> None:
         """Show the model lines without markup, and remember what is kept."""
         for line in lines:
-            parts = re.findall(r"[^\n]+\n*", line.text.strip())  # a term does not go on after them
-            tokens = self.keep([MarkupToken("text", part) for part in parts], is_document=False)
+            tokens = self.keep([MarkupToken("text", line.text.strip())], is_document=False)
             if all(token.kind == "text" for token in tokens):
                 continue
             tagged = TaggedText(tokens, escapes=False)
@@ -105,7 +104,7 @@ class Protection(Step):
                 continue
             at, raw = 0, token.raw
             shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
-            for start, end, target in self._spans(shown, case):
+            for start, end, target in self._spans(shown, case, " " if is_document else "\n"):
                 content, written = shown[start:end], raw[places[start] : places[end]]
                 if not written:  # a part of an entity of several characters
                     continue
@@ -126,7 +125,7 @@ class Protection(Step):
                 token.kind = "kept"  # what a program fills in, such as <Name>
         return merged_tokens
 
-    def _spans(self, text: str, case: Case | None) -> Iterator[tuple[int, int, str]]:
+    def _spans(self, text: str, case: Case | None, feed: str) -> Iterator[tuple[int, int, str]]:
         """Start and end of what is kept, with a term's translation or ""; the first and longest."""
         kept = {span for pattern in self._patterns for span in _matches(pattern, text)}
         if self._is_auto:
@@ -136,20 +135,20 @@ class Protection(Step):
             part = text[start:end].strip()
             if start >= at and part and part not in self.tags:
                 start = text.index(part, start)
-                yield from self._terms_in(text, at, start, case)
+                yield from self._terms_in(text, at, start, case, feed)
                 at = start + len(part)
                 yield start, at, ""
-        yield from self._terms_in(text, at, len(text), case)
+        yield from self._terms_in(text, at, len(text), case, feed)
 
     def _terms_in(
-        self, text: str, at: int, end: int, case: Case | None
+        self, text: str, at: int, end: int, case: Case | None, feed: str
     ) -> Iterator[tuple[int, int, str]]:
-        """Terms of whole words, the longest at each place."""
+        """Terms of whole words, the longest at each place; `feed`: a line feed in their words."""
         if not self._terms:
             return
         text, written = composed(text[at:end])
         words = _words(text)
-        spaced = [" " if word.isspace() else word for word in words]
+        spaced = [(feed if "\n" in word else " ") if word.isspace() else word for word in words]
         places = [*accumulate(map(len, words), initial=0)]
         first = 0
         while first < len(words):

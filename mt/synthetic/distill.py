@@ -16,6 +16,7 @@ from mt.config.plan import DataPlan, Direction, held_out_sets, plan_data
 from mt.config.schema import Config, Source
 from mt.config.yaml_text import dump
 from mt.data.reading.corpus import local_files, read_pairs
+from mt.data.reading.languages import base_code
 from mt.data.reading.text_files import under
 from mt.errors import ConfigError
 from mt.files import write_whole
@@ -87,7 +88,7 @@ def _sources(data: DataPlan, src: Path | None) -> tuple[Path, dict[str, Source]]
     way = direction_of_student(data)
     sources = {}
     for flow in data.flows:
-        if flow.direction == way:
+        if [*map(base_code, flow.direction)] == [*map(base_code, way)]:
             corpus = data.corpora[flow.corpus]
             turned = {"src": corpus.source.tgt, "tgt": corpus.source.src} if flow.is_turned else {}
             sources[corpus.name] = corpus.source.model_copy(update=turned)

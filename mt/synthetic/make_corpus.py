@@ -122,11 +122,10 @@ def backtranslate(
         remedy = f"give a model that translates from {tgt} into {src}"
         require_language(files.source, src, tgt, remedy)
         say(f"{files.name} must be text in {src}, the model translates it into {tgt}")
-    before = f"{tag} " if tag else ""
     spec = CorpusSpec(
         (line.replace("\t", " ") for line in files.read()),  # a tab would begin a reference
         number_of_lines(files.source),
-        lambda target, source: (f"{before}{source}", target),
+        lambda target, source: (f"{tag} {source}" if tag else source, target),
         {"--tag": tag or ""},
         files.is_large,
         [files.name],
@@ -135,8 +134,8 @@ def backtranslate(
     make_corpus(spec, files, search, engine)
     entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}
     if search.from_ or search.to:  # of several: those of the config may be others
-        languages = {"src_lang": search.to or tgt, "tgt_lang": search.from_ or src}
-        entry |= {name: code for name, code in languages.items() if code}
+        named = [("src_lang", search.to or tgt), ("tgt_lang", search.from_ or src)]
+        entry |= {key: code for key, code in named if code not in (None, "src", "tgt")}
     text = dump([entry])
     if tag:  # a piece of the vocabulary, instead of the letters it is written with
         text += dump({"tokenizer": {"user_defined_symbols": [tag]}})

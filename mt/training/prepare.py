@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mt.artefacts import RECORD, content_key, is_made, make
+from mt.artefacts import content_key, is_made, key_of, make
 from mt.config import plan as config_plan
 from mt.config.plan import HELD_OUT, DataPlan, held_out_sets, plan_data
 from mt.config.schema import Config, keys_affecting
@@ -289,7 +289,7 @@ def _make(config: Config, log: RunLog) -> None:
     texts = [text_key(corpus, data.root, records) for corpus in data.corpora]
     sizes, seed = list(sets.values()), config.run.seed
     key = content_key([texts, sizes, seed])
-    is_new = not is_made(folder, key)
+    is_new = not is_made(folder, None) or not key_of(folder).startswith(key)
     with suppress(IndexError, CheckpointError, DataError):  # no checkpoint, a damaged one, no file
         before = open_model(checkpoints(log.run_dir)[-1]).data  # without what was held out
         known = records | known_records(log.run_dir / STORE / "train")
@@ -303,9 +303,7 @@ def _make(config: Config, log: RunLog) -> None:
         )
     for path in log.run_dir.glob("tokenizer.*") if is_new else ():
         path.unlink()  # it may be of what is held out now
-    names = [key.removeprefix("data.").replace("[", "-").rstrip("]") for key in sets]
-    if not all((folder / f"{name}.src").exists() for name in names):
-        (folder / RECORD).unlink(missing_ok=True)  # the same pairs, as sets of other names
+    names = [path.removeprefix("data.").replace("[", "-").rstrip("]") for path in sets]
 
     def build(partial: Path) -> None:
         def pairs(number: int) -> Iterator[tuple[str, str]]:
@@ -321,4 +319,4 @@ def _make(config: Config, log: RunLog) -> None:
         meta = {"records": records, ELSEWHERE: others}
         (partial / token_store.META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
-    make(folder, key, build)
+    make(folder, f"{key} {' '.join(names)}", build)  # the same pairs, as sets of these names

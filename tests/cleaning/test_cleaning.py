@@ -110,8 +110,7 @@ class Folder:
 def folder(tmp_path: Path) -> Folder:
     good = write(tmp_path / "good", dirty(90, 1)).model_copy(update={"weight": 2.0})
     sources = {"web": write(tmp_path / "web", dirty(210, 2)), "good": good}
-    test = write(tmp_path / "test", TESTED_ON)
-    return Folder(tmp_path, sources, test)
+    return Folder(tmp_path, sources, write(tmp_path / "test", TESTED_ON))
 
 
 def in_one_process(plan: CleaningPlan) -> None:

@@ -41,8 +41,7 @@ def differing(text: str, lang: str, rate: float = 1.0) -> list[tuple[str, str]]:
 
 
 def test_typos_come_at_their_rate_and_keep_the_first_letter() -> None:
-    text = "Haustür Gruppe und nach " * 2000
-    changed = differing(text, "de", 0.2)
+    changed = differing("Haustür Gruppe und nach " * 2000, "de", 0.2)
     assert len(changed) == pytest.approx(0.2 * 6000, rel=0.1)
     assert {old for old, _ in changed} == {"Haustür", "Gruppe", "nach"}  # and no short word
     assert all(old[0] == new[0] and abs(len(old) - len(new)) <= 1 for old, new in changed)

@@ -223,8 +223,9 @@ def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:
     )
     assert found.between("de", "it") is None
     back = Styles.learn(GERMAN[:4], ENGLISH, [0] * 4, [("de", "en")]).between("en", "de")
-    scripts = [replace(german, language=code) for code in ("sr_Latn", "sr_Cyrl", "tgt")]
-    assert Styles(scripts).between("sr_Cyrl", "en") == (scripts[1], scripts[2])
+    scripts = [replace(german, language=code) for code in ("sr_Latn", "sr_Cyrl", "src", "tgt")]
+    assert Styles(scripts).between("sr_Cyrl", "en") == (scripts[1], scripts[3])
+    assert Styles(scripts).between("tgt", "src") == (scripts[3], scripts[2])
     assert back is not None
     assert back.src == LanguageStyle.learn(ENGLISH, "en")
 

@@ -12,13 +12,13 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_935,
-    "core": 19_211,
+    "all of mt": 29_932,
+    "core": 19_209,
     "tests": 29_828,
     "pages": 129_641,
     "api and single files": 1_097,
     "data": 5_023,
-    "training": 3_141,
+    "training": 3_139,
     "translate": 2_580,
     "inspect": 2_211,
     "cleaning": 2_059,
@@ -26,7 +26,7 @@ BUDGET = {
     "interop": 1_753,
     "config": 1_738,
     "cli": 1_599,
-    "documents": 1_370,
+    "documents": 1_369,
     "evaluation": 1_164,
     "runtime": 1_010,
     "model": 958,

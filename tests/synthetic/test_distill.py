@@ -72,7 +72,7 @@ def test_a_text_is_translated_the_way_it_is_trained(
 ) -> None:
     other_way = {"src": "test.tgt", "tgt": "test.src", "src_lang": "en", "tgt_lang": "de"}
     train = [TEXT | {"reverse": way} for way in ways] + [other_way] * (False in ways)
-    train.append(TEXT | {"src_lang": "cs"})
+    train.append(TEXT | {"src_lang": "cs"})  # not into the corpus
     section = {"root": str(tiny_corpus), "train": train, "valid": TEXT}  # one of the usual way
     data = config_from_mapping({"data": section}, "test").data
     root, sources = _sources(plan_data(data), None)
