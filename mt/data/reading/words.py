@@ -106,8 +106,7 @@ def _token_pattern() -> re.Pattern[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _words_of(text: str) -> tuple[str, ...]:
-    units = (_stripped(unit) for unit in _UNIT.findall(text.lower()))
-    return tuple(unit for unit in units if unit)
+    return tuple(filter(None, map(_stripped, _UNIT.findall(text.lower()))))
 
 
 def _stripped(text: str) -> str:

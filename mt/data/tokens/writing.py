@@ -293,7 +293,8 @@ class Styles(NamedTuple):
         return {case for case in Case if any(case.name not in cases for cases in known)}
 
     def between(self, source: str, target: str) -> Writing | None:
-        src, tgt = (  # of the code, or another spelling of it, or the default name
+        """Those of two languages; a code may be spelled otherwise, or be `src` or `tgt` there."""
+        src, tgt = (
             [s for s in self.styles if s.language == code]
             or [s for s in self.styles if base_code(s.language) in (base_code(code), side)]
             for code, side in ((source, "src"), (target, "tgt"))
