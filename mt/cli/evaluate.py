@@ -225,10 +225,9 @@ def _settings(
     tgt_lang = given.tgt_lang
     pairs = {}
     for name, model in models.items():
-        config = model.config
         is_own = given.tokenize == "auto" and tgt_lang is None
-        choice = config.train.bleu_tokenize if is_own else given.tokenize
-        pairs[name] = (tgt_lang or into or config.data.tgt_lang, choice)
+        choice = model.config.train.bleu_tokenize if is_own else given.tokenize
+        pairs[name] = (tgt_lang or into or model.data.target_languages[0], choice)
     if len(set(pairs.values())) > 1:
         each = "; ".join(f"{name} {', '.join(pair)}" for name, pair in pairs.items())
         raise DataError(
@@ -343,12 +342,9 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
 
 
 def translate_sets(
-    model: ModelFolder,
-    data: Sequence[EvaluationSet],
-    search: SearchOptions,
-    engine: EngineOptions,
-    name: str = "",
-) -> list[list[str]]:
+    model: ModelFolder, data: Sequence[EvaluationSet], search: SearchOptions,
+    engine: EngineOptions, name: str = "",
+) -> list[list[str]]:  # fmt: skip
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.terminal import Progress, can_show_bar
     from mt.translate.load import load_engine
@@ -357,6 +353,9 @@ def translate_sets(
     outputs = []
     for test_set in data:
         model.tokenizer.before_source(test_set.direction[1] or None, model.data)
+    own = [*model.data.directions, *(text.direction for text in model.data.test)]
+    if others := {each.direction[0] for each in data} - {"", *(way.src for way in own)}:
+        search = replace(search, from_=min(others))  # refused, unless it has a token
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
             source, to = test_set.direction

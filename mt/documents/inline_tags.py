@@ -307,8 +307,7 @@ class _Placing:
         if spaces := [space for space in found if low < space < high and not taken[space]]:
             space = min(spaces, key=lambda place: abs(place - wanted))
             return space, space + 1
-        is_inside = is_unspaced(self.translated) and low < wanted < high
-        return (wanted, wanted) if is_inside else None
+        return (wanted, wanted) if is_unspaced(self.translated) and low < wanted < high else None
 
 
 def has_words(tokens: Iterable[MarkupToken]) -> bool:

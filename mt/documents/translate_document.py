@@ -96,23 +96,24 @@ def _check_languages(
 ) -> None:
     """Raise DataError if a document is in other languages than the model; name the target's."""
     data = open_model(engine.models[0]).data
-    direction = data.direction(search.from_, search.to) or Direction("", search.to or "")
-    if direction == ("src", "tgt"):  # of a model that does not know its languages
-        direction = Direction("", "")
+    way = data.direction(search.from_, search.to)
+    ways = [way] if way else [way for way in data.directions if search.to in (None, way.tgt)]
+    sides = zip(*ways or [Direction("", search.to or "")], strict=True)
+    src, tgt = (sorted({*side} - {"src", "tgt", ""}) for side in sides)  # as far as it knows them
     if document.unnamed and document.texts:
-        if not direction.tgt:
+        if len(tgt) != 1:
             raise DataError(
                 f"{name}: XLIFF 2 requires the language of its targets, which the model does not "
                 'know; add it to <xliff>, such as trgLang="en"'
             )
-        code = direction.tgt.replace("_", "-")
+        code = tgt[0].replace("_", "-")
         document.unnamed.raw = with_attribute(document.unnamed.raw, "trgLang", code)
     for side, code, line in document.languages:
-        wanted = direction.src if side == "source" else direction.tgt
-        if wanted and code and base_code(code) != base_code(wanted):
-            options = "--from" if side == "source" else "--to"
+        wanted = src if side == "source" else tgt
+        if wanted and code and base_code(code) not in map(base_code, wanted):
+            options, must = "--from" if side == "source" else "--to", " or ".join(wanted)
             raise DataError(
-                f"{name}, line {line:,}: its {side} language must be {wanted}, as the model's is, "
+                f"{name}, line {line:,}: its {side} language must be {must}, as the model's is, "
                 f"found {code!r}; give a model for it, or {options} {base_code(code)} if it knows "
                 "several languages, or correct the attribute"
             )

@@ -43,12 +43,11 @@ def distill(
     if held_out_sets(config.data):
         fault = "only its run has the validation and test sets held out of its training text"
         raise ConfigError(f"--model {teacher.folder}: {fault}; name the run directory")
-    src_lang, tgt_lang = direction_of_student(data)
-    if search.from_ == tgt_lang != src_lang:
+    way, found = direction_of_student(data), data.direction(search.from_, search.to)
+    if search.from_ == way.tgt != way.src or found not in (None, way):
         raise ConfigError(
-            f"--from {search.from_}: the student's config is the teacher's, which is validated and "
-            f"tested from {src_lang} into {tgt_lang}; leave --from out, or write the corpus with "
-            "mt backtranslate"
+            f"--from {search.from_ or way.src}, --to {search.to or way.tgt}: the student is "
+            f"tested from {way.src} into {way.tgt}; leave them out, or take mt backtranslate"
         )
     root, sources = _sources(data, src)
     read = {name: local_files(pair, root) for name, pair in sources.items()}

@@ -44,8 +44,7 @@ class PairFilter:
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         """`limits`: the limits of lengths, in tokens of `tokenizer`."""
-        self.tokenizer = tokenizer
-        self.limits = limits
+        self.tokenizer, self.limits = tokenizer, limits
         self.line_counts = Counts()
         # Pairs dropped by reason, which an interrupted job must remember.
         self.counts: Counter[str] = Counter()
@@ -89,9 +88,8 @@ class PairFilter:
         """One line, such as `9 of 10 pairs kept; dropped: 1 looping (repeats itself ...)`."""
         lengths = {fault: self.counts[fault] for fault in LENGTH_FAULTS if fault}
         both = self.line_counts + Counts(**lengths)
-        flagged = [flag for flag in FATAL_FLAGS if self.counts[flag]]
-        reasons = both.reasons(self.limits)
-        reasons += [f"{self.counts[flag]:,} {flag} ({FLAGS[flag]})" for flag in flagged]
+        counts, reasons = self.counts, both.reasons(self.limits)
+        reasons += [f"{n:,} {flag} ({FLAGS[flag]})" for flag in FATAL_FLAGS if (n := counts[flag])]
         dropped = f"; dropped: {', '.join(reasons)}" if reasons else ""
         return f"{self.kept:,} of {both.read:,} pairs kept{dropped}"
 
@@ -118,6 +116,8 @@ def backtranslate(
     check_output(files, [("the input", files.source)], engine.folders)
     data = open_model(engine.models[0]).data
     src, tgt = data.direction(search.from_, search.to) or (None, None)
+    if src is None and search.to and not search.from_ and len(data.directions) > 1:
+        raise ConfigError(f"--to {search.to}: from which language? Give that of the text by --from")
     if src and tgt:
         remedy = f"give a model that translates from {tgt} into {src}"
         require_language(files.source, src, tgt, remedy)

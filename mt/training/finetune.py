@@ -49,7 +49,8 @@ def _mismatches(here: Config, there: Config) -> Iterator[str]:
         yield f"weights only fit a model of the same shape, but {differing}; {remedy}"
     tied, tied_there = here.model.tie_embeddings, there.model.tie_embeddings
     two = "are two matrices there, and one matrix cannot be initialised from two; set"
-    if not here.train.new_vocabulary and (differing := _differing(vocabulary_keys(), here, there)):
+    kept = [*vocabulary_keys(), *["data.language_tokens"] * there.data.language_tokens]
+    if not here.train.new_vocabulary and (differing := _differing(kept, here, there)):
         yield (
             f"its vocabulary is kept, but {differing}; {remedy}, or train.new_vocabulary to true "
             "to train another vocabulary on this data"

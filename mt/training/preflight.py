@@ -118,5 +118,4 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     if len(data.stages) > 1:
         stage = state.stage, prepared.ends[state.stage]
         rows["stage"] = next(describe_stage(data, *stage, pairs.kept, preflight.plan.drawn))
-    width = max(map(len, rows))
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())
+    return "\n".join(f"{name:<{max(map(len, rows))}}  {text}" for name, text in rows.items())

@@ -25,8 +25,9 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     """Load the models into the engine that suits best; `large`: worth a process for each GPU."""
     engine = opened(engine)
     first = open_model(engine.models[0])
-    code, known = search.from_, sorted({direction.src for direction in first.data.directions})
-    if code is not None and code not in known and known not in ([], ["src"]):
+    code, data = search.from_, first.data
+    known = sorted({each for way in data.directions for each in way[: 1 + data.has_tokens]})
+    if code is not None and code not in known and known not in ([], ["src"], ["src", "tgt"]):
         must = f"must be a language that this model translates from ({', '.join(known)})"
         raise ConfigError(f"--from: {must}, found {code}")
     return _load(first, search, engine, large)

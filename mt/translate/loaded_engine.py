@@ -171,5 +171,4 @@ def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
     left = sizes[::-1].cumsum()  # of the last n, for n from 1
     quarters = len(sizes) - int(np.searchsorted(left, budget * workers, side="right"))
     whole = batch_ends(sizes[:quarters], budget)
-    small = [quarters + end for end in batch_ends(sizes[quarters:], budget // 4)]
-    return [*whole, *small][:-1]
+    return [*whole, *[quarters + end for end in batch_ends(sizes[quarters:], budget // 4)]][:-1]

@@ -145,5 +145,4 @@ def longest_repeat(words: Sequence[str], n: int) -> int:
         return 0
     # Of n words that follow themselves once, each equals the one n places later.
     equal = (word == later for word, later in zip(words, words[n:], strict=False))
-    longest = max((sum(1 for _ in run) for same, run in groupby(equal) if same), default=0)
-    return longest // n + 1
+    return max((sum(1 for _ in run) for same, run in groupby(equal) if same), default=0) // n + 1

@@ -49,8 +49,7 @@ def scored(rule: str, src: str, tgt: str, langs: str = "de en") -> float:
     """The score of a pair by one rule, all others being off."""
     values = OFF | ({str(KEYS[rule]): 0.5} if KEYS[rule] else {})
     clean = Clean.model_construct(**Clean().model_dump() | values)
-    scores = PairScorer(clean, *langs.split()).scores([(src, tgt)])
-    return round(float(scores[0, COLUMN[rule]]), 4)
+    return round(float(PairScorer(clean, *langs.split()).scores([(src, tgt)])[0, COLUMN[rule]]), 4)
 
 
 SENTENCE = "Der schnelle braune Fuchs springt über den faulen Hund."
@@ -150,8 +149,7 @@ def test_language() -> None:
     assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
     danish = "Jeg ved ikke hvad jeg skal gøre i morgen eftermiddag."
     assert scored("language", danish, english, "nb en") == 0  # a relative
-    uzbek = "Har bir insonning fuqarolik huquqi bor."
-    assert scored("language", uzbek, english, "uzb en") == 0
+    assert scored("language", "Har bir insonning fuqarolik huquqi bor.", english, "uzb en") == 0
     # The model must be surer where it often takes the language for another.
     sure, weak, weakest = (
         scored("language", SENTENCE, english, f"{code} en") for code in ("fr", "yor", "oss")

@@ -243,8 +243,7 @@ def test_the_worst_loss_comes_first_and_the_largest_gain_last() -> None:
     ref = ["one two three four"] * 4
     base = ["one two three four", "x", "one two three x", "one two three four"]
     system = ["one two three x", "one two three four", "one two three four", "x"]
-    lines = [one.line for one in largest_differences(base, system, [ref], 3)]
-    assert lines == [4, 1, 2]
+    assert [one.line for one in largest_differences(base, system, [ref], 3)] == [4, 1, 2]
 
 
 def test_models_that_score_differently_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
@@ -349,6 +348,19 @@ def test_scores_are_of_the_language_that_from_tells(
     for source, tokenizer in (("de", "tok:zh"), ("zh", "tok:13a")):
         command = ["evaluate", "-m", model, "--metrics", "bleu", *files, "--from", source]
         assert tokenizer in mt(*command).out.decode()
+    named = {"src_lang": "de", "tgt_lang": "zh"}
+    model = of_both_directions(tiny_run, tmp_path / "named", named, src_lang="src", tgt_lang="tgt")
+    assert b"tok:zh" in mt("evaluate", "-m", model, "--metrics", "bleu", *files).out
+
+
+def test_a_model_of_other_source_languages_is_refused(
+    tiny_run: Path, mt: Mt, tmp_path: Path
+) -> None:
+    texts = [{"src": "test.src", "tgt": "test.tgt", "src_lang": code} for code in ("de", "fr")]
+    with changed_meta(copy_model(tiny_run, tmp_path / "model")) as meta:
+        meta["config"]["data"] |= {"train": texts, "test": texts}
+    ended = mt("evaluate", "-m", tmp_path / "model", "-m", tiny_run, "--metrics", "chrf")
+    assert says(refused(ended), "--from", "translates from (de)", "found fr")
 
 
 def test_an_unknown_target_language_is_refused(tiny_run: Path, tiny_corpus: Path, mt: Mt) -> None:

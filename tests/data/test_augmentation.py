@@ -33,8 +33,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    cfg = TokenizerConfig(vocab_size=400, user_defined_symbols=["<x>"])
-    return tokenizer_of(cfg, PAIRS[:500])
+    return tokenizer_of(TokenizerConfig(vocab_size=400, user_defined_symbols=["<x>"]), PAIRS[:500])
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +57,7 @@ def epoch_of(
 ) -> tuple[DirectedPairs, list[tuple[str, str]]]:
     """The pairs of an epoch, and their text."""
     made = augmentation_of(pairs, tokenizer, config)(epoch)
-    texts = map(tokenizer.src.decode, rows(made))
-    return made, list(zip(*texts, strict=True))
+    return made, list(zip(*map(tokenizer.src.decode, rows(made)), strict=True))
 
 
 def plan_of(pairs: DirectedPairs, tokenizer: Tokenizer, config: Config) -> Plan:

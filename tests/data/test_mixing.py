@@ -108,8 +108,7 @@ def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
         values = mapping_of([{}, {"tag": tag, "weight": 0.5}], root=str(tmp_path))
         data = config_from_mapping(values | {"tokenizer": symbols}, "test").data
         assert cleaned_data(plan_data(data), tmp_path).flows == plan_data(data).flows
-        store = stored(tmp_path / "store", data, with_tokenizer)
-        return directed(store, data, with_tokenizer)
+        return directed(stored(tmp_path / "store", data, with_tokenizer), data, with_tokenizer)
 
     pairs = built("<bt>")
     assert pairs.kept == (2, 1)

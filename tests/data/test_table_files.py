@@ -51,8 +51,7 @@ def test_a_file_of_another_suffix_is_not_read_as_csv(tmp_path: Path, name: str) 
 
 def test_quotation_marks_in_tsv_are_text(tmp_path: Path) -> None:
     write(tmp_path / "a.tsv", 'de\ten\n"Ja"\t"yes\n"nein\tno" "\n')
-    pairs = [('"Ja"', '"yes'), ('"nein', 'no" "')]
-    assert pairs_of(tmp_path, "de", "en", path="a.tsv") == pairs
+    assert pairs_of(tmp_path, "de", "en", path="a.tsv") == [('"Ja"', '"yes'), ('"nein', 'no" "')]
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv", ".parquet", "saved"])

@@ -53,8 +53,7 @@ def test_tags_are_left_out_with_their_code_and_the_text_after_them_stays(tmp_pat
 @pytest.mark.parametrize("packed", ["", "gz", "zst"])
 def test_encodings_that_the_file_says(tmp_path: Path, encoding: str, packed: str) -> None:
     content = tmx(unit("größer", "larger"), encoding=encoding.removesuffix("-SIG"))
-    found = read(tmp_path, pack(packed, content.encode(encoding)))
-    assert found == ([("größer", "larger")], {})
+    assert read(tmp_path, pack(packed, content.encode(encoding))) == ([("größer", "larger")], {})
 
 
 def test_a_language_is_the_very_one_else_the_first_of_its_kind(tmp_path: Path) -> None:

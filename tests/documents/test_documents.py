@@ -14,6 +14,7 @@ import pytest
 from conftest import Mt, refused
 from lxml import etree, html
 from messages import raises_saying, says
+from model_files import changed_meta, copy_model
 
 from mt.documents.document import Document
 from mt.documents.translate_document import read_document
@@ -361,9 +362,13 @@ def test_html_that_never_ends_takes_no_longer_than_its_length(part: str) -> None
     ],
 )
 @pytest.mark.parametrize("version", ["1.2", "2.0"])
+@pytest.mark.parametrize("sources", [["de"], ["de", "fr"], ["fr", "src", "de"]])
 def test_a_document_is_in_the_languages_of_the_model(
-    version: str, languages: str, message: tuple[str, ...], mt: Mt, tiny_run: Path, tmp_path: Path
-) -> None:
+    version: str, sources: list[str], languages: str, message: tuple[str, ...], mt: Mt,
+    tiny_run: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    with changed_meta(copy_model(tiny_run, tmp_path / "model")) as meta:
+        meta["config"]["data"]["train"] = [{"src": "a", "tgt": "b", "src_lang": c} for c in sources]
     text = '<trans-unit id="1"><source>eins</source></trans-unit>'
     content = f"<xliff><file {languages}><body>{text}</body></file></xliff>"
     if version == "2.0":
@@ -371,7 +376,8 @@ def test_a_document_is_in_the_languages_of_the_model(
         content = f"<xliff {languages.replace('target-language', 'trgLang')}><file><unit><segment>"
         content += "<source>eins</source></segment></unit></file></xliff>"
     (tmp_path / "in.xlf").write_text(content, encoding="utf-8")
-    ended = mt("translate", "--model", tiny_run, tmp_path / "in.xlf", "-o", tmp_path / "out.xlf")
+    command = ("translate", "--model", tmp_path / "model", tmp_path / "in.xlf")
+    ended = mt(*command, "-o", tmp_path / "out.xlf")
     if message:
         assert says(refused(ended), "in.xlf", *message)
         assert not (tmp_path / "out.xlf").exists()

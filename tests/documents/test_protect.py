@@ -417,8 +417,7 @@ def test_a_tag_without_a_place_stands_at_the_end_and_is_counted() -> None:
     ],
 )
 def test_an_element_without_letters_stays_whole(source: str, seen: str) -> None:
-    text = read_document("html", f"<p>{source}</p>", "x").texts[-1].tagged.text
-    assert text == seen
+    assert read_document("html", f"<p>{source}</p>", "x").texts[-1].tagged.text == seen
     copy = " ".join(f"{n}-{n}" for n in range(len(seen.split())))
     assert rendered(source, seen, copy) == (source, [])
     written, _ = rendered(source, "Q R", "0-1 1-0")

@@ -12,27 +12,27 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_932,
-    "core": 19_209,
-    "tests": 29_828,
-    "pages": 129_641,
+    "all of mt": 29_929,
+    "core": 19_208,
+    "tests": 29_827,
+    "pages": 129_585,
     "api and single files": 1_097,
     "data": 5_023,
     "training": 3_139,
-    "translate": 2_580,
+    "translate": 2_579,
     "inspect": 2_211,
     "cleaning": 2_059,
     "search": 2_040,
     "interop": 1_753,
     "config": 1_738,
-    "cli": 1_599,
+    "cli": 1_598,
     "documents": 1_369,
     "evaluation": 1_164,
     "runtime": 1_010,
     "model": 958,
     "runs": 901,
     "report": 838,
-    "synthetic": 453,
+    "synthetic": 452,
 }
 SLACK = 150  # lines or, of pages, bytes times ten: more than this below the budget lowers it
 

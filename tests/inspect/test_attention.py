@@ -231,6 +231,5 @@ def test_messages(mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: MonkeyPat
         ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg or .png"]),
         ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "cannot be written", "elsewhere"]),
     ]:  # fmt: skip
-        ended = mt("inspect", "attention", "--model", tiny_run, *options)
-        assert says(refused(ended), *parts)
+        assert says(refused(mt("inspect", "attention", "--model", tiny_run, *options)), *parts)
         assert list(tmp_path.iterdir()) == []

@@ -26,8 +26,7 @@ from mt.model.transformer import sinusoids
 
 @pytest.fixture(scope="module")
 def joint() -> Tokenizer:
-    cfg = TokenizerConfig(vocab_size=340)
-    return tokenizer_of(cfg, ((line, line) for line in made_lines()))
+    return tokenizer_of(TokenizerConfig(vocab_size=340), ((line, line) for line in made_lines()))
 
 
 def test_tokens_stand_above_their_ids(joint: Tokenizer) -> None:

@@ -141,8 +141,7 @@ def test_libretranslate_translates_documents_with_it(package: Path, tmp_path: Pa
                 with zipfile.ZipFile(io.BytesIO(made)) as file:
                     words = re.sub("<[^>]*>", "|", file.read(part).decode()).split("|")
                 # With the server's length penalty, this small model says some words twice.
-                starts = [text.split()[0] for text in words if text.strip()]
-                assert starts == ["three", "eight"]
+                assert [text.split()[0] for text in words if text.strip()] == ["three", "eight"]
         finally:
             server.terminate()
     shutil.rmtree(tmp_path / "venv")  # 600 MB

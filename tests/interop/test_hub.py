@@ -78,8 +78,7 @@ def test_imports_a_model_by_its_name(hub: Hub, tmp_path: Path, mt: Mt) -> None:
     (corpus,) = metas[0]["history"][0]["corpora"]
     stated = "unknown: the model's card states cc-by-4.0"
     assert (corpus["name"], corpus["licence"]) == ("training data of opus", stated)
-    from_hub = {"hub": NAME, "commit": commit}
-    assert metas[0]["imported"] == metas[1]["imported"] | from_hub
+    assert metas[0]["imported"] == metas[1]["imported"] | {"hub": NAME, "commit": commit}
     card = model_card(load_model(tmp_path / "by-name"), "usage")
     assert says(card, f"Imported from {NAME}, commit {commit}")
 
@@ -98,8 +97,7 @@ def test_without_a_network_takes_what_was_fetched_before(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     n_asked = len(hub.asked)
     assert mt(*importing).code == 0
-    folder = open_model(tmp_path / "imported")
-    assert folder.meta["imported"]["commit"] == hub.commit_of(NAME)
+    assert open_model(tmp_path / "imported").meta["imported"]["commit"] == hub.commit_of(NAME)
     assert len(hub.asked) == n_asked
 
 

@@ -409,7 +409,6 @@ def test_every_segment_of_a_long_line_names_the_target_language(imported: Path) 
     rows = [part.source for part in split_source(f" >>deu<< {text}", tokenizer, 20)]
     assert len(rows) > 2
     assert all(row[0] == code and len(row) <= 20 for row in rows)
-    without = [part.source for part in split_source(text, tokenizer, 19)]
-    assert [row[1:] for row in rows] == without
+    assert [row[1:] for row in rows] == [part.source for part in split_source(text, tokenizer, 19)]
     assert tokenizer.src.pieces(">>deu<< Nein")[0] == ">>deu<<"
     assert ">>xyz<<" not in tokenizer.src.pieces(">>xyz<< Nein")

@@ -39,8 +39,7 @@ def test_a_card_has_languages_data_and_scores(loaded: LoadedModel, tiny_corpus: 
         score, signature = f"{values['bleu']:.2f}", values["signature"].replace("|", r"\|")
         assert f"| {name} | {values['step']:,} | bleu | {score} | `{signature}` |" in body
     assert "tok:13a" in body
-    parameters = sum(each.numel() for each in loaded.model.parameters())
-    assert f"{parameters:,} parameters" in body
+    assert f"{sum(each.numel() for each in loaded.model.parameters()):,} parameters" in body
     assert "Made with mt " in body
     history = loaded.meta["history"]
     changed = {str(train): {"lines": 1_900, "sha256": "before"}}

@@ -99,8 +99,7 @@ def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer
 def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: Tokenizer) -> None:
     folder = save(1, score=12.5)
     assert sorted(os.listdir(folder)) == ["meta.json", "model.safetensors", "state.pt"]
-    modes = {path.stat().st_mode for path in folder.iterdir()}
-    assert len(modes) == 1
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
     assert equal_weights(load_weights(folder), weights_of(model))
     assert load_state(folder)["moments"].tolist() == [0, 1, 2, 3, 4]
     meta = read_meta(folder, ["model.safetensors", "state.pt"])

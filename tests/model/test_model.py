@@ -223,8 +223,7 @@ def test_padding_changes_nothing(norm: str) -> None:
     wide_mask = torch.cat([src_mask, pad.bool()], dim=1)
     wide = model(torch.cat([src, pad], dim=1), torch.cat([tgt_in, pad], dim=1), wide_mask)
     torch.testing.assert_close(wide[:, :5], hidden, rtol=0, atol=1e-12)
-    other = model(src.masked_fill(~src_mask, 7), tgt_in, src_mask)
-    assert torch.equal(other, hidden)
+    assert torch.equal(model(src.masked_fill(~src_mask, 7), tgt_in, src_mask), hidden)
     for row, (n_src, n_tgt) in enumerate([(6, 5), (4, 2), (1, 3)]):
         one = slice(row, row + 1)
         alone = model(src[one, :n_src], tgt_in[one, :n_tgt], src_mask[one, :n_src])

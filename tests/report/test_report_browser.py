@@ -75,8 +75,7 @@ def test_both_axes_are_chosen_and_printed(browser: Browser, tiny_run: Path, tmp_
     assert browser.evaluate(shown) == [True, False]
     browser.evaluate("document.getElementById('by-time').click()")
     assert browser.evaluate(shown) == [False, True]
-    seen = browser.look(path, 720, scheme="dark", media="print")
-    assert seen.too_wide == []
+    assert browser.look(path, 720, scheme="dark", media="print").too_wide == []
     assert browser.evaluate(shown) == [True, True]
     assert browser.evaluate(colour) == "rgb(255, 255, 255)" != dark
     assert browser.pdf(tmp_path / "page.pdf") > 20_000

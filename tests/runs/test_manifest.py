@@ -110,8 +110,7 @@ def test_of_a_damaged_history_nothing_is_claimed(entries: object, tmp_path: Path
     (start,) = history_of(tmp_path / "model", {"history": entries, "step": 5})
     assert (start.model, start.updates, start.began_from) == ("model", "1–5", "not recorded")
     assert [corpus.licence for corpus in start.corpora] == ["unknown: not recorded"]
-    good = start.model_dump()
-    assert history_of(tmp_path, {"history": [good | {"new": 1}]}) == [start]
+    assert history_of(tmp_path, {"history": [start.model_dump() | {"new": 1}]}) == [start]
 
 
 def test_resuming_with_other_threads_is_noted(quick_config: QuickConfig, tmp_path: Path) -> None:

@@ -146,8 +146,7 @@ def test_models_that_began_from_others_keep_their_corpora(
     unknown = ("own.src, own.tgt", "unknown: no corpus.yaml beside it")
     behind = [("Closed", "CC-BY-NC-4.0"), unknown]
     assert licences_of(tuned) == behind
-    history = recorded(tuned)
-    assert [start.began_from for start in history] == ["new weights", "base"]
+    assert [start.began_from for start in recorded(tuned)] == ["new weights", "base"]
     # The average of two models began from neither alone, and the card names both.
     average_models([tuned, base], [0.25, 0.75], tmp_path / "mixed")
     card = model_card(load_model(tmp_path / "mixed"), "Use it.")

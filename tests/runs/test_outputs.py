@@ -53,8 +53,7 @@ def test_the_files_of_a_run(tiny_run: Path) -> None:
         "samples", "settled.json", "store", "tokenizer.model", "train.log", "writing.json",
     }  # fmt: skip
     manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
-    config = checkpoint.load_model(tiny_run).config
-    assert manifest["seed"] == config.run.seed
+    assert manifest["seed"] == checkpoint.load_model(tiny_run).config.run.seed
     assert manifest["pairs"] == 2000
     assert manifest["cwd"] == str(Path.cwd())
     assert manifest["processes"] == 1

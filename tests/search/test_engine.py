@@ -69,8 +69,7 @@ def test_a_batch_that_does_not_fit_is_searched_in_halves(
 
     def outputs(engine: TorchEngine) -> tuple[list[tuple[str, ...]], str]:
         with translator(loaded, engine) as halving:
-            texts = [one.texts for one in halving.translate(lines)]
-            return texts, halving.summary()
+            return [one.texts for one in halving.translate(lines)], halving.summary()
 
     engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
     expected, summary = outputs(engine)

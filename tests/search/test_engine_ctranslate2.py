@@ -98,8 +98,7 @@ def test_a_beam_does_not_depend_on_the_limits_of_its_batch(both: Load, tiny_corp
 
 
 def reasons(search: SearchOptions = DEFAULT_SEARCH, **engine: Any) -> str:
-    options = EngineOptions(models=[Path("model")], **engine)
-    return "; ".join(reasons_for_torch(search, options))
+    return "; ".join(reasons_for_torch(search, EngineOptions(models=[Path("model")], **engine)))
 
 
 def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: MonkeyPatch) -> None:

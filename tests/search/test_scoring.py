@@ -206,8 +206,7 @@ def test_without_spaces_pieces_are_named_by_their_characters() -> None:
     line = "私は\u3000学生🐈"  # a wide space
     assert word_links(attention, japanese, english[0], line, english[1]) == "0:2-0 3:5-1 5:6-2"
     back = attention.T.contiguous()
-    found = word_links(back, english[0], japanese, english[1], line)
-    assert found == "0-0:2 1-3:5 2-5:6"
+    assert word_links(back, english[0], japanese, english[1], line) == "0-0:2 1-3:5 2-5:6"
     spaced = ["私は", "▁", *bytes_of_cat, "▁"]  # a space belongs to what follows, as with words
     assert character_units(spaced) == ([0, 1, 1, 1, 1, 1, 1], ["私は", "🐈"])
     assert character_units(["▁"]) == ([0], [""])
@@ -244,8 +243,7 @@ def test_a_part_without_a_space_before_it_begins_no_word() -> None:
 def test_links_beyond_what_a_line_has_left_are_dropped() -> None:
     """A final stop of its own is taken off again, of the source and of the translation."""
     assert links_within("0-0 2-1 1-2 3-3", "a b c", "d e f") == "0-0 2-1 1-2"
-    composed_later = "か\u3099" * 4
-    assert links_within("0:1-0:1 4:5-1:2 2:3-2:3", composed_later, "犬。") == "0:1-0:1"
+    assert links_within("0:1-0:1 4:5-1:2 2:3-2:3", "か\u3099" * 4, "犬。") == "0:1-0:1"
     assert links_within("0:1-0:1 1:2-1:4", "犬だ", "犬です") == "0:1-0:1 1:2-1:3"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import MonkeyPatch, Mt, lines_of, refused, write_lines
 from messages import says
+from model_files import changed_meta, copy_model
 
 from mt.config import yaml_text
 from mt.config.plan import Limits
@@ -105,6 +106,11 @@ def test_the_entry_names_the_languages(mt: Mt, tiny_run: Path, text: Path, tmp_p
         command = ("backtranslate", "-m", tiny_run, text, *GREEDY, *way, "--overwrite")
         (entry,) = yaml_text.parse(mt(*command, "-o", tmp_path / "bt.tsv").out.decode())
         assert (entry["src_lang"], entry["tgt_lang"]) == ("en", "de")
+    texts = [{"src": "a", "tgt": "b", "src_lang": code} for code in ("de", "fr")]
+    with changed_meta(copy_model(tiny_run, tmp_path / "model")) as meta:
+        meta["config"]["data"]["train"] = texts
+    several = ("backtranslate", "-m", tmp_path / "model", text, "-o", tmp_path / "a.tsv")
+    assert says(refused(mt(*several, "--to", "en")), "--to en", "by --from")
 
 
 class Words:
@@ -174,8 +180,7 @@ def test_a_corpus_is_replaced_only_if_asked_for(mt: Mt, tiny_run: Path, tmp_path
         path.write_text("eins\tone\n", encoding="utf-8")
     command = ["-m", tiny_run, "-o", corpus, *GREEDY]
     for made in (["backtranslate", text], ["distill", "--src", text]):
-        message = refused(mt(*made, *command))
-        assert says(message, "--output", corpus, "exists", "--overwrite")
+        assert says(refused(mt(*made, *command)), "--output", corpus, "exists", "--overwrite")
         assert corpus.read_text(encoding="utf-8") == "eins\tone\n"
     (tmp_path / "valid.yaml").write_text("# mine\n")
     message = refused(mt("distill", "--src", text, *command, "--overwrite"))

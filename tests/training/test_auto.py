@@ -207,8 +207,7 @@ def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) ->
     command += ["--set", "data.language_tokens=true"]
     given = mt(*command, "--set", "tokenizer.vocab_size=400", "-o", tmp_path / "c.model")
     assert "2,000 pairs" not in given.err
-    pieces = Tokenizer((tmp_path / "c.model").read_bytes()).src.all_pieces()
-    assert "<2en>" in pieces
+    assert "<2en>" in Tokenizer((tmp_path / "c.model").read_bytes()).src.all_pieces()
     files = [tiny_config.parent / f"lines.{side}" for side in ("de", "en")]
     for file in files:
         file.write_text("eins zwei drei vier\n" * 1_500, encoding="utf-8")

@@ -305,6 +305,11 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
             {"model": {"tie_embeddings": True}},
             [["target embedding and output", TIED, "model.tie_embeddings to false"]],
         ),
+        (
+            {"data": {"language_tokens": True}},
+            {},
+            [["data.language_tokens is true there", "new_v"]],
+        ),
     ]
     for before, now, reasons in rows:
         base = base_of(**before)

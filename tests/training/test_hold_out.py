@@ -58,8 +58,7 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     assert "order of the data" not in log_of(run)
     assert mt("evaluate", "--model", run, "--metrics", "bleu").code == 0
     assert mt("report", run, "-o", tmp_path / "report.html").code == 0
-    card = model_card(load_model(run), "")
-    assert says(card, "train.src", "data.valid[0], held out, src | 30")
+    assert says(model_card(load_model(run), ""), "train.src", "data.valid[0], held out, src | 30")
     assert {line["name"] for line in metrics_of(run, "test")} == {"data.test[0]", "data.test[1]"}
     config_of_model = json.loads((run / "checkpoints/last/meta.json").read_bytes())["config"]
     assert config_of_model["data"]["valid"][0]["split"] == 30  # no path: the run may be moved

@@ -187,7 +187,7 @@ def test_a_vocabulary_without_the_token_is_refused(config: Config, tmp_path: Pat
     sample = PairSample(10, 1)
     sample.src, sample.tgt = ["čba"] * 5, ["schba"] * 5
     other = train_on_sample(config.tokenizer, sample, lambda _: None, languages=["cs"])
-    with raises_saying(DataError, "data.language_tokens", "de", "found cs", "train a new one"):
+    with raises_saying(DataError, "data.language_tokens", "de", "found cs", "new_vocabulary"):
         pairs_of(config, other, tmp_path / "a")
 
 
@@ -268,6 +268,13 @@ def test_a_model_without_tokens_takes_its_one_language(tiny_run: Path, mt: Mt) -
     assert mt("translate", "--model", tiny_run, "--to", "en", stdin=b"eins\n").out == plain.out
     message = refused(mt("translate", "--model", tiny_run, "--to", "fr", stdin=b"eins\n"))
     assert says(message, "--to", "(en)", "found fr", "leave the option out")
+
+
+def test_a_language_that_only_a_first_stage_had_is_not_asked_for(tokenizer: Tokenizer) -> None:
+    stages = [{"until": {"updates": 9}, "both_directions": True}, {}]
+    text = {"path": "a", "directions": ["de-en", "fr-en"]}
+    data = DataConfig.model_validate({"language_tokens": True, "train": [text], "stages": stages})
+    assert tokenizer.before_source(None, plan_data(data)) == [tokenizer.languages["en"]]
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

@@ -59,8 +59,7 @@ def test_epochs_are_the_same_length_in_updates(quick_config: QuickConfig, tmp_pa
     assert equal_weights(ours, others)
     assert read_manifest(runs[0])["max_steps"] == steps
     # A student, or a run on other data, counts its own epochs.
-    meta = read_meta(runs[0] / "checkpoints" / "last", [])
-    assert meta["config"]["train"]["max_steps"] == 1000
+    assert read_meta(runs[0] / "checkpoints" / "last", [])["config"]["train"]["max_steps"] == 1000
 
 
 @pytest.mark.parametrize(("most", "epochs", "steps"), [(5, 9.0, 5), (99, 1e-6, 1), (7, None, 7)])
@@ -80,8 +79,7 @@ def test_a_cosine_needs_epochs_after_its_warm_up(trainer_of: TrainerOf) -> None:
 
 @pytest.mark.parametrize(("most", "every"), [(5000, 250), (5001, 251), (7, 1), (19, 1), (21, 2)])
 def test_validations_are_twenty_unless_their_distance_is_given(most: int, every: int) -> None:
-    train = TrainConfig(max_steps=most, valid_every=None)
-    assert train.updates_between_validations == every
+    assert TrainConfig(max_steps=most, valid_every=None).updates_between_validations == every
     assert TrainConfig(max_steps=most, valid_every=3).updates_between_validations == 3
 
 

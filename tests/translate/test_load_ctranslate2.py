@@ -151,8 +151,7 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
     options = ("-m", described.folder, source, "--precision", "fp32")
     ended = mt("translate", *options)
     assert says(ended.err, "converted for CTranslate2", "kept in", user_cache(CACHE))
-    torch = mt("translate", *options, "--engine", "torch", "--workers", 1)
-    assert ended.out == torch.out
+    assert ended.out == mt("translate", *options, "--engine", "torch", "--workers", 1).out
     assert ended.out.count(b"\n") == 40
 
 
@@ -277,5 +276,4 @@ def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Pa
     assert says(message, "--shortlist", "token store of the run", "but there is no", "leave out")
     assert not out.exists()
     # An average is looked for in the run that it lies in, not in the folder above that.
-    within = tiny_run / "averaged"
-    assert store_of(within) == tiny_run / "store" / "train"
+    assert store_of(tiny_run / "averaged") == tiny_run / "store" / "train"

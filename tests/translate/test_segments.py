@@ -283,8 +283,7 @@ def test_without_the_library_lines_stay_whole(
     monkeypatch.setitem(sys.modules, "sentencex", None)
     model = open_model(tiny_run)
     assert not cuts_into_sentences("auto", model)
-    said = capsys.readouterr().err
-    assert says(said, "--split-sentences", "sentencex", "pip install", "whole")
+    assert says(capsys.readouterr().err, "--split-sentences", "sentencex", "pip install", "whole")
     with pytest.raises(ConfigError, match=r"--split-sentences.*sentencex.*pip install"):
         cuts_into_sentences("always", model)
     with pytest.raises(ConfigError, match=r"--split-sentences.*never.*'yes'"):

@@ -233,8 +233,7 @@ def test_nothing_is_written_into_a_models_folder(mt: Mt, tiny_run: Path, tmp_pat
         ["backtranslate", "-m", tiny_run, text, "-o", best / "new.tsv"],
     ]
     for command in commands:
-        message = refused(mt(*command))
-        assert says(message, "--output", command[-1], "--model", "elsewhere")
+        assert says(refused(mt(*command)), "--output", command[-1], "--model", "elsewhere")
     own = tmp_path / "own.model"
     shutil.copy(tiny_run / "tokenizer.model", own)
     message = refused(mt("tokenizer", "decode", "-m", own, text, "-o", own))

@@ -43,8 +43,7 @@ def test_the_command_and_training_learn_the_same_bytes(
     of_config = tmp_path / "config.model"
     ended = mt("tokenizer", "train", "--config", tiny_config, "-o", of_config)
     assert of_config.read_bytes() == expected
-    size = Tokenizer(expected).src.size
-    assert ended.err.split("\n")[-2] == f"mt: {of_config}: {size} tokens"
+    assert ended.err.split("\n")[-2] == f"mt: {of_config}: {Tokenizer(expected).src.size} tokens"
 
 
 def test_the_options_are_those_of_the_config(mt: Mt, tmp_path: Path) -> None:

@@ -172,14 +172,14 @@ class Tokenizer:
         None: its one language, or that which a line names. ConfigError for an unknown language.
         """
         known = self.languages_of(data)
-        if data.has_tokens and to is None and len(data.target_languages) == 1:
-            to = data.target_languages[0]
+        learnt = list(dict.fromkeys(way.tgt for way in data.directions)) or data.target_languages
+        if data.has_tokens and to is None and len(learnt) == 1:
+            to = learnt[0]
         if to in known:
             return [known[to]]
         if to is None and not data.has_tokens:
             return []
-        learnt = [direction.tgt for direction in data.directions] or data.target_languages
-        languages = sorted(known) or list(dict.fromkeys(learnt))
+        languages = sorted(known) or learnt
         if not known and (to in languages or languages == ["tgt"]):  # the config names none
             return []
         given = "nothing" if to is None else to
