@@ -227,7 +227,8 @@ def _settings(
     for name, model in models.items():
         is_own = given.tokenize == "auto" and tgt_lang is None
         choice = model.config.train.bleu_tokenize if is_own else given.tokenize
-        pairs[name] = (tgt_lang or into or model.data.target_languages[0], choice)
+        ways = [*sorted(model.data.directions, key=model.data.usual.__ne__), model.data.usual]
+        pairs[name] = (tgt_lang or into or ways[0].tgt, choice)
     if len(set(pairs.values())) > 1:
         each = "; ".join(f"{name} {', '.join(pair)}" for name, pair in pairs.items())
         raise DataError(
@@ -326,7 +327,6 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
     remedy = "give --src FILE and --ref FILE"
     if not data.test:
         raise DataError(f"--model {name}: its config has no data.test to translate; {remedy}")
-    several = len(data.directions) > 1
     sets = []
     for title, text in zip(names_of(data.test), data.test, strict=True):
         try:
@@ -335,7 +335,7 @@ def _configured_sets(name: str, model: ModelFolder, search: SearchOptions) -> li
             raise DataError(f"{error} This is data.test of {name}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         is_usual = text.direction == data.usual and not data.has_tokens
-        is_told = not is_usual or (several and text.direction in data.directions)
+        is_told = not is_usual or (len(data.directions) > 1 and text.direction in data.directions)
         direction = text.direction if is_told else ("", "")
         sets.append(EvaluationSet(title, [refs], sources, direction).with_references(text.name))
     return sets
@@ -346,6 +346,7 @@ def translate_sets(
     engine: EngineOptions, name: str = "",
 ) -> list[list[str]]:  # fmt: skip
     """Translate test sets with one model; report on each, by the system's name if it has one."""
+    from mt.data.reading.languages import base_code
     from mt.terminal import Progress, can_show_bar
     from mt.translate.load import load_engine
     from mt.translate.translator import make_translator
@@ -354,17 +355,17 @@ def translate_sets(
     for test_set in data:
         model.tokenizer.before_source(test_set.direction[1] or None, model.data)
     own = [*model.data.directions, *(text.direction for text in model.data.test)]
-    if others := {each.direction[0] for each in data} - {"", *(way.src for way in own)}:
-        search = replace(search, from_=min(others))  # refused, unless it has a token
+    known = {"", "src", *(base_code(c) for way in own for c in way[: 1 + model.data.has_tokens])}
+    if others := [code for each in data if base_code(code := each.direction[0]) not in known]:
+        search = replace(search, from_=others[0])  # which load_engine refuses
     with load_engine(search, replace(engine, models=[model])) as loaded:
         for test_set in data:
-            source, to = test_set.direction
+            source, to = (code or None for code in test_set.direction)
             sources = test_set.sources or []
             with Progress(len(sources), 0, can_show_bar()) as bar:
                 translator = make_translator(
-                    loaded, to or None, source or None,
-                    on_progress=bar.update, number_of=test_set.number,
-                )  # fmt: skip
+                    loaded, to, source, on_progress=bar.update, number_of=test_set.number
+                )
                 outputs.append([line.texts[0] for line in translator.translate(sources)])
             which = ", ".join(filter(None, [name, test_set.name]))
             say(f"{which}: " * bool(which) + translator.summary())

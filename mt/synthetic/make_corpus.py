@@ -116,7 +116,7 @@ def backtranslate(
     check_output(files, [("the input", files.source)], engine.folders)
     data = open_model(engine.models[0]).data
     src, tgt = data.direction(search.from_, search.to) or (None, None)
-    if src is None and search.to and not search.from_ and len(data.directions) > 1:
+    if not search.from_ and [way.tgt for way in data.directions].count(search.to or "") > 1:
         raise ConfigError(f"--to {search.to}: from which language? Give that of the text by --from")
     if src and tgt:
         remedy = f"give a model that translates from {tgt} into {src}"

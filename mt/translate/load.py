@@ -27,7 +27,7 @@ def load_engine(search: SearchOptions, engine: EngineOptions, large: bool = Fals
     first = open_model(engine.models[0])
     code, data = search.from_, first.data
     known = sorted({each for way in data.directions for each in way[: 1 + data.has_tokens]})
-    if code is not None and code not in known and known not in ([], ["src"], ["src", "tgt"]):
+    if code is not None and code not in known and known and "src" not in known:
         must = f"must be a language that this model translates from ({', '.join(known)})"
         raise ConfigError(f"--from: {must}, found {code}")
     return _load(first, search, engine, large)

@@ -125,7 +125,7 @@ def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]
             raise DataError(
                 f"data.language_tokens: the vocabulary has no token for {flow.token}, found "
                 f"{', '.join(known) or 'none'}; an existing vocabulary cannot get it: train a new "
-                "one (train.new_vocabulary: true), or set language_tokens to false"
+                "one (train.new_vocabulary), or set language_tokens to false and no train.init_from"
             )
         ids = [] if flow.token is None else [known[flow.token]]
         if flow.tag is not None:
