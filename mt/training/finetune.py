@@ -32,7 +32,7 @@ def load_base(config: Config) -> LoadedModel | None:
     folder = find_model(Path(config.train.init_from).expanduser(), "train.init_from")
     try:
         base = load_model(folder)
-        _ = base.styles  # read now
+        _ = base.styles  # read while the folder has its name
     except MtError as error:
         raise CheckpointError(f"{name}: {error}") from error
     shaped = with_shape_of(config, base.config)
