@@ -195,8 +195,8 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 def _call(group: Any, values: dict[str, Any]) -> Any:
     """Call a command, or make a dataclass, with those of the options' values that it has."""
     kinds = {parameter.name: parameter.annotation for parameter in _parameters_of(group)}
-    groups = {name: _call(kind, values) for name, kind in kinds.items() if is_dataclass(kind)}
-    return group(**{name: (values | groups)[name] for name in kinds})
+    made = {name: _call(kind, values) for name, kind in kinds.items() if is_dataclass(kind)}
+    return group(**{name: made[name] if name in made else values[name] for name in kinds})
 
 
 def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -293,7 +293,7 @@ class Styles(NamedTuple):
         return {case for case in Case if any(case.name not in cases for cases in known)}
 
     def between(self, source: str, target: str) -> Writing | None:
-        """Those of two languages; a code may be spelled otherwise, or be `src` or `tgt` there."""
+        """The styles of two languages, by another spelling of a code too, or as `src` and `tgt`."""
         src, tgt = (
             [s for s in self.styles if s.language == code]
             or [s for s in self.styles if base_code(s.language) in (base_code(code), side)]
