@@ -163,8 +163,7 @@ def test_figures_are_those_of_sacrebleu(mt: Mt, texts: Path, monkeypatch: Monkey
     one = ["evaluate", "--hyp", "b", *refs, *seed, "--confidence", "--resamples", "50"]
     lines = mt(*one).lines
     options = ["--confidence", "--confidence-n", "50", "-w", "2", "-f", "json"]
-    rows = json.loads(sacrebleu("-i", "b", *options))
-    theirs = {row["name"]: row for row in rows}
+    theirs = {row["name"]: row for row in json.loads(sacrebleu("-i", "b", *options))}
     for line in lines:
         row = theirs[line.split()[0]]
         assert line.split(maxsplit=1)[1] == (

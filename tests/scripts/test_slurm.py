@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -159,6 +160,21 @@ def test_training_refuses_more_gpus_than_tasks() -> None:
 
 # The first line of a stand-in for mt that succeeds at once when Slurm has requeued its job.
 STARTED_ONCE = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'
+# Runs mt in windows of 5 lines. At its first start, the middle task waits after one to be stopped.
+HOLD = """
+import os, runpy, sys, time
+from mt.search import engine
+from mt.translate import resume, translator
+finished = resume.ResumableOutput.finished
+def hold(*of):
+    finished(*of)
+    if os.environ["SLURM_ARRAY_TASK_ID"] == "1" and "SLURM_RESTART_COUNT" not in os.environ:
+        print("holding", file=sys.stderr, flush=True)
+        time.sleep(100)
+engine.WINDOW = translator.FIRST_WINDOW = 5
+resume.SECONDS_BETWEEN_RECORDS, resume.ResumableOutput.finished = 0.0, hold
+runpy.run_module("mt", run_name="__main__")
+"""
 two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two tasks need two cores")
 
 
@@ -167,11 +183,9 @@ class Cluster:
 
     def __init__(self, slurm_conf: str, folder: Path) -> None:
         self.folder = folder
-        self.environment = os.environ | {"SLURM_CONF": slurm_conf}
         command, environment = mt_command()
-        self.replace_mt(
-            f'PYTHONPATH={shlex.quote(environment["PYTHONPATH"])} exec {shlex.join(command)} "$@"'
-        )
+        self.environment = environment | {"SLURM_CONF": slurm_conf}
+        self.replace_mt(f'exec {shlex.join(command)} "$@"')
 
     def replace_mt(self, *lines: str) -> None:
         """Let the jobs submitted from now on run a bash script of these lines in place of mt."""
@@ -210,6 +224,12 @@ class Cluster:
                 return found
             assert time.monotonic() < end, (found, self.log(job))
             time.sleep(0.5)
+
+    def ended(self, job: str, state: str, code: str, restarts: int) -> None:
+        """Wait for the end of a job, which must be this one."""
+        (end,) = self.wait(job, 200)
+        found = (end["JobState"], end["ExitCode"], end["Restarts"])
+        assert found == (state, code, str(restarts)), self.log(job)
 
     def log(self, job: str) -> str:
         paths = sorted(self.folder.glob(f"slurm-{job}*.out"))
@@ -281,8 +301,7 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
     assert log.count("train.sbatch: requeued") == int(ended["Restarts"]) == len(stopped) + idle
     assert weights_of(tmp_path / "queued") == weights_of(tmp_path / "undisturbed")
     assert "resuming" not in (tmp_path / "undisturbed.log").read_text(encoding="utf-8")
-    (ended,) = cluster.wait(late, 200)
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(late)
+    cluster.ended(late, "COMPLETED", "0:0", 1)
     assert "DUE TO TIME LIMIT" in cluster.log(late)
 
 
@@ -309,22 +328,15 @@ def test_a_cancelled_job_stays_cancelled_and_has_its_checkpoint(
 @pytest.mark.timeout(120)
 def test_a_job_is_not_requeued_after_an_error_nor_more_often_than_allowed(cluster: Cluster) -> None:
     faulty = cluster.submit(TRAIN, "--config", "nowhere.yaml")
-    (ended,) = cluster.wait(faulty, 60)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "2:0", "0"), (
-        cluster.log(faulty)
-    )
+    cluster.ended(faulty, "FAILED", "2:0", 0)
     assert "nowhere.yaml" in cluster.log(faulty)
 
     cluster.replace_mt("exit 138")
     cluster.environment["MAX_RESTARTS"] = "1"
     loop = cluster.submit(TRAIN)
-    (ended,) = cluster.wait(loop, 60)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "138:0", "1"), (
-        cluster.log(loop)
-    )
-    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to resume" in cluster.log(
-        loop
-    )
+    cluster.ended(loop, "FAILED", "138:0", 1)
+    log = cluster.log(loop)
+    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to resume" in log
 
 
 @pytest.mark.slurm
@@ -333,14 +345,12 @@ def test_a_job_is_not_requeued_after_an_error_nor_more_often_than_allowed(cluste
 def test_a_job_is_requeued_if_a_process_is_lost_and_none_has_failed(cluster: Cluster) -> None:
     cluster.replace_mt(STARTED_ONCE, "exit 75")
     lost = cluster.submit("--ntasks=2", TRAIN)
-    (ended,) = cluster.wait(lost, 60)
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(lost)
+    cluster.ended(lost, "COMPLETED", "0:0", 1)
 
     # The process that fails ends after the one that has lost it.
     cluster.replace_mt("[ $RANK = 1 ] || exit 75", "sleep 2", "exit 3")
     faulty = cluster.submit("--ntasks=2", TRAIN)
-    (ended,) = cluster.wait(faulty, 60)
-    assert (ended["JobState"], ended["Restarts"]) == ("FAILED", "0"), cluster.log(faulty)
+    cluster.ended(faulty, "FAILED", "75:0", 0)
     assert "train.sbatch: a process has failed, see above: not requeued" in cluster.log(faulty)
 
 
@@ -367,10 +377,7 @@ def test_tasks_get_the_address_to_meet_and_an_error_of_one_ends_all(cluster: Clu
         "[ $RANK = 0 ] || exit 3", "trap 'exit 143' TERM", "while true; do sleep 0.1; done"
     )
     faulty = cluster.submit("--ntasks=2", TRAIN)
-    (ended,) = cluster.wait(faulty, 60)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "143:0", "0"), (
-        cluster.log(faulty)
-    )
+    cluster.ended(faulty, "FAILED", "143:0", 0)
     assert "train.sbatch: a process has failed, see above: not requeued" in cluster.log(faulty)
 
 
@@ -384,29 +391,24 @@ def test_joined_shards_equal_the_output_of_one_process(
     text = "".join(f"{line}\n" for line in [*lines[:20], "", *lines[20:]]).encode()
     (tmp_path / "in").write_bytes(text)
     (tmp_path / "in.gz").write_bytes(gzip.compress(text))
-    # torch, because a task must last long enough to be stopped.
     options = ["--model", tiny_run, "--engine", "torch", "--precision", "fp32", "--beam-size", "2"]
     assert run_mt("translate", *options, tmp_path / "in", "-o", tmp_path / "whole").returncode == 0
 
-    array = cluster.submit(
-        "--array=0-2", TRANSLATE, tmp_path / "in.gz", tmp_path / "joined", *options
-    )
-    middle = f"{array}_1"
-    cluster.wait(
-        array,
-        60,
-        lambda: f"{middle}.0" in cluster.run("squeue", "--steps", "--noheader", "--format=%i"),
-    )
-    cluster.run("scancel", "--signal=TERM", middle)
+    (tmp_path / "hold.py").write_text(HOLD, encoding="utf-8")
+    cluster.replace_mt(f'exec {shlex.join([sys.executable, str(tmp_path / "hold.py")])} "$@"')
+    files = [tmp_path / "in.gz", tmp_path / "joined"]
+    array = cluster.submit("--array=0-2", TRANSLATE, *files, *options)
+    cluster.wait(array, 60, lambda: "holding" in cluster.log(array))
+    cluster.run("scancel", "--signal=TERM", f"{array}_1")
     ended = cluster.wait(array, 200)
     log = cluster.log(array)
     assert {one["JobState"] for one in ended} == {"COMPLETED"}, log
     restarts = {one["ArrayTaskId"]: one["Restarts"] for one in ended}
     assert restarts == {"0": "0", "1": "1", "2": "0"}, log
     assert "translate.sbatch: requeued; it will resume where it stopped" in log
+    assert "since --resume; 5 finished before" in log
     joined = (tmp_path / "joined").read_bytes()
-    assert joined.count(b"\n") == 41
-    assert joined.split(b"\n")[20] == b""
+    assert (joined.count(b"\n"), joined.split(b"\n")[20]) == (41, b"")
     assert joined == (tmp_path / "whole").read_bytes()
     assert not list(tmp_path.glob("joined?*"))  # neither shards nor temporary files
 
@@ -430,7 +432,7 @@ def test_missing_shards_are_translated_later_and_a_lost_line_is_an_error(
     kept = lost.read_bytes()
     lost.write_bytes(b"")
     second = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
-    assert [one["ExitCode"] for one in cluster.wait(second, 100)] == ["2:0"], cluster.log(second)
+    cluster.ended(second, "FAILED", "2:0", 0)
     message = (
         f"{source} has 2 lines, but the shards in {folder} do not add up to that; "
         f"{output} is not written"
@@ -440,8 +442,6 @@ def test_missing_shards_are_translated_later_and_a_lost_line_is_an_error(
 
     lost.write_bytes(kept)
     third = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
-    assert [one["JobState"] for one in cluster.wait(third, 100)] == ["COMPLETED"], cluster.log(
-        third
-    )
+    cluster.ended(third, "COMPLETED", "0:0", 0)
     assert output.read_bytes().count(b"\n") == 2
     assert not folder.exists()

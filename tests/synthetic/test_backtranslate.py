@@ -102,7 +102,7 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
 
 def test_the_entry_names_the_languages(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
     """The lines are the target of the new model."""
-    for way in (("--from", "de"), ("--to", "en")):
+    for way in (("--from", "de"), ("--to", "en"), ("--from", "de", "--to", "en")):
         command = ("backtranslate", "-m", tiny_run, text, *GREEDY, *way, "--overwrite")
         (entry,) = yaml_text.parse(mt(*command, "-o", tmp_path / "bt.tsv").out.decode())
         assert (entry["src_lang"], entry["tgt_lang"]) == ("en", "de")

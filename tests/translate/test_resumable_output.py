@@ -201,11 +201,12 @@ def text(tiny_corpus: Path, tmp_path: Path) -> Path:
     return tmp_path / "text"
 
 
+@pytest.mark.parametrize("at", [10, 23])  # of 23 lines
 @pytest.mark.parametrize("options", [[], ["--n-best", 2], ["--format", "tsv", "--scores"]])
 def test_a_resumed_translation_equals_an_uninterrupted_one(
-    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, options: list[Any], monkeypatch: MonkeyPatch
-) -> None:
-    at = 23 if "--n-best" in options else 10  # of 23 lines
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: MonkeyPatch,
+    options: list[Any], at: int,
+) -> None:  # fmt: skip
     monkeypatch.setattr(engine, "WINDOW", 5)
     monkeypatch.setattr(translator, "FIRST_WINDOW", 5)
     out, whole, prefix = (tmp_path / name for name in ("out", "whole", "prefix"))
