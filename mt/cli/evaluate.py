@@ -50,7 +50,7 @@ class EvaluationGroup:
     tgt_lang: Annotated[str | None, opt.output_option("--tgt-lang", metavar="CODE", help=
         "target language, such as ja, for BLEU and TER; default: the model's")] = None
     normalize: Annotated[Literal["nfc"] | None, opt.output_option("--normalize", help=
-        "compare both sides in this form of Unicode; sacreBLEU compares them as they are")] = None
+        "nfc: compare both sides composed; without it as they are, as sacreBLEU does")] = None
     as_json: opt.AsJson = False
     perturb: Annotated[str, opt.output_option("--perturb", metavar="KINDS", help=
         "scores of a --model on the test set as people write it, and their drop: any of caps, "

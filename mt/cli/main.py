@@ -43,7 +43,7 @@ DATA_COMMANDS = {
 }
 
 app = command_group("mt", "", COMMANDS, Commands)
-data = command_group("data", "Count, and clean corpora; prepare training.", DATA_COMMANDS)
+data = command_group("data", "Count and clean corpora; prepare training.", DATA_COMMANDS)
 
 
 def _print_version(wanted: bool) -> None:

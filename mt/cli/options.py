@@ -74,7 +74,7 @@ RunDir = Annotated[str | None, output_option("--run-dir", metavar="FOLDER", help
     "run directory (default: runs/NAME, by the config's name)")]
 AsJson = Annotated[bool, output_option("--json", help="print JSON")]
 OutputFile = Annotated[str, output_option("--output", "-o", metavar="FILE", help=
-    "output file, written completely or not at all; - is stdout")]
+    "output file, replaced as a whole or not at all; - is stdout")]
 CorpusFile = Annotated[str, output_option("--output", "-o", metavar="FILE.tsv", help=
     "corpus of two columns, source and target; written completely or not at all")]
 NewFolder = Annotated[Path, output_option("--output", "-o", metavar="FOLDER", help=

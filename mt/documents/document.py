@@ -51,10 +51,9 @@ class Document:
     ) -> tuple[str, list[tuple[int, MarkupToken]]]:
         """The document with its translations; and the tags without a place, with their lines."""
         lost, parts, at = list[tuple[int, MarkupToken]](), list[str](), 0
-        pairs = list(zip(self.texts, translations, strict=True))
+        pairs = zip(self.texts, translations, strict=True)
         # Attributes first: their tags may be in texts.
-        pairs.sort(key=lambda pair: (pair[0].attribute is None, pair[0].first))
-        for text, translation in pairs:
+        for text, translation in sorted(pairs, key=lambda p: (p[0].attribute is None, p[0].first)):
             links = "".join(translation.alignments[:1])
             written, without_place = text.tagged.render(translation.texts[0], links)
             lost += [(text.line, token) for token in without_place]

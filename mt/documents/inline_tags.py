@@ -22,6 +22,7 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES, WHITE = re.compile(r"[ \t\r\n\f]+"), (" ", "\n")
 ENTITY = re.compile(r"&#?\w+;")
+PIECE = re.compile(r"\w+|\W")
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
 NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols
 BLANK_LINE = re.compile(r"\A\s*\n|[ \t]*\r?\n\s*?(?=\r?\n)|\s*\n\s*\Z")
@@ -99,8 +100,7 @@ class TaggedText:
         self._is_capital = next(filter(str.isalpha, letters), "").isupper()
         self.text = ""  # for the model; empty if all words are kept
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
-        ends = set(partners.values())
-        opened = [self.root]
+        ends, opened = set(partners.values()), [self.root]
         self._tokens = [(self.root.opening, 0)]  # tags in order, and where they stand
         for number, token in enumerate(tokens if self.has_words else ()):
             if token.kind == "text":
@@ -255,8 +255,9 @@ class _Placing:
             if total <= 0:
                 total, start = 0, unit.start
             is_inside = max(unit.src_start, tag.start) < min(unit.src_end, tag.end)
-            is_inside = is_inside and unit not in elided
-            total += (unit.end - unit.start) * (1 if is_inside else -1)
+            if not CORE.search(self.translated, unit.start, unit.end):  # `,` for the `},` of `{x},`
+                is_inside = tag.start <= unit.src_start < unit.src_end <= tag.end
+            total += (unit.end - unit.start) * (1 if is_inside and unit not in elided else -1)
             if total > best:
                 place, best = (start, unit.end), total
         if place is None:
@@ -291,8 +292,7 @@ class _Placing:
         if tag.opening.term:  # the model may have found its translation
             content = html.unescape(tag.opening.raw)
         bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
-        case = re.IGNORECASE if tag.opening.term else 0
-        same = re.compile(re.escape(content).join(bounds), case)
+        same = re.compile(re.escape(content).join(bounds), re.IGNORECASE * bool(tag.opening.term))
         spans = [match.span() for match in same.finditer(self.translated, low, high)]
         spans = [span for span in spans if not any(taken[slice(*span)])]
         around = self._around(tag, taken, low, high)
@@ -388,12 +388,17 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
             linked[tgt_span] = src_span
     units = []
     for (start, end), (src_start, src_end) in sorted(linked.items()):
-        if text[src_start:src_end] == translated[start:end]:
-            letters = zip(range(start, end), range(src_start, src_end), strict=True)
-            units += [_AlignedPart(tgt, tgt + 1, src, src + 1) for tgt, src in letters]
-            continue
-        parts = zip(_parts(translated, start, end), _parts(text, src_start, src_end), strict=True)
-        units += [_AlignedPart(*tgt, *src) for tgt, src in parts if tgt[0] < tgt[1]]
+        spans = (translated, start, end), (text, src_start, src_end)
+        # Sign by sign, so that `+` stays of `Strg+C` where the output has `Ctrl+C`.
+        parts = [[match.span() for match in PIECE.finditer(*span)] for span in spans]
+        if len(parts[0]) != len(parts[1]):
+            parts = [_parts(*span) for span in spans]
+        for tgt, src in zip(*parts, strict=True):
+            if translated[slice(*tgt)] == text[slice(*src)]:
+                letters = zip(range(*tgt), range(*src), strict=True)
+                units += [_AlignedPart(to, to + 1, of, of + 1) for to, of in letters]
+            elif tgt[0] < tgt[1]:
+                units.append(_AlignedPart(*tgt, *src))
     return units
 
 

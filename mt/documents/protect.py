@@ -159,10 +159,10 @@ class Protection(Step):
                 start, end = places[first], places[first + len(given)]
                 if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
                     shown = target
-                    if target[1:] == target[1:].lower():  # no EU, iPhone
-                        if case is Case.CAPITALS and term != given:
+                    if term != given and target[1:] == target[1:].lower():  # no EU, iPhone
+                        if case is Case.CAPITALS:
                             shown = target.upper()
-                        elif case is Case.TITLE:
+                        elif case is Case.TITLE:  # of lines of German nouns, too
                             shown = noise.title_case(target, "")
                     yield at + written[start], at + written[end], shown
                     last = first + len(term)

@@ -145,8 +145,7 @@ def read_document(form: str, content: str, name: str, protect: Protect = list) -
     if form == "xliff":
         return XliffReader(content, name, protect).document
     tokens = merged((srt_tokens if form == "srt" else html_tokens)(content, name))
-    document = Document(tokens)
-    line, first = 1, 0
+    document, line, first = Document(tokens), 1, 0
     for is_break, group in groupby(tokens, lambda token: token.kind == "break"):
         run = list(group)
         raw = "".join(token.raw for token in run)

@@ -104,10 +104,8 @@ class XliffReader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         parent = self._open[-1]
         is_fixed = {"no": True, "yes": False}.get(attributes.get("translate", ""), parent.is_fixed)
-        local = name.rpartition(":")[2]
-        line = self._parser.CurrentLineNumber
-        space = attributes.get("xml:space")
-        has_lines = space == "preserve" if space else parent.has_lines
+        local, line = name.rpartition(":")[2], self._parser.CurrentLineNumber
+        has_lines = attributes.get("xml:space", "preserve" * parent.has_lines) == "preserve"
         self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed, has_lines))
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
             for side, key in LANGUAGES:
@@ -188,8 +186,7 @@ class XliffReader:
             if segment.is_fixed or not found:
                 before += self._raw(segment.first + 1, at)
                 continue
-            found[0].before = before + found[0].before
-            before = ""
+            found[0].before, before = before + found[0].before, ""
             texts += found
         if texts:
             texts[-1].after += before + self._raw(at, end)
@@ -244,8 +241,7 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
             token.name in XLIFF_CODE or token.attributes.get("translate") == "no"
             or token.attributes.get("mtype") == "protected"
         ):  # fmt: skip
-            code = dataclasses.replace(token, kind="point")
-            depth = 1
+            code, depth = dataclasses.replace(token, kind="point"), 1
             written.append(code)
         else:
             raw = html.escape(token.raw, quote=False) if in_cdata else token.raw

@@ -74,7 +74,7 @@ class ModelGroup:
 
 @app.command("model")
 def model(given: ModelGroup, as_json: opt.AsJson = False, picture: Picture = None) -> None:
-    """Print the shape of every parameter; with -o, draw the architecture.
+    """Print every parameter's shape; with -o, draw the model.
 
     Of a trained model, also one in train.init_from, the sizes of the vocabularies are those of its
     tokenizer; else tokenizer.vocab_size, or those of tokenizer.model. mt train --dry-run measures

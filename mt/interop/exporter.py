@@ -157,8 +157,8 @@ def _weights(meta: Mapping[str, Any]) -> str:
     """Of which update the weights are, or of which models the average, without their places."""
     if mixed := meta.get("mixed"):
         with suppress(TypeError, ValueError):  # damaged
-            models = [f"{share:g} of {model_name(Path(folder))}" for folder, share in mixed]
-            return f" Weights: the average of several models, {' + '.join(models)}."
+            models = [f"{share:g} {model_name(Path(folder))}" for folder, share in mixed]
+            return f" Weights: the average of several models, in the ratio {' : '.join(models)}."
     elif isinstance(step := meta.get("step"), int):
         averaged = meta.get("averaged")
         mean = f", the mean of updates {averaged}" if averaged else ""

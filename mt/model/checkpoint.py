@@ -111,10 +111,10 @@ def save_model_folder(
         raise CheckpointError(f"{folder}: {problem}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
         free = shutil.disk_usage(next(filter(Path.exists, folder.absolute().parents))).free / 1e6
-        # Adam's state is twice the size of the weights.
-        need = sum(tensor.nbytes for tensor in weights.values()) * (1 if state is None else 3) / 1e6
+        copies = 3 + ("weights" in state) if state else 1  # Adam's state has twice their size
+        need = sum(tensor.nbytes for tensor in weights.values()) * copies / 1e6
         raise CheckpointError(
-            f"{folder}: cannot be saved ({reason_of(error)}); it needs at least {need:,.1f} MB, "
+            f"{folder}: cannot be saved ({reason_of(error)}); it needs over {need:,.1f} MB, "
             f"{free:,.1f} MB are free there. Everything saved earlier is intact: free some space "
             "or choose another folder, then run the same command again"
         ) from error

@@ -189,8 +189,8 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     if fixed := [differing[key] for key in keys if is_fixed(key)]:
         raise CheckpointError(
             f"run directory {run_dir}: holds a run with another model, tokenizer, start or "
-            f"language, which cannot change ({'; '.join(fixed)}); set them back, or give another "
-            "--run-dir, where train.init_from can name this run, or --fresh to set this one aside"
+            f"language, which cannot change ({'; '.join(fixed)}); set them back, give --fresh to "
+            f"set it aside, or another --run-dir{' (train.init_from can name it)' * has_weights}"
         )
     return list(differing.values())
 

@@ -90,13 +90,8 @@ def save_checkpoint(
     """Write a checkpoint with `meta`, move `last` and `best`, and delete what is not to be kept."""
     name = step_name(state.step)
     scored = state.scores.get(name)
-    about = {
-        **meta,
-        "step": state.step,
-        "score": scored and scored[0],
-        model_folder.SCORED: scored,
-        model_folder.SCORED_ON: state.valid_fingerprint,
-    }
+    about = {**meta, "step": state.step, "score": scored and scored[0]}
+    about |= {model_folder.SCORED: scored, model_folder.SCORED_ON: state.valid_fingerprint}
     tensors = {**updater.state_dict(), "train": asdict(state)}
     weights = weights_of(updater.eval_model)
     save_model_folder(run_dir / CHECKPOINTS / name, weights, about, tensors, replace=True)
@@ -135,8 +130,10 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
 
 def keep_best(run_dir: Path, step: int) -> str:
     """Keep the checkpoint that is the best up to a step for good, under the link returned."""
-    name = f"{model_folder.BEST}-until-{step}"
-    if (best := run_dir / CHECKPOINTS / model_folder.BEST).exists():
+    name, best = f"{model_folder.BEST}-until-{step}", run_dir / CHECKPOINTS / model_folder.BEST
+    if best.exists():
+        while (link := best.with_name(name)).exists() and not link.samefile(best):
+            name += "-later"  # what decides has changed twice at this step
         set_link(run_dir, name, best.resolve())
     return name
 

@@ -169,8 +169,10 @@ def _claim(
     lock = runs.claim(run_dir)
     try:
         settled = settle_start(config, log, read.n_pairs, base)
+        stays = "; the tokenizer stays (--fresh: a new one)" * Tokenizer.exists_in(run_dir)
         for line in runs.check_same_run(run_dir, config):
-            log.say(f"config changed since this run was started: {line}")
+            said = line + stays * line.startswith("data.train:")
+            log.say(f"config changed since this run was started: {said}")
         with runs.explain_write_errors(run_dir):
             tidy(run_dir)
         if not checkpoints(run_dir):
@@ -185,11 +187,9 @@ def _check_corpora(
     config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
 ) -> CorpusRead:
     """Read the data, draw the tokenizer's sample, and warn. Raises DataError with all faults."""
-    known = {
-        path: record
-        for name in (f"{runs.STORE}/train", runs.CLEANED, HELD_OUT)
-        for path, record in known_records(run_dir / name).items()
-    }
+    known = known_records(run_dir / runs.STORE / "train")
+    for name in (runs.CLEANED, HELD_OUT):
+        known |= known_records(run_dir / name)
     is_kept = config.tokenizer.model or (base is not None and not config.train.new_vocabulary)
     learns = not is_kept and (fresh or not Tokenizer.exists_in(run_dir))
     # The vocabulary is that of the text that is trained on.

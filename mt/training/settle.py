@@ -107,9 +107,9 @@ def settle_length(
     if train.max_minutes is None:
         settled = settled.because("train.max_epochs", epochs=None)
     elif epochs.done and settled.reasons.get("epochs") == FITTED:
-        n_epochs = settled.epochs or n_epochs
+        n_epochs = min(filter(None, (settled.epochs, n_epochs)), default=None)
         said = "all its epochs" if n_epochs == train.epochs else f"{n_epochs:g} epochs"
-        log.say(f"train.max_minutes: the run keeps {said}, as it was started")
+        log.say(f"train.max_minutes: the run keeps {said}, as it was started; null frees it")
     else:
         log.say("train.max_minutes: timing typical updates")
         seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)

@@ -181,8 +181,7 @@ def test_the_bytes_are_the_same_however_many_processes_work(
 ) -> None:
     report = folder.clean(folder.plan())
     alone = folder.bytes
-    plan = replace(folder.plan(), work=folder.path / "other")
-    assert folder.clean(plan, run) == report
+    assert folder.clean(replace(folder.plan(), work=folder.path / "other"), run) == report
     assert folder.bytes == alone
 
 

@@ -64,8 +64,7 @@ def test_languages_are_those_given_or_the_endings(langs: str | None, found: Any)
 
 def test_a_config_names_them_too() -> None:
     write(Path("c.yaml"), "data: {root: /data, src_lang: de, tgt_lang: en, train: x.tmx}")
-    group = CorpusGroup(config="c.yaml", settings=["data.tgt_lang=fr"])
-    data = plan_data(group.value())
+    data = plan_data(CorpusGroup(config="c.yaml", settings=["data.tgt_lang=fr"]).value())
     source = data.corpora[0].source
     assert (data.root, source.path, source.tgt) == (Path("/data"), "x.tmx", "fr")
 

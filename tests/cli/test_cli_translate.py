@@ -70,8 +70,7 @@ def test_batch_tokens_device_and_precision(mt: Mt, tiny_run: Path, source: Path)
 
 def test_errors_replace_translates_what_is_not_utf8(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     raw = b"eins\nzw\xffei\ndrei\n"
-    out = tmp_path / "out"
-    message = refused(mt("translate", "-m", tiny_run, "-o", out, stdin=raw))
+    message = refused(mt("translate", "-m", tiny_run, "-o", tmp_path / "out", stdin=raw))
     assert says(message, "stdin, line 2, byte 2", "ff 65 69 is", "iconv", "--errors replace")
     assert list(tmp_path.iterdir()) == []
     ended = mt("translate", "-m", tiny_run, "--errors", "replace", stdin=raw)

@@ -143,8 +143,7 @@ class State:
     def __init__(self, values: Mapped, root: Path, tokenizer: Tokenizer) -> None:
         self.config = config_from_mapping(values, "test")
         data = plan_data(self.config.data)
-        texts = training_texts(data, tokenizer, root / "none", {})
-        self.store = fingerprint_of(texts)
+        self.store = fingerprint_of(training_texts(data, tokenizer, root / "none", {}))
         kept = [KEPT[flow.corpus] for flow in data.flows]
         plans = [
             SimpleNamespace(

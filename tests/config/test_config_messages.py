@@ -223,9 +223,9 @@ def test_message(tmp_path: Path) -> None:
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: Exceeds the limit"),
         (
             "a: !!int ''",
-            "not valid YAML: string index out of range; write the value in another way",
+            "not valid YAML: string index out of range; write the value otherwise",
         ),
-        ("a: &a [*a]", "not valid YAML: Circular reference … write the value in another way"),
+        ("a: &a [*a]", "not valid YAML: Circular reference … write the value otherwise"),
         (f"run: {{seed: {2**63}}}", "run.seed: must be less than or equal to 92233"),
         # YAML that is valid and not what was meant
         ("optimizer: {lr: 1}", "optimizer: unknown key; did you mean optim?"),

@@ -156,8 +156,7 @@ def test_without_byte_fallback_every_seen_character_keeps_a_piece_and_others_are
 
 def test_a_large_alphabet_of_rare_characters_leaves_room_by_spelling_them_in_bytes() -> None:
     rare = "".join(chr(0x4E00 + i) for i in range(40))
-    pairs = [("ab " * 60, "ba " * 60)] * 500 + [(rare, rare)]
-    tokenizer = trained(pairs, vocab_size=265)
+    tokenizer = trained([("ab " * 60, "ba " * 60)] * 500 + [(rare, rare)], vocab_size=265)
     assert tokenizer.src.size == 265
     assert tokenizer.tgt.decode(tokenizer.tgt.encode([rare])) == [rare]
 

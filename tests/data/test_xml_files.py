@@ -64,8 +64,7 @@ def test_a_language_is_the_very_one_else_the_first_of_its_kind(tmp_path: Path) -
     assert read(tmp_path, tmx(three), src="de-at")[0] == [("x", "y")]
     assert read(tmp_path, tmx(three), src="de-CH")[0] == [("z", "y")]
     assert read(tmp_path, tmx(three), src="EN", tgt="DE")[0] == [("y", "z")]
-    one = unit("only", "", ("de", "fr"))
-    found, damage = read(tmp_path, tmx(one, unit("b", "c")))
+    found, damage = read(tmp_path, tmx(unit("only", "", ("de", "fr")), unit("b", "c")))
     assert (found, damage) == ([("b", "c")], {"units without text in de and en": 1})
 
 

@@ -162,8 +162,7 @@ def test_validation_tests_and_evaluate_follow_the_config(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A perfect translation of a text without spaces has BLEU 100, not 0."""
-    train_lines = lines_of(tiny_corpus / "train.src")
-    unspaced = [line.replace(" ", "") for line in train_lines]
+    unspaced = [line.replace(" ", "") for line in lines_of(tiny_corpus / "train.src")]
     for split, lines in (("train", unspaced), ("valid", unspaced[:20]), ("test", unspaced[:20])):
         write_lines(tmp_path / f"{split}.src", lines)
         write_lines(tmp_path / f"{split}.tgt", lines)

@@ -74,8 +74,7 @@ def test_weights_are_those_of_the_formula(loaded: LoadedModel) -> None:
             inner = around.norm(x)[0].double().numpy()  # the tiny model is pre-norm
             weight = attention.query_key_value.weight.double().numpy()
             bias = attention.query_key_value.bias.double().numpy()
-            projected = inner @ weight.T + bias
-            q, k, _ = np.split(projected, 3, axis=1)
+            q, k, _ = np.split(inner @ weight.T + bias, 3, axis=1)
             width = q.shape[1] // heads
             found = attention_maps(model, batch, kind)[0, 0].numpy()
             for head in range(heads):
@@ -94,8 +93,7 @@ def test_heads_of_a_trained_model(loaded: LoadedModel) -> None:
     Mean total variation of two heads: 0 if they are alike, 1 if they share nothing.
     """
     for kind in SIDES:
-        shown = attention_of(loaded, "one two three eight", kind)
-        one, other = shown.weights[0]
+        one, other = attention_of(loaded, "one two three eight", kind).weights[0]
         assert np.abs(one - other).sum(-1).mean() / 2 > 0.1, kind
         if kind == "cross":  # digits are translated one by one
             aligned = [np.mean(np.argmax(head[:4], 1) == np.arange(4)) for head in (one, other)]

@@ -210,8 +210,7 @@ def test_the_search_of_the_folder_is_kept_and_rows_without_a_piece_are_never_cho
 ) -> None:
     monkeypatch.setattr(huggingface_import, "compare", lambda *_: "")
     vocabulary = json.loads((marian / "vocab.json").read_text(encoding="utf-8"))
-    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-    del vocabulary[pieces[20]]
+    del vocabulary[sorted(vocabulary, key=vocabulary.__getitem__)[20]]
     (marian / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     change(marian / "generation_config.json", length_penalty=0.5)
     report = import_model(marian, tmp_path / "model")

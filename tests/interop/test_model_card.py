@@ -71,8 +71,7 @@ CORPORA = [
 def test_the_card_has_licence_and_citation_of_fetched_corpora(copied_run: Path) -> None:
     start = {"model": "run", "began_from": "new weights", "to_update": 200, "corpora": CORPORA}
     for meta in copied_run.glob("checkpoints/step-*/meta.json"):
-        values = json.loads(meta.read_text())
-        meta.write_text(json.dumps(values | {"history": [start]}))
+        meta.write_text(json.dumps(json.loads(meta.read_text()) | {"history": [start]}))
     card = model_card(load_model(copied_run), "Use it.")
     # That of the model is the user's to state.
     licences = "CC-BY|4.0; not stated by mtdata."
@@ -98,6 +97,8 @@ def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
     assert yaml.safe_load(header) == {"language": ["no"], "tags": ["translation"]}
     assert "Licence: not stated. Of the training data: unknown: not recorded." in body
     assert "## Data" not in body
+    mixed = replace(alone, meta={"mixed": [["runs/a", 3.0], ["b", 0.5]]})
+    assert "the average of several models, in the ratio 3 a : 0.5 b." in model_card(mixed, "")
     assert "## Scores" not in body
 
 

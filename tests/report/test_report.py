@@ -162,8 +162,7 @@ def test_several_runs_are_compared(tiny_run: Path, tmp_path: Path) -> None:
 def test_a_million_updates_make_a_page_of_bounded_size(tmp_path: Path) -> None:
     lines = [train_line(step) for step in range(50, 1_000_001, 50)]
     lines[777]["grad_norm"] = 1e6
-    run = write_run(tmp_path / "long", train=lines)
-    html = make_page([run])
+    html = make_page([write_run(tmp_path / "long", train=lines)])
     assert len(html) < 600_000
     assert "Of 20,000 logged points each curve shows" in html
 

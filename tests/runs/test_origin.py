@@ -109,8 +109,7 @@ def test_each_start_that_did_updates_is_in_the_history(
         trained("run", closed, max_steps=steps)
     assert [start.updates for start in recorded(run)] == ["1–2", "3–4", "5–8"]
     # A model without a history claims none.
-    older = run / "checkpoints" / "step-00000004"
-    (start,) = history_of(older, {"step": 4})
+    (start,) = history_of(run / "checkpoints" / "step-00000004", {"step": 4})
     assert (start.updates, start.began_from) == ("1–4", "not recorded")
 
 
@@ -150,7 +149,7 @@ def test_models_that_began_from_others_keep_their_corpora(
     # The average of two models began from neither alone, and the card names both.
     average_models([tuned, base], [0.25, 0.75], tmp_path / "mixed")
     card = model_card(load_model(tmp_path / "mixed"), "Use it.")
-    assert says(card, "the average of several models, 0.25 of tuned + 0.75 of base.")
+    assert says(card, "the average of several models, in the ratio 0.25 tuned : 0.75 base.")
     assert "of update" not in card
     assert str(tmp_path) not in card
     again = trained("again", plain, max_steps=1, init_from=str(tmp_path / "mixed"))

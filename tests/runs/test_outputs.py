@@ -98,8 +98,7 @@ def test_scores_of_training_are_what_the_commands_find(
     for score, kind in ((valid, "valid"), (test, "test")):
         recorded = metrics_of(tiny_run, kind)[-1]
         assert (score["value"], score["signature"]) == (recorded["bleu"], recorded["signature"])
-    texts = (lines_of(path) for path in (src, ref, hyp))
-    samples = [*zip(*texts, strict=True)][::5]
+    samples = [*zip(*(lines_of(path) for path in (src, ref, hyp)), strict=True)][::5]
     blocks = [f"source     {s}\nreference  {r}\noutput     {o}\n" for s, r, o in samples]
     path = tiny_run / "samples" / "step-00000200.txt"
     assert path.read_text(encoding="utf-8") == "\n".join(blocks)

@@ -200,7 +200,7 @@ def test_another_model_is_refused_with_every_key(started: Path, tiny_mapping: Ma
     keys = ["tokenizer.vocab_size: was 320, now 400"]
     keys += ["model.d_ff: was 64, now 128", "model.norm: was pre, now post"]
     said = str(error.value)
-    assert says(said, started, "another model, tokenizer", *keys, "--run-dir", "--fresh")
+    assert says(said, started, "another model, tokenizer", *keys, "--fresh", "another --run-dir")
     assert "max_steps" not in said
 
 

@@ -61,8 +61,7 @@ def test_the_share_of_the_machines_own_rate_is_measured_at_the_shapes_of_the_mod
 
     monkeypatch.setattr(bench_train, "median_seconds", second)
     config = config_from_mapping({"model": bench_train.SHAPES["small"]}, "bench")
-    device = Device(torch.device("cpu"), "fp32")
-    rate = bench_train.linear_tflops(config, 8000, 4, device)
+    rate = bench_train.linear_tflops(config, 8000, 4, Device(torch.device("cpu"), "fp32"))
     n_products = sum(count for *_, count in bench_train.products(config, 8000))
     forward = bench_train.matrix_flops(config, 8000, 4, 4) / 3
     assert rate == pytest.approx(forward / n_products / 1e12)

@@ -344,8 +344,7 @@ def test_a_job_is_not_requeued_after_an_error_nor_more_often_than_allowed(cluste
 @two_cores
 def test_a_job_is_requeued_if_a_process_is_lost_and_none_has_failed(cluster: Cluster) -> None:
     cluster.replace_mt(STARTED_ONCE, "exit 75")
-    lost = cluster.submit("--ntasks=2", TRAIN)
-    cluster.ended(lost, "COMPLETED", "0:0", 1)
+    cluster.ended(cluster.submit("--ntasks=2", TRAIN), "COMPLETED", "0:0", 1)
 
     # The process that fails ends after the one that has lost it.
     cluster.replace_mt("[ $RANK = 1 ] || exit 75", "sleep 2", "exit 3")

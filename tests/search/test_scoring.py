@@ -120,8 +120,7 @@ def test_the_score_of_a_translation_is_that_of_the_search(
 
 def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: LoadedModel) -> None:
     files = ["--src", tiny_corpus / "test.src", "--tgt", tiny_corpus / "test.tgt"]
-    options = ["--json", "--length-penalty", "1"]
-    ended = mt("score", "-m", tiny_run, *files, *options)
+    ended = mt("score", "-m", tiny_run, *files, "--json", "--length-penalty", "1")
     assert ended.code == 0
     rows: list[dict[str, Any]] = [json.loads(line) for line in ended.lines]
     targets = lines_of(tiny_corpus / "test.tgt")

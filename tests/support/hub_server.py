@@ -85,8 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
             rows = [(path.name, path.stat().st_size, oid_of(path)) for path in files]
             self.json([{"type": "file", "path": p, "size": n, "oid": o} for p, n, o in rows])
         else:
-            commit = self.hub.commit_of(name)
-            self.json({"id": name, "sha": commit, "siblings": []})
+            self.json({"id": name, "sha": self.hub.commit_of(name), "siblings": []})
 
     def accepted(self, name: str, revision: str) -> bool:
         if name not in self.hub.models:

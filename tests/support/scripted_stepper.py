@@ -81,8 +81,7 @@ def random_model(seed: object, vocab: int = 7, spread: float = 1.5) -> Model:
 
 def run_greedy(models: list[Model], limits: list[int], alpha: float = 0.0, vocab: int = 7) -> Ran:
     stepper = ScriptedStepper(models, 1, vocab)
-    found = greedy_search(stepper, torch.tensor(limits), length_penalty=alpha)
-    return list(found), stepper
+    return list(greedy_search(stepper, torch.tensor(limits), length_penalty=alpha)), stepper
 
 
 def run_beams(

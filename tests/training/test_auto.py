@@ -124,6 +124,9 @@ def test_a_training_takes_the_time_that_is_given(
     assert says(told, f"the run keeps {epochs} epochs", f"max_epochs: {epochs} epochs of", "done")
     assert open_model(tmp_path).config.train.epochs == 3
     assert vars(read_settled(tmp_path))["epochs"] == float(epochs)
+    values["train"] |= {"max_epochs": 0.5}
+    train(quick_config(BLIND, values), tmp_path, "cpu")
+    assert says(log_of(tmp_path), "the run keeps all its epochs", "max_epochs: 0.5 epochs of")
 
 
 def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
@@ -142,6 +145,10 @@ def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(
     shutil.rmtree(tmp_path / "checkpoints")  # as in a run that was killed before the first one
     train(quick_config(BLIND, train=length), tmp_path, "cpu")
     assert log_of(tmp_path).count("fit into") == 2
+    shutil.rmtree(tmp_path / "checkpoints")
+    other = {"train": {"src": "test.src", "tgt": "test.tgt"}}
+    train(quick_config(BLIND, train=length, data=other), tmp_path, "cpu")
+    assert says(log_of(tmp_path), "data.train: was", "the tokenizer stays", "--fresh")
 
 
 def test_time_that_is_too_short_or_longer_than_needed(

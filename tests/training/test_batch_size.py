@@ -87,8 +87,7 @@ def test_without_padding_many_short_sentences_fit_as_well(
     """Each sentence takes 5 MB besides its tokens, as the buffer of a GPU's attention grows."""
     memory.update(room=1000.0, row=5.0)
     monkeypatch.setattr(update, "can_pack", lambda *_: True)
-    trainer = trainer_of(BLIND, batch=AUTO)
-    plan = trainer.plan
+    plan = trainer_of(BLIND, batch=AUTO).plan
     batches = [batch for update in plan.updates(0) for batch in update]
     assert len(batches) > 2
     assert max(100 + 0.1 * plan.n_tokens(batch)[1] + 5 * len(batch) for batch in batches) < 850

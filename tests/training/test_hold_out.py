@@ -79,14 +79,12 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
 
 
 def test_sets_are_drawn_anew_from_another_column(quick_config: QuickConfig, tmp_path: Path) -> None:
-    rows = [f"a{n}\tb{n}\tc{n}" for n in range(300)]
-    write_lines(tmp_path / "rows.tsv", rows)
+    write_lines(tmp_path / "rows.tsv", [f"a{n}\tb{n}\tc{n}" for n in range(300)])
     run = tmp_path / "run"
     for tgt, letter in (("2", "b"), ("3", "c")):
         text = {"path": str(tmp_path / "rows.tsv"), "src": "1", "tgt": tgt}
         config = quick_config({"data": {"train": text, "valid": [{"split": 9}], "test": []}})
-        log = RunLog(run, 1)
-        hold_out(config, log, World())
+        hold_out(config, RunLog(run, 1), World())
         assert all(line[0] == letter for line in lines_of(run / HELD_OUT / "train-0.tgt"))
 
 

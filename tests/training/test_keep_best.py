@@ -16,6 +16,7 @@ from mt.model import checkpoint
 from mt.report.run_summary import read_run
 from mt.runs import model_folder
 from mt.training import launch
+from mt.training.checkpoints import keep_best, set_link
 from mt.training.launch import train
 
 
@@ -105,6 +106,17 @@ def test_the_best_is_kept_although_keep_best_is_0(
     assert model_folder.find_model(tmp_path) == first.resolve()
     assert equal_weights(tested[0], checkpoint.load_weights(first))
     assert not equal_weights(tested[0], checkpoint.load_weights(third))
+
+
+def test_what_was_best_stays_where_what_decides_changes_twice(tmp_path: Path) -> None:
+    names = []
+    for step in (1, 2, 2):
+        best = tmp_path / "checkpoints" / f"step-0000000{step}"
+        best.mkdir(parents=True, exist_ok=True)
+        set_link(tmp_path, "best", best)
+        names.append(keep_best(tmp_path, step=9))
+        assert (best.parent / names[-1]).samefile(best)
+    assert names == ["best-until-9", "best-until-9-later", "best-until-9-later"]
 
 
 def test_scores_on_another_validation_set_do_not_count(

@@ -348,8 +348,7 @@ def test_a_package_of_argos_has_one_target_language(run: Path, tmp_path: Path, m
     pieces = processor.encode("čba čde", out_type=str)
     (found,) = translator.score_batch([pieces], [processor.encode("quba", out_type=str)])
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
-    scorer = load_scorer(SearchOptions(to="fr"), options)
-    (scored,) = scorer.score(["čba čde"], ["quba"])
+    (scored,) = load_scorer(SearchOptions(to="fr"), options).score(["čba čde"], ["quba"])
     assert found.log_probs == pytest.approx(scored.log_probs, abs=1e-3)
     unknown = refused(mt("export", "argos", "--model", run, "-o", tmp_path / "x.argosmodel",
                          "--from-code", "cs", "--to-code", "it"))  # fmt: skip
@@ -371,8 +370,7 @@ def test_an_export_for_ctranslate2_into_one_language_or_any(
     target = own.tgt.pieces("quba")
     (found,) = library.Translator(str(folder), device="cpu").score_batch([pieces], [target])
     options = EngineOptions(models=[run], device="cpu", precision="fp32")
-    scorer = load_scorer(SearchOptions(to="fr"), options)
-    (scored,) = scorer.score(["čba čde"], ["quba"])
+    (scored,) = load_scorer(SearchOptions(to="fr"), options).score(["čba čde"], ["quba"])
     assert found.log_probs == pytest.approx(scored.log_probs, abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert ("into fr" in card) == (to is not None)

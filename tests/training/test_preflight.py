@@ -205,8 +205,7 @@ def test_the_time_told_is_that_of_the_plan(
     """
     batch = {"tokens_per_update": per_update, "tokens_per_batch": per_batch}
     changes = {"data": {"augment": augment}, "tokenizer": {"vocab_size": 400}} if augment else {}
-    trainer = trainer_of(BLIND, changes, batch=batch, run={"seed": 2})
-    prepared = prepared_of(trainer)
+    prepared = prepared_of(trainer_of(BLIND, changes, batch=batch, run={"seed": 2}))
     said: list[str] = []
     clock = StandIn(prepared, monkeypatch)
     told = run_preflight(prepared, 0, said.append)
@@ -239,8 +238,7 @@ def train_command(config: Path, run_dir: Path) -> list[object]:
 def test_a_dry_run_says_what_a_run_would_be(
     tiny_config: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    run = tmp_path / "run"
-    command = train_command(tiny_config, run)
+    command = train_command(tiny_config, tmp_path / "run")
     ended = mt(*command, "--dry-run")
     assert ended.code == 0
     report = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)

@@ -211,8 +211,7 @@ def test_a_validation_that_a_signal_interrupted_is_done_on_resuming(
         ("validation 1", signal.SIGUSR1, 138),
     ]:
         run_dir = disturbed(where, number, code, tmp_path / where)
-        newest = model_folder.checkpoints(run_dir)[-1]
-        meta = model_folder.read_meta(newest, [])
+        meta = model_folder.read_meta(model_folder.checkpoints(run_dir)[-1], [])
         assert (meta["step"], meta["score"]) == (2 * EVERY, None)
         assert [line["step"] for line in metrics_of(run_dir) if line["kind"] == "valid"] == [EVERY]
         assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0

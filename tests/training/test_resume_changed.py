@@ -46,8 +46,7 @@ def test_after_a_damaged_checkpoint_the_one_before_is_used(
 
 def test_a_damaged_checkpoint_does_not_displace_others(copied: Path, interruptible: Mapped) -> None:
     """It is the newest by its name, but the one just saved must not be deleted for it."""
-    newest = checkpoint_of(copied, STEPS)
-    damage(newest)
+    damage(checkpoint_of(copied, STEPS))
     changed = config_of(interruptible, train={"keep_last": 1, "valid_every": 10, "max_steps": 10})
     assert train(changed, copied, "cpu").exit_code == 0
     assert 10 in kept_steps(copied)

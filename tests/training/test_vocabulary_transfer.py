@@ -43,8 +43,7 @@ def test_matching_pieces_by_hand() -> None:
     ]
     assert str(match) == "6 pieces kept, 6 new, 5 dropped; 2 of the new ones stay random"
     rows = torch.full((len(new), 2), -1.0)
-    weight = torch.arange(22.0).view(11, 2)
-    match.transfer(rows, weight)
+    match.transfer(rows, torch.arange(22.0).view(11, 2))
     assert rows[4].tolist() == [18.0, 19.0]
     assert rows[6].tolist() == [9.0, 10.0]  # the mean of 8, 9 and 10, 11
     assert rows[7].tolist() == rows[8].tolist() == [-1.0, -1.0]

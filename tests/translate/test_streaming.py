@@ -32,8 +32,7 @@ from mt.translate.streaming import open_output, read_ahead, read_input, windows,
 @pytest.mark.parametrize("wait", [None, 5.0])
 def test_windows_hold_all_lines_in_order(wait: float | None) -> None:
     for text, sizes in (("abcdefghij", [3, 1, 4, 2]), ("abcdef", [5, 1]), ("", [])):
-        asked = iter([*sizes, 9])
-        found = list(windows(iter(text), asked.__next__, wait))
+        found = list(windows(iter(text), iter([*sizes, 9]).__next__, wait))
         assert "".join(itertools.chain(*found)) == text
         assert [len(window) for window in found] == sizes
 

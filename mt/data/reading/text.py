@@ -260,7 +260,7 @@ class RowText(OpenedText):
             if cell is None:
                 yield (
                     f"{where}: there is no column {column!r}. Set {side} to one of its columns: "
-                    f"{', '.join(map(repr, names))} (numbers from 1 in a table without names); "
+                    f"{', '.join(map(repr, names))} (to its number, from 1, if line 1 is text); "
                     "where only some rows lack it set errors: skip."
                 )
             elif not isinstance(cell, str):
