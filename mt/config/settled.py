@@ -104,10 +104,10 @@ class Settled:
 
     def of_training(self, config: Config) -> Config:
         """The config with all the numbers, also the size of batches and the length of training."""
+        config = self.apply(config)
         measured = {
             "batch.tokens_per_batch": self.tokens_per_batch,
-            "train.max_epochs": self.epochs,
+            "train.max_epochs": self.epochs and min(self.epochs, config.train.epochs or math.inf),
             "train.max_steps": self.updates,
         }
-        known = {key: value for key, value in measured.items() if value is not None}
-        return self.apply(config).with_values(known)
+        return config.with_values({key: of for key, of in measured.items() if of is not None})

@@ -83,7 +83,7 @@ def parse(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         start, context = error.context_mark, error.context
         context = f" {context} from line {start.line + 1}" if start and context else ""
-        tab = "; indent with spaces" * ("'\\t'" in str(error.problem))
+        tab = "; use spaces, not tabs" * ("'\\t'" in str(error.problem))
         problem = f"{error.problem}{context}{tab}; check this line and the one above it"
         raise ValueError(f"{place}not valid YAML: {problem}") from None
     except _BEHIND_A_TAG as e:

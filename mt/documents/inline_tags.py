@@ -22,7 +22,7 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES, WHITE = re.compile(r"[ \t\r\n\f]+"), (" ", "\n")
 ENTITY = re.compile(r"&#?\w+;")
-PIECE = re.compile(r"\w+|\W")
+WORD = re.compile(r"\w+(?:['’-]\w+)*")  # `Strg+C` is two, as is `Ctrl+C`
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
 NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols
 BLANK_LINE = re.compile(r"\A\s*\n|[ \t]*\r?\n\s*?(?=\r?\n)|\s*\n\s*\Z")
@@ -255,8 +255,6 @@ class _Placing:
             if total <= 0:
                 total, start = 0, unit.start
             is_inside = max(unit.src_start, tag.start) < min(unit.src_end, tag.end)
-            if not CORE.search(self.translated, unit.start, unit.end):  # `,` for the `},` of `{x},`
-                is_inside = tag.start <= unit.src_start < unit.src_end <= tag.end
             total += (unit.end - unit.start) * (1 if is_inside and unit not in elided else -1)
             if total > best:
                 place, best = (start, unit.end), total
@@ -372,7 +370,7 @@ def partners_of(tokens: Sequence[MarkupToken]) -> dict[int, int]:
 
 
 def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
-    """Cut a translation, by its links, into characters that are equal, else words and marks."""
+    """Cut a translation, by its links, into words, and the characters of signs and equal words."""
     src_words, tgt_words = (
         {str(number): match.span() for number, match in enumerate(re.finditer(r"\S+", line))}
         for line in (text, translated)
@@ -387,18 +385,23 @@ def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
         if src_span is not None and tgt_span is not None:
             linked[tgt_span] = src_span
     units = []
-    for (start, end), (src_start, src_end) in sorted(linked.items()):
-        spans = (translated, start, end), (text, src_start, src_end)
-        # Sign by sign, so that `+` stays of `Strg+C` where the output has `Ctrl+C`.
-        parts = [[match.span() for match in PIECE.finditer(*span)] for span in spans]
-        if len(parts[0]) != len(parts[1]):
-            parts = [_parts(*span) for span in spans]
-        for tgt, src in zip(*parts, strict=True):
-            if translated[slice(*tgt)] == text[slice(*src)]:
-                letters = zip(range(*tgt), range(*src), strict=True)
-                units += [_AlignedPart(to, to + 1, of, of + 1) for to, of in letters]
-            elif tgt[0] < tgt[1]:
-                units.append(_AlignedPart(*tgt, *src))
+    for span, src_span in sorted(linked.items()):
+        parts = zip(_parts(translated, *span), _parts(text, *src_span), strict=True)
+        for number, (to, of) in enumerate(parts):
+            word, other = translated[slice(*to)], text[slice(*of)]
+            if word == other:
+                letters = zip(range(*to), range(*of), strict=True)
+                units += [_AlignedPart(at, at + 1, place, place + 1) for at, place in letters]
+            elif number == 1 and WORD.split(word) == WORD.split(other):
+                words = zip(WORD.finditer(translated, *to), WORD.finditer(text, *of), strict=True)
+                units += [_AlignedPart(*one.span(), *its.span()) for one, its in words]
+            elif number == 1 or not other:
+                units += [_AlignedPart(*to, *of)] * bool(word)
+            else:  # `,` comes from that of `},`, and a sign that is not there from the outermost
+                for at in range(*to):
+                    first, last = (look(translated[at], *of) for look in (text.find, text.rfind))
+                    place = (last + 1 or of[1]) - 1 if number else max(first, of[0])
+                    units.append(_AlignedPart(at, at + 1, place, place + 1))
     return units
 
 

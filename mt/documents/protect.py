@@ -162,7 +162,7 @@ class Protection(Step):
                     if term != given and target[1:] == target[1:].lower():  # no EU, iPhone
                         if case is Case.CAPITALS:
                             shown = target.upper()
-                        elif case is Case.TITLE:  # of lines of German nouns, too
+                        elif case is Case.TITLE:  # as lines of German nouns are
                             shown = noise.title_case(target, "")
                     yield at + written[start], at + written[end], shown
                     last = first + len(term)

@@ -83,11 +83,8 @@ def translate_document(
     n_lost = LineNumbers()
     for line, _ in lost:
         n_lost.add(line)
-    notes = []
-    if n_lost.count:
-        notes.append(f"{n_lost.count:,} tags without a place, put at the end: {n_lost}")
-    if document.n_done:
-        notes.append(f"{document.n_done:,} with a translation already, kept")
+    notes = [f"{n_lost.count:,} tags without a place, put at the end: {n_lost}"] * bool(lost)
+    notes += [f"{document.n_done:,} with a translation already, kept"] * bool(document.n_done)
     return translator.summary("text", notes)
 
 

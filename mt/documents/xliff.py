@@ -105,7 +105,7 @@ class XliffReader:
         parent = self._open[-1]
         is_fixed = {"no": True, "yes": False}.get(attributes.get("translate", ""), parent.is_fixed)
         local, line = name.rpartition(":")[2], self._parser.CurrentLineNumber
-        has_lines = attributes.get("xml:space", "preserve" * parent.has_lines) == "preserve"
+        has_lines = (attributes.get("xml:space") or "preserve" * parent.has_lines) == "preserve"
         self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed, has_lines))
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
             for side, key in LANGUAGES:

@@ -190,7 +190,7 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
         raise CheckpointError(
             f"run directory {run_dir}: holds a run with another model, tokenizer, start or "
             f"language, which cannot change ({'; '.join(fixed)}); set them back, give --fresh to "
-            f"set it aside, or another --run-dir{' (train.init_from can name it)' * has_weights}"
+            f"set it aside, or another --run-dir{' (for train.init_from, this one)' * has_weights}"
         )
     return list(differing.values())
 

@@ -88,8 +88,7 @@ def save_checkpoint(
     run_dir: Path, config: Config, updater: Updater, state: TrainState, meta: Mapping[str, Any]
 ) -> None:
     """Write a checkpoint with `meta`, move `last` and `best`, and delete what is not to be kept."""
-    name = step_name(state.step)
-    scored = state.scores.get(name)
+    scored = state.scores.get(name := step_name(state.step))
     about = {**meta, "step": state.step, "score": scored and scored[0]}
     about |= {model_folder.SCORED: scored, model_folder.SCORED_ON: state.valid_fingerprint}
     tensors = {**updater.state_dict(), "train": asdict(state)}

@@ -57,7 +57,11 @@ def train(
         device = agree_on_devices(device, connected)
         connected.on_main(lambda: runs.check_is_run(run_dir))
         if not dry_run:
-            return _train(config, run_dir, device, fresh, False, connected, clean, started)
+            try:
+                return _train(config, run_dir, device, fresh, False, connected, clean, started)
+            except KeyboardInterrupt as error:  # before the first update, or the second Ctrl-C
+                error.add_note("the same command, without --fresh, goes on from what is saved")
+                raise
         with runs.dry_run_dir(run_dir, fresh, connected) as folder:
             return _train(config, folder, device, False, True, connected, clean, started)
 
@@ -169,7 +173,7 @@ def _claim(
     lock = runs.claim(run_dir)
     try:
         settled = settle_start(config, log, read.n_pairs, base)
-        stays = "; the tokenizer stays (--fresh: a new one)" * Tokenizer.exists_in(run_dir)
+        stays = "; the tokenizer stays (--fresh may learn one)" * Tokenizer.exists_in(run_dir)
         for line in runs.check_same_run(run_dir, config):
             said = line + stays * line.startswith("data.train:")
             log.say(f"config changed since this run was started: {said}")

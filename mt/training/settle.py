@@ -108,8 +108,8 @@ def settle_length(
         settled = settled.because("train.max_epochs", epochs=None)
     elif epochs.done and settled.reasons.get("epochs") == FITTED:
         n_epochs = min(filter(None, (settled.epochs, n_epochs)), default=None)
-        said = "all its epochs" if n_epochs == train.epochs else f"{n_epochs:g} epochs"
-        log.say(f"train.max_minutes: the run keeps {said}, as it was started; null frees it")
+        said = "max_epochs" if n_epochs == train.epochs else f"{n_epochs:g} epochs, as started"
+        log.say(f"train.max_minutes: the run keeps {said}; without it train.max_epochs decides")
     else:
         log.say("train.max_minutes: timing typical updates")
         seconds = typical_update(updater, epochs.plans[0].for_epoch(0, Event()), 0)

@@ -292,9 +292,9 @@ def test_sides_in_another_language_than_their_name_says(tmp_path: Path) -> None:
     pair = {"src": "a.de", "tgt": "a.en"}
     assert checked(tmp_path, src_lang="de", tgt_lang="en", train=[pair]).warnings == []
     swapped = checked(tmp_path, src_lang="en", tgt_lang="de", valid=[pair]).warnings
-    assert says(swapped[0], "data.valid[0].src: is mostly in de, and src_lang is en")
-    assert says(swapped[1], "data.valid[0].tgt: is mostly in en, and tgt_lang is de")
+    assert says(swapped[0], "data.valid[0].src: is mostly in de, not in en")
+    assert says(swapped[1], "data.valid[0].tgt: is mostly in en, not in de")
     (warning,) = checked(tmp_path, src_lang="de", tgt_lang="fr", train=[pair]).warnings
-    assert says(warning, "data.train[0].tgt: is mostly in en, and tgt_lang is fr", "tgt_lang")
+    assert says(warning, "data.train[0].tgt: is mostly in en, not in fr", "tgt_lang")
     # A code that is none, a relative, and too few lines say nothing.
     assert checked(tmp_path, src_lang="lb", tgt_lang="xyz", train=[pair]).warnings == []

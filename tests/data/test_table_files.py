@@ -17,7 +17,7 @@ from mt.data.reading.corpus import local_files
 KINDS = [".jsonl", ".json", ".tsv", ".csv", ".parquet", "saved", "splits", ".jsonl.gz", ".csv.gz"]
 
 NO_COLUMN = (
-    " (to its number, from 1, if line 1 is text); where only some rows lack it set errors: skip."
+    " (a number from 1 if line 1 has no names); where only some rows lack it set errors: skip."
 )
 
 

@@ -69,7 +69,7 @@ def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -
     assert kept(terms, "Hund Rex, des Hundes Hund oder") == ["Rex", "dog"]
     assert kept(terms, "LAUFEN Laufen it IT 白犬です") == ["run", "run", "IT", "dog"]
     assert says(terms.summary(), "0 texts", "6 terms")
-    assert kept(terms, "Meine Mutter hat Hund") == ["dog"]  # no Title Case, which nouns look like
+    assert kept(terms, "Meine Mutter hat Hund") == ["dog"]  # nouns look like Title Case
     assert [token.raw for token in terms.keep([MarkupToken("text", "Hund\n Rex")])] == ["Rex"]
     # A combining mark, no letter for regular expressions, is part of its word.
     path.write_text("न\tna\nहि\thi\n" + "a b " * 50 + "\tb\n", encoding="utf-8")
@@ -387,8 +387,12 @@ def rendered(source: str, translated: str, links: str) -> tuple[str, list[Markup
         ("Das ist <code>{x}</code>, ja", "It is Ex, yes", "0-0 1-1 2-2 3-3",
          "It is <code>{x}</code>, yes"),
         ("Das ist <code>f(x)</code>.", "It is F(x).", "0-0 1-1 2-2", "It is <code>f(x)</code>."),
+        ("nutze (<code>v</code> ja)", "use V, yes", "0-0 1-1 2-2", "use <code>v</code>, yes"),
+        ("¿<code>rm</code> borra?", "Deletes RM?", "1-0 0-1", "Deletes <code>rm</code>?"),
         ("<kbd>Strg</kbd>+<kbd>C</kbd> an", "Ctrl+C on", "0-0 1-1",
          "<kbd>Strg</kbd>+<kbd>C</kbd> on"),
+        ("The <b>company</b>'s boss", "Le chef de l'entreprise", "0-0 2-1 1-3",
+         "Le chef de <b>l'entreprise</b>"),
         ("AT&amp;T &copy; <b>&lt;x&gt;</b> ist", "© AT&T is <x>", "1-0 0-1 3-2 2-3",
          "&copy; AT&amp;T is <b>&lt;x&gt;</b>"),
     ],

@@ -64,8 +64,7 @@ def test_gradient_of_dropout_is_its_mask(dtype: torch.dtype) -> None:
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.dtype == dtype
-    scale = torch.tensor(4 / 3, dtype=dtype)
-    assert torch.equal(x.grad.t(), (y != 0).to(dtype) * scale)
+    assert torch.equal(x.grad.t(), (y != 0).to(dtype) * torch.tensor(4 / 3, dtype=dtype))
     assert 0 < (y == 0).sum() < y.numel()
 
 

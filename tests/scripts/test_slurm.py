@@ -225,9 +225,9 @@ class Cluster:
             assert time.monotonic() < end, (found, self.log(job))
             time.sleep(0.5)
 
-    def ended(self, job: str, state: str, code: str, restarts: int) -> None:
+    def ended(self, job: str, state: str, code: str, restarts: int, seconds: float = 60) -> None:
         """Wait for the end of a job, which must be this one."""
-        (end,) = self.wait(job, 200)
+        (end,) = self.wait(job, seconds)
         found = (end["JobState"], end["ExitCode"], end["Restarts"])
         assert found == (state, code, str(restarts)), self.log(job)
 
@@ -301,7 +301,7 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
     assert log.count("train.sbatch: requeued") == int(ended["Restarts"]) == len(stopped) + idle
     assert weights_of(tmp_path / "queued") == weights_of(tmp_path / "undisturbed")
     assert "resuming" not in (tmp_path / "undisturbed.log").read_text(encoding="utf-8")
-    cluster.ended(late, "COMPLETED", "0:0", 1)
+    cluster.ended(late, "COMPLETED", "0:0", 1, seconds=200)
     assert "DUE TO TIME LIMIT" in cluster.log(late)
 
 
@@ -431,7 +431,7 @@ def test_missing_shards_are_translated_later_and_a_lost_line_is_an_error(
     kept = lost.read_bytes()
     lost.write_bytes(b"")
     second = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
-    cluster.ended(second, "FAILED", "2:0", 0)
+    cluster.ended(second, "FAILED", "2:0", 0, seconds=100)
     message = (
         f"{source} has 2 lines, but the shards in {folder} do not add up to that; "
         f"{output} is not written"
@@ -441,6 +441,6 @@ def test_missing_shards_are_translated_later_and_a_lost_line_is_an_error(
 
     lost.write_bytes(kept)
     third = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
-    cluster.ended(third, "COMPLETED", "0:0", 0)
+    cluster.ended(third, "COMPLETED", "0:0", 0, seconds=100)
     assert output.read_bytes().count(b"\n") == 2
     assert not folder.exists()

@@ -202,8 +202,7 @@ def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
         assert parameter.data_ptr() == places[name]  # an optimiser holds on to these
         assert torch.equal(parameter, before[name])
     # No tensor of inference mode is left in it: such a tensor cannot have a gradient.
-    loss = model.output(model(src, src, src_mask)).float().square().mean()
-    loss.backward()
+    model.output(model(src, src, src_mask)).float().square().mean().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 

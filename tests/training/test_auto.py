@@ -126,7 +126,7 @@ def test_a_training_takes_the_time_that_is_given(
     assert vars(read_settled(tmp_path))["epochs"] == float(epochs)
     values["train"] |= {"max_epochs": 0.5}
     train(quick_config(BLIND, values), tmp_path, "cpu")
-    assert says(log_of(tmp_path), "the run keeps all its epochs", "max_epochs: 0.5 epochs of")
+    assert says(log_of(tmp_path), "the run keeps max_epochs", "max_epochs: 0.5 epochs of")
 
 
 def test_a_run_that_was_started_without_a_time_takes_what_is_given_later(

@@ -151,7 +151,7 @@ def test_a_resume_that_is_refused_leaves_the_config(copied: Path, interruptible:
 def test_a_run_of_other_languages_is_not_resumed(copied: Path, interruptible: Mapped) -> None:
     """Such as that of another config with the same file name."""
     turned = config_of(interruptible, data={"src_lang": "en", "tgt_lang": "de"})
-    parts = "or language", "was de, now en", "--run-dir", "--fresh"
+    parts = "or language", "was de, now en", "--fresh", "--run-dir", "init_from"
     with raises_saying(CheckpointError, *parts):
         train(turned, copied, "cpu")
     austrian = config_of(interruptible, data={"src_lang": "de-AT"})

@@ -61,8 +61,7 @@ def test_a_dry_run_computes_the_gradients_of_an_update_and_drops_them(
 def test_copied_weights_learn_as_cast_ones(trainer_of: TrainerOf, monkeypatch: MonkeyPatch) -> None:
     """To the last bit in bf16: gradients, weights and their average; one copy an update."""
     world = World()
-    settings = {"train": {"precision": "bf16", "ema": 0.9}}
-    prepared = trainer_of(BLIND, settings)
+    prepared = trainer_of(BLIND, {"train": {"precision": "bf16", "ema": 0.9}})
     updaters = [
         Updater(prepared.config, prepared.tokenizer, prepared.device, world, print)
         for _ in range(2)

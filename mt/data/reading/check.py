@@ -196,8 +196,8 @@ class _Sample:
         for side, code, sample in zip(("src", "tgt"), codes, self.lines, strict=True):
             if other := other_language(sample, code):
                 yield (
-                    f"{where}.{side}: is mostly in {other}, and {side}_lang is {code}. Name a file "
-                    f"in {code}, or set {side}_lang to {other}"
+                    f"{where}.{side}: is mostly in {other}, not in {code}. Name a file in {code}, "
+                    f"or set {side}_lang to {other}"
                 )
         if runs := self.alignment.finish():
             shown = ", ".join(map(str, runs[:SHOWN_RUNS]))

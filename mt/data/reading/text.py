@@ -260,7 +260,7 @@ class RowText(OpenedText):
             if cell is None:
                 yield (
                     f"{where}: there is no column {column!r}. Set {side} to one of its columns: "
-                    f"{', '.join(map(repr, names))} (to its number, from 1, if line 1 is text); "
+                    f"{', '.join(map(repr, names))} (a number from 1 if line 1 has no names); "
                     "where only some rows lack it set errors: skip."
                 )
             elif not isinstance(cell, str):
