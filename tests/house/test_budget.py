@@ -12,10 +12,10 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_929,
+    "all of mt": 29_928,
     "core": 19_208,
     "tests": 29_827,
-    "pages": 129_582,
+    "pages": 129_575,
     "api and single files": 1_097,
     "data": 5_023,
     "training": 3_139,
@@ -26,7 +26,7 @@ BUDGET = {
     "interop": 1_753,
     "config": 1_738,
     "cli": 1_598,
-    "documents": 1_369,
+    "documents": 1_368,
     "evaluation": 1_164,
     "runtime": 1_010,
     "model": 958,
