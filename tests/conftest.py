@@ -364,8 +364,9 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
 
     def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
         from mt.cli.main import main
+        from mt.runtime.machine import received
 
-        terminate = signal.getsignal(signal.SIGTERM)
+        before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
         given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
         with (
             mock.patch.object(sys, "argv", ["mt", *map(str, arguments)]),
@@ -373,7 +374,9 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
             pytest.raises(SystemExit) as ended,
         ):
             main()
-        signal.signal(signal.SIGTERM, terminate)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        received.clear()
         out, err = capfdbinary.readouterr()
         return Ended(int(ended.value.code or 0), out, err.decode())
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from mt.cli.help import Group
 from mt.errors import MtError
+from mt.runtime.machine import received
 from mt.terminal import printable
 from mt.terminal import say as say
 
@@ -88,10 +89,13 @@ def _report(error: BaseException) -> int | None:
 
 
 def terminate(number: int, _: FrameType | None) -> NoReturn:
-    """Handle SIGTERM as an exception, so that half-written files are removed.
+    """Handle SIGTERM or Ctrl-C as an exception, so that half-written files are removed.
 
     `mt train` installs a handler of its own while it trains.
     """
+    received.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     sys.exit(128 + number)
 
 

@@ -78,6 +78,8 @@ def main() -> NoReturn:
         say("the working directory does not exist any more; cd to a folder that does")
         sys.exit(2)
     signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as of a job in the background
+        signal.signal(signal.SIGINT, terminate)
     limit_spinning()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.

@@ -6,6 +6,7 @@ which tells places; lxml writes attributes in its own way.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -59,9 +60,10 @@ class Document:
             lost += [(text.line, token) for token in without_place]
             token = self.tokens[text.first]
             if text.attribute is not None:
-                value = written.replace('"', "&quot;")
                 start, end = [*ATTRIBUTE.finditer(token.raw)][text.attribute].span(2)
-                token.raw = f'{token.raw[:start]}"{value}"{token.raw[end:]}'
+                mark = "'" if token.raw[start] == "'" else '"'
+                value = written.replace(mark, html.escape(mark)).join([mark] * 2)
+                token.raw = token.raw[:start] + value + token.raw[end:]
                 continue
             parts += [token.raw for token in self.tokens[at : text.first]]
             parts += [text.before, written, text.after]

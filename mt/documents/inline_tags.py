@@ -194,7 +194,7 @@ class TaggedText:
             at += inner.opening.space_after and translated.startswith(" ", at)
             kept = None if _kept_alone(tag) else _kept_alone(inner)
             if kept and inner.place[0] == len(translated) and any(parts):
-                text = " " * (not kept.opening.space_before) + text
+                text = " " * (not kept.opening.space_before and text[0] != " ") + text
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])
@@ -225,7 +225,7 @@ class _Placing:
                 place = (low, high)
                 if tag.start == tag.end:
                     place = (low, low) if tag.start == parent.start else (high, high)
-            elif kept := _kept_alone(tag):
+            elif tag.start < tag.end and (kept := _kept_alone(tag)):
                 place = self._kept(kept, taken, low, high)
             elif not self.text[tag.start : tag.end].strip():
                 place = self._beside(tag, low, high)
@@ -290,9 +290,9 @@ class _Placing:
         if tag.opening.term:  # the model may have found its translation
             content = html.unescape(tag.opening.raw)
         bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
-        same = re.compile(re.escape(content).join(bounds), re.IGNORECASE * bool(tag.opening.term))
-        spans = [match.span() for match in same.finditer(self.translated, low, high)]
-        spans = [span for span in spans if not any(taken[slice(*span)])]
+        same = re.compile(re.escape(content).join(bounds), re.IGNORECASE)
+        found = (match.span() for match in same.finditer(self.translated, low, high))
+        spans = [span for span in found if not any(taken[slice(*span)])]
         around = self._around(tag, taken, low, high)
         return spans[0] if spans and around not in spans else around
 
@@ -309,8 +309,7 @@ class _Placing:
 
 
 def has_words(tokens: Iterable[MarkupToken]) -> bool:
-    texts = (html.unescape(token.raw) for token in tokens if token.kind == "text")
-    return any(map(has_letter, texts))
+    return any(has_letter(html.unescape(token.raw)) for token in tokens if token.kind == "text")
 
 
 def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:

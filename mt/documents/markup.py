@@ -79,7 +79,10 @@ def html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
         if inside:
             skipped.raw += raw
             skipped.content += raw * (kind == "text")
-            _open_or_close(inside, kind, tag)
+            if kind == "start":
+                inside.append(tag)
+            elif kind == "end" and tag in inside:
+                del inside[len(inside) - 1 - inside[::-1].index(tag) :]
             if not inside:
                 yield _quoted(skipped)
             continue
@@ -111,13 +114,6 @@ def lines_of(raw: str) -> Iterator[MarkupToken]:
         yield MarkupToken("break" if number % 2 or not text.strip() else "text", text)
 
 
-def _open_or_close(names: list[str], kind: TokenKind, tag: str) -> None:
-    if kind == "start":
-        names.append(tag)
-    elif kind == "end" and tag in names:
-        del names[len(names) - 1 - names[::-1].index(tag) :]
-
-
 def _quoted(token: MarkupToken) -> MarkupToken:
     """An element that is not translated: one with words is kept, between others."""
     if not INLINE.fullmatch(token.name):
@@ -130,7 +126,7 @@ def _quoted(token: MarkupToken) -> MarkupToken:
 # --- subtitles, whose format has no more grammar than `TIMING` ----------------------------------
 
 # The start of a line with the times of a subtitle.
-TIMING = re.compile(r"[\s\ufeff]*(?:\d+:)?\d+:\d+[,.]\d+\s*-->")
+TIMING = re.compile(r"[\s\ufeff]*\d+:[\d:.,;]+\s*-->")
 SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
 # The speaker of a line of a dialogue changes at a dash.
 DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from hashlib import sha256
@@ -23,6 +22,8 @@ from mt.errors import ConfigError, DataError
 from mt.translate.lines import SHOWN, Line, Step
 from mt.translate.streaming import read_file
 
+WORDS = re.compile(r"(?:[^\W_]|[ '’-])+")
+CLOSING = re.compile(r"[.,;:!?…)\]»”]")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
 # <tag> and &entity;, where a document does not have them as such.
@@ -38,7 +39,6 @@ _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
 )
 TIME_LIMIT = 5.0  # seconds in which a pattern of the user's must have been through a text
-MOST_LOST = 10_000  # names of what was left out that are counted, so that memory is bounded
 
 
 class Protection(Step):
@@ -46,9 +46,10 @@ class Protection(Step):
 
     def __init__(
         self, protect: Sequence[str] = (), glossary: Path | None = None,
-        tags: Set[str] = frozenset(),
+        tags: Set[str] = frozenset(), names: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         """`protect`: `auto` or regular expressions. `tags`: what the model knows before a line."""
+        self.names = names  # it sees for texts that are more than words, then nothing; None: these
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.tags = tags
         self._patterns = [_compiled(text) for text in protect if text != "auto"]
@@ -119,10 +120,19 @@ class Protection(Step):
             merged_tokens.append(MarkupToken("text", raw[at:]))
         merged_tokens = [token for token in merged_tokens if token.raw or token.kind != "text"]
         paired = partners_of(merged_tokens)
+        in_case = str.upper if case is Case.CAPITALS else str
+        names = (name for name in map(in_case, self.names or ()) if name not in line)
+        around = [edge := MarkupToken("text", ""), *merged_tokens, edge]
         for number, token in enumerate(merged_tokens):
             is_word = token.kind == "start" and number not in paired and "=" not in token.raw
             if token.content and is_word and not INLINE.fullmatch(token.name):
                 token.kind = "kept"  # what a program fills in, such as <Name>
+            is_named = self.names is not None and token.kind == "kept" and not token.term
+            if is_named and not WORDS.fullmatch(token.content):
+                token.content = "" if token.content[0] == "&" else next(names, "")  # no entity
+                before, after = around[number], around[number + 2]
+                if not token.content and before.raw.endswith(" ") and CLOSING.match(after.raw):
+                    before.raw, token.raw = before.raw[:-1], f" {token.raw}"
         return merged_tokens
 
     def _spans(self, text: str, case: Case | None, feed: str) -> Iterator[tuple[int, int, str]]:
@@ -172,9 +182,8 @@ class Protection(Step):
     def count_lost(self, lost: Iterable[MarkupToken]) -> None:
         """Count what a model has left out."""
         for token in lost:
-            name = f"{token.term} → {token.raw}" if token.term else token.raw
-            if name in self._lost or len(self._lost) < MOST_LOST:
-                self._lost[name] += 1
+            name = f"{token.term} → {token.raw}" if token.term else token.raw.strip()
+            self._lost[name] += 1
 
     def summary(self) -> str:
         """A line about the texts that were kept, and those put at the end; "" for none."""
@@ -199,9 +208,7 @@ def read_glossary(path: Path) -> dict[str, str]:
             continue
         place = f"--glossary: {path}, line {number:,}:"
         if len(cells) != 2 or not all(cells):
-            raise DataError(
-                f"{place} must be a term, a tab and its translation, found {line[:60]!r}"
-            )
+            raise DataError(f"{place} must be a term, a tab, a translation, found {line[:60]!r}")
         cells[0] = unicodedata.normalize("NFC", cells[0])
         if terms.setdefault(*cells) != cells[1]:
             raise DataError(
@@ -240,12 +247,8 @@ def _compiled(text: str) -> regex.Pattern[str]:
     if not text.strip():
         raise ConfigError(f"--protect: must be a regular expression or auto, found {text!r}")
     try:
-        with warnings.catch_warnings():
-            # A pattern such as [[a], which a later Python may read otherwise.
-            warnings.simplefilter("error", FutureWarning)
-            re.compile(text)
-            return regex.compile(text)
-    except (re.error, regex.error, OverflowError, RecursionError, FutureWarning) as error:
+        return regex.compile(text)
+    except (regex.error, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"--protect: must be a regular expression, found {text!r} ({error}); put a backslash "
             "before a sign that is meant as such"

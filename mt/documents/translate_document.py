@@ -40,15 +40,16 @@ def translate_protected(
     given = {"--alignments": search.alignments, "--prefix": files.prefix}
     given |= {"--resume": files.resume and is_document}
     if named := " and ".join(option for option, value in given.items() if value):
-        why = (
-            f"not with --format {line_format.name}, which is no list of lines"
-            if is_document
-            else "not with --protect or --glossary, which need the alignments themselves; "
-            "leave out one of them"
-        )
+        why = "not with --protect or --glossary, which need the alignments; leave out one of them"
+        if is_document:
+            why = f"not with --format {line_format.name}, which is no list of lines"
         raise ConfigError(f"{named}: {why}")
     engine = opened(engine)
-    protection = Protection(protect, files.glossary, open_model(engine.models[0]).data.tags)
+    model = open_model(engine.models[0])
+    way = model.data.direction(search.from_, search.to)
+    writing = model.styles.between(*way) if model.styles and way else None
+    names = writing.src.names if writing else None
+    protection = Protection(protect, files.glossary, model.data.tags, names)
     if protection:
         why = "--glossary: has terms" if files.glossary else "--protect: keeps texts"
         search = _aligning(search, engine, why)

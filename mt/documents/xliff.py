@@ -23,10 +23,10 @@ XLIFF_CODE: dict[str, TokenKind] = {
     **dict.fromkeys(("ept", "ex", "ec", "em"), "end"),
 }
 # Attributes that name the languages of a document.
-LANGUAGES: tuple[tuple[Literal["source", "target"], str], ...] = (
-    ("source", "source-language"), ("source", "srcLang"),
-    ("target", "target-language"), ("target", "trgLang"),
-)  # fmt: skip
+LANGUAGES: dict[str, Literal["source", "target"]] = {
+    "source-language": "source", "srcLang": "source",
+    "target-language": "target", "trgLang": "target",
+}  # fmt: skip
 # States of a target whose text may be replaced; without a state it may not.
 OPEN_STATES = {"new", "needs-translation", "initial"}
 
@@ -80,10 +80,9 @@ class XliffReader:
         try:
             parser.Parse(content, True)
         except expat.ExpatError as error:
-            place = f"{name}, line {error.lineno:,}"
             raise DataError(
-                f"{place}: is not well-formed XML ({expat.ErrorString(error.code)}); correct it, "
-                "or give --format text if it is no XLIFF file"
+                f"{name}, line {error.lineno:,}: is not well-formed XML "
+                f"({expat.ErrorString(error.code)}); correct it, or give --format text"
             ) from None
         spans = pairwise([0, *self._starts[1:], len(self._content)])
         for token, span in zip(self.tokens, spans, strict=True):
@@ -108,9 +107,8 @@ class XliffReader:
         has_lines = (attributes.get("xml:space") or "preserve" * parent.has_lines) == "preserve"
         self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed, has_lines))
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
-            for side, key in LANGUAGES:
-                if key in attributes:
-                    self.document.languages.append((side, attributes[key], line))
+            found = ((side, attributes.get(key, ""), line) for key, side in LANGUAGES.items())
+            self.document.languages += [named for named in found if named[1]]
         self._add("start", local, attributes)
         if "srcLang" in attributes and "trgLang" not in attributes:  # XLIFF 2
             self.document.unnamed = self.tokens[-1]

@@ -23,6 +23,7 @@ from mt.errors import ConfigError
 # Signals that end a training after its update: SIGHUP of a terminal that is closed, SIGTERM and, if
 # asked to give notice, SIGUSR1 of a batch system. One to this process is passed on to the others.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+received: list[int] = []  # signals raised as exceptions, which a library's import may swallow
 # Seconds for the other processes to end by themselves once one has failed.
 SHUTDOWN_SECONDS = 60.0
 # How often a thread of OpenMP (GNU's libgomp) looks for work before it sleeps; its default is

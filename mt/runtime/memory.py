@@ -174,11 +174,9 @@ def raise_unless_out_of_memory(error: BaseException) -> None:
 
 
 def in_halves(
-    work: Callable[[Sequence[Item]], Result],
-    items: Sequence[Item],
-    device: torch.device,
+    work: Callable[[Sequence[Item]], Result], items: Sequence[Item], device: torch.device,
     too_large: Callable[[Item], Exception],
-) -> list[Result]:
+) -> list[Result]:  # fmt: skip
     """Work on a batch, or its halves and theirs if memory lacks; `too_large` of one is raised."""
     try:
         return [work(items)]

@@ -89,14 +89,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        smoothing: float,
-        gradient: LogitsGradient,
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor,
+        smoothing: float, gradient: LogitsGradient,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         vocab_size, _ = weight.shape
         low = weight.to(hidden.dtype)  # (V, D)
         low_bias = None if bias is None else bias.to(hidden.dtype)

@@ -15,6 +15,7 @@ from mt.config.schema import Config
 from mt.evaluation.metrics import METRICS, Score
 from mt.runs.model_folder import Scored, rank, step_name
 from mt.runs.records import number
+from mt.runtime.machine import received
 from mt.training.checkpoints import TrainState
 from mt.training.runlog import perplexity
 from mt.translate.lines import Translation
@@ -174,7 +175,7 @@ class Signals:
     """Signals, which `signals_to(signals.record)` records instead of ending the process."""
 
     def __init__(self) -> None:
-        self.number = 0  # of the last signal, 0 for none
+        self.number = received[-1] if received else 0  # of the last signal, 0 for none
         self._interruptible = False
 
     def record(self, number: int, _: FrameType | None) -> None:

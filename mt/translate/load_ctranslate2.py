@@ -55,7 +55,7 @@ def load_ctranslate2(
     threads = options.workers or available_cores()
     precision = "fp32" if options.precision == "auto" else options.precision
     settings = {"--engine": "ctranslate2", "--precision": precision}
-    settings["--model"] = described.weights_hash
+    settings |= {"--model": described.weights_hash}
     vmap: dict[str, bytes] = {}
     if options.shortlist is not None:
         vmap[SHORTLIST] = content = read_shortlist(options.shortlist, tokenizer)
@@ -136,9 +136,7 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
         convert(described, folder)
         said.append(f"converted for CTranslate2 in {time.perf_counter() - start:.1f} s")
 
-    def wait() -> None:
-        say("waiting for another process, which converts the model for CTranslate2")
-
+    waiting = "waiting for another process, which converts the model for CTranslate2"
     remedy = "set XDG_CACHE_HOME to a folder of yours, or give --engine torch"
     try:
         place = user_cache(CACHE) / key[:32]
@@ -148,7 +146,7 @@ def load_converted(described: ModelFolder, load: Callable[[Path], Loaded]) -> Lo
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if place.exists() and not is_mine(place):
             shutil.rmtree(place)
-        make(place, key, build, wait, sha256_of)
+        make(place, key, build, lambda: say(waiting), sha256_of)
         loaded = load(place)
         with suppress(OSError):
             os.utime(place)  # used now, so it is removed late
@@ -184,8 +182,7 @@ def convert(described: ModelFolder, output: Path) -> None:
 def is_mine(place: Path) -> bool:
     """Whether a conversion belongs to this user, and nobody else may write there."""
     status = place.stat()
-    is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    return is_own and not status.st_mode & 0o022
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _make_room(cache: Path) -> None:

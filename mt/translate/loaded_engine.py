@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 Answer = tuple[Hypotheses, list[str]]
 # Share of training lines with several sentences below which `auto` translates them one by one.
 LEAST_SEVERAL = 0.05
-# Options of the search that no output depends on by themselves.
-NOT_IN_SETTINGS = {
-    *("with_scores", "prefixes", "split_sentences", "as_written"),
-    *("to", "from_"),  # what they stand for
-}
+# Options of the search that no output depends on by themselves, but on what some stand for.
+NOT_IN_SETTINGS = {"with_scores", "prefixes", "split_sentences", "as_written", "to", "from_"}
 NO_DATA = plan_data(DataConfig())  # of a model that tells nothing of its training text
 
 

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,6 +36,7 @@ class ResumableOutput:
         self.counts: dict[str, int] = {}  # of the finished lines, kept for the caller
         self._digest = hashlib.sha256()  # of the finished lines
         self._record: dict[str, Any] = {}  # the last one written or read; none of a pipe
+        self._next_record: dict[str, Any] = {}  # of all finished lines
         self._partial = self._record_path = Path()
         self._recorded_at = 0.0
 
@@ -71,6 +72,8 @@ class ResumableOutput:
                 self._record_path.unlink(missing_ok=True)
                 sync_folder(path.parent)
             except BaseException as error:
+                with suppress(OSError):
+                    self._record_if_due(file)
                 self._keep_or_remove(error, is_new)
                 raise
 
@@ -120,7 +123,7 @@ class ResumableOutput:
                 self.lines, self._record, self.counts = lines, record, record["counts"]
                 return finished
         self._record = {"lines": 0}  # also for a signal that arrives while it is written
-        self._write_record(0)  # by which a later start knows the file as one of mt
+        self._write(self._new_record(0))  # by which a later start knows the file as one of mt
         return 0
 
     def remaining(self, lines: Iterator[str], settings: Mapping[str, str]) -> Iterator[str]:
@@ -153,15 +156,21 @@ class ResumableOutput:
         file.flush()
         self._hash(lines)
         self.lines += len(lines)
-        since = time.monotonic() - self._recorded_at
-        if self._record and since >= SECONDS_BETWEEN_RECORDS:
-            os.fsync(file.fileno())
-            self._write_record(file.tell())
+        if self._record:
+            self._next_record = self._new_record(file.tell())
+            self._record_if_due(file)
 
-    def _write_record(self, size: int) -> None:
-        """Record that the first `size` bytes of the partial output are finished."""
-        record = {"format": FORMAT, "lines": self.lines, "bytes": size, "counts": self.counts}
-        record |= {"made_with": self.settings, "sha256": self._digest.hexdigest()}
+    def _new_record(self, size: int) -> dict[str, Any]:
+        """What says that the first `size` bytes of the partial output are finished."""
+        record = {"format": FORMAT, "lines": self.lines, "bytes": size, "counts": {**self.counts}}
+        return record | {"made_with": self.settings, "sha256": self._digest.hexdigest()}
+
+    def _record_if_due(self, file: BinaryIO) -> None:
+        if self._next_record and time.monotonic() - self._recorded_at >= SECONDS_BETWEEN_RECORDS:
+            os.fsync(file.fileno())
+            self._write(self._next_record)
+
+    def _write(self, record: dict[str, Any]) -> None:
         write_whole(self._record_path, json.dumps(record, indent=1))
         self._record = record
         self._recorded_at = time.monotonic()

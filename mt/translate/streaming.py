@@ -200,8 +200,7 @@ def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
         damaged = isinstance(error.__context__, UnicodeDecodeError)
         if errors is None or not damaged or isinstance(error, NotTextError):
             raise
-        remedy = "Or give --errors replace, which turns them into U+FFFD"
-        raise DataError(f"{error}. {remedy}") from None
+        raise DataError(f"{error}. Or give --errors replace: they become U+FFFD") from None
 
 
 def refuse_overwrite(
@@ -259,8 +258,9 @@ def open_output(
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
         elif path.is_dir():
-            problem = "is a folder, a file is required; name a file in it"
-            raise DataError(f"--output {output}: {problem}")
+            raise DataError(
+                f"--output {output}: is a folder, a file is required; name a file in it"
+            )
         elif path.suffix in PACKED:
             raise ConfigError(
                 f"--output {output}: would be plain text under the name of a compressed file; "

@@ -47,8 +47,7 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
     outputs = [output] if cfg.joint else by_side
     for path in outputs:
         if path.exists():
-            problem = "exists, and models may depend on it; name another file, or remove it"
-            raise ConfigError(f"--output {path}: {problem}")
+            raise ConfigError(f"--output {path}: exists; name another file, or remove this one")
         if not path.parent.is_dir():
             raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
     data = plan_data(config.data)

@@ -40,8 +40,6 @@ SUFFIXES = {
 }
 # Ending of the name of a file that is read as text all the same -> the format that suits it.
 HINTS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".vtt": "srt"}
-# White space between the tokens of JSON.
-JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
 SHOWN = 40
 
@@ -166,10 +164,10 @@ class LineFormat:
             raise DataError(f"{where}: {problem}; rename it")
         text: Any = row
         for part in [field] if field in row else field.split("."):
-            text = text.get(part) if isinstance(text, dict) else None
+            row, text = (text, text.get(part)) if isinstance(text, dict) else (row, None)
         if not isinstance(text, str):
-            known = f"its fields are {', '.join(row) or 'none'}"
-            problem = f"found {text!r}" if text is not None or field in row else known
+            known = f"the fields there are {', '.join(row) or 'none'}"
+            problem = f"found {text!r}" if text is not None or part in row else known
             raise DataError(f"{where}: --field {field} must hold a text, {problem}")
         if errors == "strict" and (half := SURROGATES.search(text)):
             raise DataError(
@@ -240,7 +238,7 @@ class LineFormat:
         if translation.flags:
             fields["flags"] = list(translation.flags)
         more = json.dumps(fields, ensure_ascii=False)
-        return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
+        return f"{line.rstrip().removesuffix('}').rstrip()}, {more[1:]}"
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:

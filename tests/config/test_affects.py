@@ -67,15 +67,10 @@ OTHER: dict[str, Any] = {
 }
 # What a change of these keys does to a text of a file with columns.
 OF_A_FILE: dict[str, tuple[str, Any]] = {
-    "path": ("nothing", "same.jsonl"),
-    "format": ("text", "jsonl"),
-    "name": ("text", "de-en"),
-    "split": ("text", "test"),
-    "delimiter": ("text", ","),
-    "quoting": ("text", "csv"),
-    "errors": ("text", "skip"),
-    "directions": ("nothing", ["de-en"]),
-}
+    "path": ("nothing", "same.jsonl"), "format": ("text", "jsonl"), "name": ("text", "de-en"),
+    "split": ("text", "test"), "delimiter": ("text", ","), "quoting": ("text", "csv"),
+    "errors": ("text", "skip"), "directions": ("nothing", ["de-en"]),
+}  # fmt: skip
 BASE = {
     "data": {
         "train": [{"src": "a.de", "tgt": "a.en"}, {"src": "b.de", "tgt": "b.en", "weight": 2.0}],

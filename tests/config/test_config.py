@@ -44,18 +44,10 @@ def flat(tree: dict[str, Any]) -> dict[str, Any]:
 
 def test_shipped_configs() -> None:
     assert shipped_configs() == [
-        "base.yaml",
-        "chiasson-vaila.yaml",
-        "coding-details.yaml",
-        "finetune.yaml",
-        "medium.yaml",
-        "multi30k.yaml",
-        "small.yaml",
-        "tiny-post.yaml",
-        "tiny.yaml",
-        "vaswani2017.yaml",
+        "base.yaml", "chiasson-vaila.yaml", "coding-details.yaml", "finetune.yaml", "medium.yaml",
+        "multi30k.yaml", "small.yaml", "tiny-post.yaml", "tiny.yaml", "vaswani2017.yaml",
         "wmt14.yaml",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", shipped_configs())
@@ -257,17 +249,11 @@ def test_missing_config(name: str, found: str, tmp_path: Path, monkeypatch: Monk
 
 def test_settings_go_before_the_file_and_the_file_before_defaults(tmp_path: Path) -> None:
     loaded = load(
-        tmp_path,
-        "data: {train: {src: a, tgt: b}}\nmodel: {n_heads: 4, d_ff: 64}",
-        "model.d_ff=1e2",
-        "train.ema=0.5",
-        "train.ema=null",
-        "data.train[0].src=x=y",
-        "data.train[1].src=c",
-        "data.train[1].tgt=d",
-        "data.test={src: e, tgt: f}",
+        tmp_path, "data: {train: {src: a, tgt: b}}\nmodel: {n_heads: 4, d_ff: 64}",
+        "model.d_ff=1e2", "train.ema=0.5", "train.ema=null", "data.train[0].src=x=y",
+        "data.train[1].src=c", "data.train[1].tgt=d", "data.test={src: e, tgt: f}",
         "optim.betas=[0.8, 0.9]",
-    )
+    )  # fmt: skip
     config, origins = loaded.config, loaded.origins
     assert (config.model.n_heads, config.model.d_ff, config.model.d_model) == (4, 100, 512)
     assert config.train.ema is None
@@ -277,13 +263,9 @@ def test_settings_go_before_the_file_and_the_file_before_defaults(tmp_path: Path
     assert (loaded.name, loaded.path) == ("x", tmp_path / "x.yaml")
 
     assert origins == {
-        "model.n_heads": "x.yaml",
-        "model.d_ff": "--set",
-        "train.ema": "--set",
-        "data.train": "x.yaml, --set",
-        "data.test": "--set",
-        "optim.betas": "--set",
-    }
+        "model.n_heads": "x.yaml", "model.d_ff": "--set", "train.ema": "--set",
+        "data.train": "x.yaml, --set", "data.test": "--set", "optim.betas": "--set",
+    }  # fmt: skip
 
 
 # --- saving and the schema --------------------------------------------------------------------

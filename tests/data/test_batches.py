@@ -32,12 +32,9 @@ def random_pairs(n: int, kept: Sequence[int] = ()) -> DirectedPairs:
 
 
 def plan_of(
-    pairs: DirectedPairs,
-    weights: Sequence[float] = (1.0,),
-    update: int = 4000,
-    batch: int = 1000,
+    pairs: DirectedPairs, weights: Sequence[float] = (1.0,), update: int = 4000, batch: int = 1000,
     seed: int = 1,
-) -> Plan:
+) -> Plan:  # fmt: skip
     return Plan(pairs, weights, BatchConfig(tokens_per_update=update, tokens_per_batch=batch), seed)
 
 

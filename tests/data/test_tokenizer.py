@@ -44,11 +44,9 @@ def silent(message: str) -> None:
 
 
 def trained(
-    pairs: list[tuple[str, str]] | None = None,
-    log: Callable[[str], None] = silent,
-    seed: int = 1,
+    pairs: list[tuple[str, str]] | None = None, log: Callable[[str], None] = silent, seed: int = 1,
     **keys: Any,
-) -> Tokenizer:
+) -> Tokenizer:  # fmt: skip
     """A tokenizer of 300 tokens, unless `keys` say otherwise, trained on `pairs`."""
     cfg = TokenizerConfig(**{"vocab_size": 300, **keys})
     return tokenizer_of(cfg, made_pairs() if pairs is None else pairs, log, seed)
@@ -238,13 +236,10 @@ def test_same_data_and_seed_give_the_same_bytes_in_another_process() -> None:
         "from test_tokenizer import fingerprints; print(*fingerprints())"
     )
     there = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": "."},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", code], cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": "."}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
     assert there.stdout.split() == fingerprints()
     assert len({*fingerprints(), *fingerprints(seed=2)}) == 4
 
@@ -328,12 +323,9 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
 
     with open(tmp_path / "tokenizer.model", "wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a b c"] * 9),
-            model_writer=file,
-            vocab_size=8,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
+            sentence_iterator=iter(["a b c"] * 9), model_writer=file, vocab_size=8,
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(tmp_path)
     assert "pad, unk, bos, eos must have ids 0, 1, 2, 3; here: [-1, 0, 1, 2]" in str(caught.value)

@@ -23,19 +23,16 @@ from mt.translate.lines import Line, Translation
 from mt.translate.load import load_translator
 
 GERMAN = [
-    "Ein Mann mit Hut geht über die Straße.",
-    "Zwei Hunde spielen mit dem Ball der Frau.",
+    "Ein Mann mit Hut geht über die Straße.", "Zwei Hunde spielen mit dem Ball der Frau.",
     "Der Mann und die Frau sehen einen Hund auf der Straße.",
     "Im Radio läuft Musik von ABBA. Der Mann tanzt.",
     "Auf dem Bild sind Tisch, Stuhl, Lampe, Vase, Glas, Teller, Messer und Gabel.",
     "Die Masse und die Maße.",
-]
+]  # fmt: skip
 ENGLISH = [
-    "A man with a hat crosses the street.",
-    "I think that Anna and I saw a man with a USB stick.",
-    "The street is in Paris and the man is with Anna.",
-    "Two dogs play with a ball.",
-]
+    "A man with a hat crosses the street.", "I think that Anna and I saw a man with a USB stick.",
+    "The street is in Paris and the man is with Anna.", "Two dogs play with a ball.",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +248,17 @@ def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Pat
     ]
     learnt = Styles.learn(sample.src, sample.tgt, sample.texts, [("de", "en"), ("cs", "fr")])
     assert {style.language for style in learnt.styles} == {"de", "cs", "en", "fr"}
+
+
+def test_names_are_copied_where_nearly_all_pairs_have_them_on_both_sides() -> None:
+    def names_of(src: list[str], tgt: list[str]) -> list[str] | None:
+        return Styles.learn(src, tgt, [0] * len(src), [("de", "en")]).styles[0].names
+
+    for others, expected in ((99, ["Tom"]), (100, ["Tom", "{0}"])):
+        src = ["Tom geht nach Rom."] * 100 + ["{0} mag Tom"] * others
+        tgt = ["Tom goes to Rome."] * 100 + ["Tom likes {0}"] * others
+        assert names_of(src, tgt) == expected
+    assert names_of([*src, *["Tom"] * 23], [*tgt, *["He"] * 23]) == ["{0}"]
 
 
 def test_one_direction_is_learnt_from_its_two_sides() -> None:

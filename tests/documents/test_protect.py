@@ -17,6 +17,7 @@ from messages import raises_saying, says
 from stand_in_engine import StandInEngine, stand_in_translator
 
 from mt.config.schema import Config, DataConfig, TextEntry
+from mt.data.tokens.writing import WRITING, Styles
 from mt.documents import protect, translate_document
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.documents.protect import Protection
@@ -244,6 +245,24 @@ def test_the_alignment_tells_the_place(translated: Any, tmp_path: Path) -> None:
     assert seen == ["<bt> ja x"]
 
 
+def test_a_name_that_translations_copy_is_shown(translated: Any, tmp_path: Path) -> None:
+    """For what is more than words, as no training text has it; without a name left, nothing."""
+    pairs = ["Tom sieht"] * 200 + ["Rom"] * 100
+    styles = Styles.learn(pairs, pairs, [0] * 300, [("src", "tgt")])
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / WRITING).write_text(styles.to_json(), encoding="utf-8")
+    for text, sees, answer, expected in (
+        ("{a} mag {b} und %s.", "Tom mag Rom und.", "Rom and Tom so.", "{b} and {a} so %s."),
+        ("Tom mag {a}", "Tom mag Rom", "Tom likes Rom", "Tom likes {a}"),
+        ("ICH MAG %s", "ICH MAG TOM", "I LIKE TOM", "I LIKE %s"),
+        ("ich mag %s &amp; so", "ich mag Tom so", "i like tom so", "i like %s &amp; so"),
+        ("Ja {a}, b_c, Z-3", "Ja Tom, Rom, Z-3", "Yes Z-3 Rom Tom", "Yes Z-3 b_c {a}"),
+    ):
+        options = (["auto", "Z-3", "b_c"],)
+        out, seen, _ = translated(f"{text}\n", lambda _, answer=answer: [answer], options)
+        assert (seen, out) == ([sees], f"{expected}\n")
+
+
 def test_tags_in_lines_are_those_of_documents(translated: Any) -> None:
     lines = "<b>Das Haus</b> ist rot\nja <x id='1'/> a<br>b\n<i>x</i> <Name> {0}\na <b>c</b> d"
     answers = {"a c d": ["A"], "Das Haus ist rot": ["the house is red"]}
@@ -269,7 +288,7 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
     assert seen == ["Ein Hund &: https://x.org/?a&b c", "", "Nutze ls -l oft", "Der %s"]
     assert out == (
         "<p>EIN A &amp; B &amp;: https://x.org/?a&amp;b C</p><td>A &amp; B</td>"
-        '<p>NUTZE <code>ls -l</code> OFT</p><img alt="DER %s">'
+        "<p>NUTZE <code>ls -l</code> OFT</p><img alt='DER %s'>"
     )
     assert says(said, "2 texts and 2 terms")
     # The model does not see emoji, and each text counts once.
@@ -294,7 +313,7 @@ def test_entities_and_spaces_of_documents(translated: Any) -> None:
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
+    for pattern in ("a(b", " ", "a{99999999999}"):
         with raises_saying(ConfigError, "--protect", "a regular expression", repr(pattern)):
             Protection(["auto", pattern])
     monkeypatch.setattr(protect, "TIME_LIMIT", 0.1)

@@ -127,14 +127,10 @@ def test_ter_follows_the_language_as_the_flags_of_sacrebleu_do(
 
 
 LOOKS = {
-    "ja": "今日は晴れでした",
-    "zh": "他们说过「の」是日文字母表里的一个字",
-    "ko": "오늘은 날씨가 좋네요 그렇죠",
-    "th": "วันนี้อากาศดี",
-    "lo": "ມື້ນີ້ອາກາດດີ",
-    "km": "ថ្ងៃនេះអាកាសធាតុល្អ",
-    "my": "ဒီနေ့ ရာသီဥတု",
-}
+    "ja": "今日は晴れでした", "zh": "他们说过「の」是日文字母表里的一个字",
+    "ko": "오늘은 날씨가 좋네요 그렇죠", "th": "วันนี้อากาศดี",
+    "lo": "ມື້ນີ້ອາກາດດີ", "km": "ថ្ងៃនេះអាកាសធាតុល្អ", "my": "ဒီနေ့ ရာသီဥတု",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", LOOKS)
@@ -155,12 +151,9 @@ def test_a_script_without_spaces_asks_for_the_language(code: str) -> None:
 
 @pytest.mark.usefixtures("no_extras")
 def test_validation_tests_and_evaluate_follow_the_config(
-    tiny_mapping: Mapped,
-    mt: Mt,
-    tiny_corpus: Path,
-    tmp_path: Path,
+    tiny_mapping: Mapped, mt: Mt, tiny_corpus: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """A perfect translation of a text without spaces has BLEU 100, not 0."""
     unspaced = [line.replace(" ", "") for line in lines_of(tiny_corpus / "train.src")]
     for split, lines in (("train", unspaced), ("valid", unspaced[:20]), ("test", unspaced[:20])):

@@ -28,13 +28,9 @@ def test_every_leaf_has_a_command() -> None:
 
 
 def test_all_leaves_can_be_cut_off(
-    tiny_config: Path,
-    tiny_corpus: Path,
-    copied_run: Path,
-    tmp_path: Path,
-    mt: Mt,
+    tiny_config: Path, tiny_corpus: Path, copied_run: Path, tmp_path: Path, mt: Mt,
     monkeypatch: MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     for leaf in COMMANDS:
         for module in [name for name in sys.modules if name.startswith(f"mt.{leaf}.")]:
             monkeypatch.delitem(sys.modules, module)

@@ -33,13 +33,9 @@ def run(*command: object, folder: Path) -> str:
     """The standard output of a command that must succeed, without a way back to the source."""
     environment = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
     ended = subprocess.run(
-        [*map(str, command)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
+        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout
 

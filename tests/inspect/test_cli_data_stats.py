@@ -15,15 +15,11 @@ from token_stores import write
 from mt.inspect import corpus_statistics
 
 A = [
-    ("Guten Tag.", "Good day."),
-    ("Guten Tag.", "Good day."),
-    ("guten  tag", "good day"),
-    ("", "nothing"),
-    ("Berlin", "Berlin"),
+    ("Guten Tag.", "Good day."), ("Guten Tag.", "Good day."), ("guten  tag", "good day"),
+    ("", "nothing"), ("Berlin", "Berlin"),
     ("eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf", "one"),
-    ("Wie geht es dir heute?", "How are you today?"),
-    ("Привет", "日本語"),
-]
+    ("Wie geht es dir heute?", "How are you today?"), ("Привет", "日本語"),
+]  # fmt: skip
 B = [("Guten Tag.", "Good day."), ("Dieser Satz ist lang genug, um erkannt zu werden.", "Yes, so.")]
 
 

@@ -30,26 +30,18 @@ from mt.search.scoring import TOLERANCE, prove
 library = pytest.importorskip("ctranslate2")
 
 SHAPES: list[dict[str, Any]] = [
-    {},
-    {"norm": "post"},
-    {"activation": "gelu"},
-    {"activation": "silu"},
-    {"positions": "learned"},
-    {"attention_bias": False},
-    {"output_bias": True},
+    {}, {"norm": "post"}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
+    {"attention_bias": False}, {"output_bias": True},
     {"tie_embeddings": False, "n_encoder_layers": 3, "n_decoder_layers": 2, "n_heads": 4},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("quantization", ["fp16", "bf16", "int8"])
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)
 def test_weights_are_rounded_as_stated(
-    quantization: str,
-    shape: dict[str, Any],
-    tiny_mapping: Mapped,
-    tiny_corpus: Path,
+    quantization: str, shape: dict[str, Any], tiny_mapping: Mapped, tiny_corpus: Path,
     tmp_path: Path,
-) -> None:
+) -> None:  # fmt: skip
     loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint=True)
     before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
     parity = export(loaded, tmp_path / "out", quantization=quantization)

@@ -136,13 +136,9 @@ def test_their_dimensions_are_all_sines_then_all_cosines() -> None:
 
 
 def test_messages_about_exports(
-    tiny_run: Path,
-    tiny_mapping: Mapped,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    mt: Mt,
+    tiny_run: Path, tiny_mapping: Mapped, tiny_corpus: Path, tmp_path: Path, mt: Mt,
     monkeypatch: MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace())
     shape = {"norm": "post", "positions": "learned"}
     loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, True)

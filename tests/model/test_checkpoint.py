@@ -298,12 +298,9 @@ def test_a_full_disk_leaves_everything_saved_before(
 
 @pytest.mark.parametrize("state", [None, {"x": torch.zeros(100_000)}], ids=["weights", "state"])
 def test_a_disk_that_is_really_full(
-    state: dict[str, Any] | None,
-    small_disk: Callable[[int], Path],
-    model: Transformer,
-    config: Config,
-    tokenizer: Tokenizer,
-) -> None:
+    state: dict[str, Any] | None, small_disk: Callable[[int], Path], model: Transformer,
+    config: Config, tokenizer: Tokenizer,
+) -> None:  # fmt: skip
     meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
     run_dir = small_disk(256) / "run"
     save_model_folder(run_dir / "checkpoints" / step_name(1), weights_of(model), meta)

@@ -24,12 +24,9 @@ from mt.runtime.doctor import VARIABLES, ask_torch, describe_torch
 
 # As the metadata of a package has them.
 REQUIREMENTS = [
-    "datasets>=3.0",
-    "torch<2.14,>=2.9",
-    "ctranslate2>=4.5; sys_platform == 'linux'",
-    "nothing>=1; sys_platform == 'nowhere'",
-    "unbabel-comet>=2.2.7; extra == 'comet'",
-]
+    "datasets>=3.0", "torch<2.14,>=2.9", "ctranslate2>=4.5; sys_platform == 'linux'",
+    "nothing>=1; sys_platform == 'nowhere'", "unbabel-comet>=2.2.7; extra == 'comet'",
+]  # fmt: skip
 
 
 def test_the_report_as_text_and_as_json(mt: Mt, monkeypatch: MonkeyPatch) -> None:

@@ -123,13 +123,9 @@ def test_compiled_training_is_checked_and_timed(tmp_path: Path, monkeypatch: Mon
     ("options", "sections", "minutes"), [([], SECTIONS, 9), (["--levers"], LEVERS, 8)]
 )
 def test_all_sections_end_in_time(
-    options: list[str],
-    sections: dict[str, float],
-    minutes: int,
-    tmp_path: Path,
-    monkeypatch: MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    options: list[str], sections: dict[str, float], minutes: int, tmp_path: Path,
+    monkeypatch: MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """Each is ended after its time, which is an item, and the others run."""
     limits: list[float] = []
     caches: set[str] = set()
@@ -169,13 +165,9 @@ def test_nothing_is_imported_beyond_what_is_asked_for(bare: dict[str, str]) -> N
     """The slow test runs what is imported here; it takes a minute."""
     names = ", ".join(f"gpu_sections.{name}" for name in (*SECTIONS, *LEVERS))
     ended = subprocess.run(
-        [sys.executable, "-c", f"import gpu_check, {names}"],
-        cwd=ROOT / "scripts",
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", f"import gpu_check, {names}"], cwd=ROOT / "scripts", env=bare,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
 
 

@@ -196,14 +196,9 @@ class Cluster:
 
     def run(self, *command: object) -> str:
         return subprocess.run(
-            [str(part) for part in command],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
+            [str(part) for part in command], cwd=self.folder, env=self.environment,
+            capture_output=True, text=True, timeout=60, check=True,
+        ).stdout  # fmt: skip
 
     def submit(self, *arguments: object) -> str:
         return self.run("sbatch", "--parsable", *arguments).strip()

@@ -38,15 +38,11 @@ def folder(tmp_path: Path) -> Path:
 def task(folder: Path, number: int, submitted: str, restarts: int = 0) -> subprocess.Popen[str]:
     """Start one task of an array of two."""
     variables = {
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        "MT": "mt",
-        "SLURM_ARRAY_JOB_ID": "1",
-        "SLURM_ARRAY_TASK_ID": str(number),
-        "SLURM_ARRAY_TASK_MAX": "1",
-        "SLURM_JOB_ID": str(1 + number),
-        "SLURM_RESTART_COUNT": str(restarts),
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "MT": "mt", "SLURM_ARRAY_JOB_ID": "1",
+        "SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_MAX": "1",
+        "SLURM_JOB_ID": str(1 + number), "SLURM_RESTART_COUNT": str(restarts),
         "SUBMITTED": submitted,
-    }
+    }  # fmt: skip
     return subprocess.Popen(
         ["bash", TRANSLATE, "in", "out", "--model", "m"],
         cwd=folder, env=os.environ | variables, stderr=subprocess.PIPE, text=True,

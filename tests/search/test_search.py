@@ -205,12 +205,9 @@ PLAIN = Sampling()
 
 
 def sample(
-    models: list[Model],
-    limits: list[int],
-    seeds: list[int],
-    sampling: Sampling = PLAIN,
+    models: list[Model], limits: list[int], seeds: list[int], sampling: Sampling = PLAIN,
     constraints: Sequence[Constraint] = (),
-) -> list[tuple[int, ...]]:
+) -> list[tuple[int, ...]]:  # fmt: skip
     found = sampling_search(
         ScriptedStepper(models, 1), torch.tensor(limits), seeds, sampling, constraints=constraints
     )

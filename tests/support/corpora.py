@@ -24,13 +24,9 @@ WHERE = "data.train[0]"
 
 # Cells that readers of tables like to turn into something else.
 CELLS = [
-    ("NA", "null"),
-    ("007", "1.50"),
-    ('er sagte "ja", gut', 'he said "yes", fine'),
-    ("2020-01-01", "nan"),
-    ("a\u2028b\x85c", "True"),
-    (" leer ", "'tis"),
-]
+    ("NA", "null"), ("007", "1.50"), ('er sagte "ja", gut', 'he said "yes", fine'),
+    ("2020-01-01", "nan"), ("a\u2028b\x85c", "True"), (" leer ", "'tis"),
+]  # fmt: skip
 
 
 def write(path: Path, text: str | bytes, packed: bool = False) -> Path:

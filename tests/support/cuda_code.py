@@ -44,18 +44,10 @@ c10::impl::DeviceGuardImplRegistrar registered(c10::DeviceType::CUDA, &guard);
 """
 # What Inductor asks about a GPU: those of an H200.
 PROPERTIES = SimpleNamespace(
-    name="NVIDIA H200",
-    type="cuda",
-    index=0,
-    major=9,
-    minor=0,
-    multi_processor_count=132,
-    regs_per_multiprocessor=65536,
-    max_threads_per_multi_processor=2048,
-    total_memory=141 * 10**9,
-    warp_size=32,
-    gcnArchName="",
-)
+    name="NVIDIA H200", type="cuda", index=0, major=9, minor=0, multi_processor_count=132,
+    regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, total_memory=141 * 10**9,
+    warp_size=32, gcnArchName="",
+)  # fmt: skip
 
 
 class NotRunError(Exception):

@@ -27,9 +27,6 @@ def bare_environment(folder: Path) -> dict[str, str]:
 
 def run(bare: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "gpu_check.py", *arguments],
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, ROOT / "scripts" / "gpu_check.py", *arguments], env=bare,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip

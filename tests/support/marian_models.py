@@ -55,14 +55,10 @@ def write_marian(
         text = (ROOT / "data" / "demo" / f"train.{language}").read_text(encoding="utf-8")
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text.split("\n")[:400]),
-            model_writer=model,
-            model_type=algorithm,
-            vocab_size=120 if language == "de" else 110,
-            hard_vocab_limit=False,
-            normalization_rule_name=normalization,
-            minloglevel=2,
-        )
+            sentence_iterator=iter(text.split("\n")[:400]), model_writer=model,
+            model_type=algorithm, vocab_size=120 if language == "de" else 110,
+            hard_vocab_limit=False, normalization_rule_name=normalization, minloglevel=2,
+        )  # fmt: skip
         (folder / f"{side}.spm").write_bytes(model.getvalue())
         processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         pieces[side] = [processor.id_to_piece(i) for i in range(3, processor.piece_size())]

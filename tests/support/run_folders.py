@@ -11,15 +11,10 @@ import yaml
 
 SCRIPT = "<script>console.error('ran')</script>"
 HOSTILE = (
-    SCRIPT,
-    '"><img src=x onerror=alert(1)> & &amp; {{ 7 * 7 }} ]]>',
-    "half a pair: \ud83d, an emoji: 👩‍👩‍👧‍👦",
-    "שלום עולם, זה משפט מימין לשמאל",
-    " ".join(["lang"] * 3000),
-    "a" * 5000,
-    "\u2028 \x00 \x1b[31m",
-    "   ",
-)
+    SCRIPT, '"><img src=x onerror=alert(1)> & &amp; {{ 7 * 7 }} ]]>',
+    "half a pair: \ud83d, an emoji: 👩‍👩‍👧‍👦", "שלום עולם, זה משפט מימין לשמאל",
+    " ".join(["lang"] * 3000), "a" * 5000, "\u2028 \x00 \x1b[31m", "   ",
+)  # fmt: skip
 
 
 def write_run(

@@ -21,14 +21,9 @@ from mt.training.prepare import training_texts
 
 # Two are equal, one has an empty side, one is too long, one is lopsided.
 PAIRS = [
-    ("eins zwei", "one two"),
-    ("drei", "three"),
-    ("eins zwei", "one two"),
-    ("vier", "  "),
-    ("eins " * 60, "one " * 60),
-    ("zwei", "two " * 12),
-    ("drei vier eins", "three four one"),
-]
+    ("eins zwei", "one two"), ("drei", "three"), ("eins zwei", "one two"), ("vier", "  "),
+    ("eins " * 60, "one " * 60), ("zwei", "two " * 12), ("drei vier eins", "three four one"),
+]  # fmt: skip
 KEPT = [0, 1, 6]
 
 

@@ -166,12 +166,9 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
-    trainer_of: TrainerOf,
-    tmp_path: Path,
-    memory: dict[str, float],
-    monkeypatch: MonkeyPatch,
+    trainer_of: TrainerOf, tmp_path: Path, memory: dict[str, float], monkeypatch: MonkeyPatch,
     on_gpu: bool,
-) -> None:
+) -> None:  # fmt: skip
     trainer = trainer_of(BLIND)
     updater, pairs = trainer.updater, trainer.plan.pairs
     batch = BatchConfig(tokens_per_update=100_000)

@@ -140,12 +140,9 @@ def broken_backward(module: Any, example: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("wanted", ["auto", pytest.param(True, marks=pytest.mark.slow)])
 def test_a_failing_backward_decides_for_the_plain_model(
-    quick_config: QuickConfig,
-    tmp_path: Path,
-    graphs: CompileCounterWithBackend,
-    monkeypatch: MonkeyPatch,
-    wanted: bool | str,
-) -> None:
+    quick_config: QuickConfig, tmp_path: Path, graphs: CompileCounterWithBackend,
+    monkeypatch: MonkeyPatch, wanted: bool | str,
+) -> None:  # fmt: skip
     """With `true` it is an error; with `auto` the run equals one without compilation."""
     monkeypatch.setattr("mt.model.gpu_ops.BACKEND", broken_backward)
     monkeypatch.setattr("mt.training.launch.check_compile", lambda *_: None)
@@ -169,12 +166,9 @@ def test_a_failing_backward_decides_for_the_plain_model(
     ("wanted", "in_backward", "rank"), [("auto", True, 0), (True, False, 0), ("auto", False, 1)]
 )
 def test_a_compilation_that_fails_later_decides_for_the_plain_model(
-    trainer_of: TrainerOf,
-    monkeypatch: MonkeyPatch,
-    wanted: bool | str,
-    in_backward: bool,
+    trainer_of: TrainerOf, monkeypatch: MonkeyPatch, wanted: bool | str, in_backward: bool,
     rank: int,
-) -> None:
+) -> None:  # fmt: skip
     """In the second batch of the second update: that update is computed again, uncompiled.
 
     Its gradients are those of a run that was never compiled. Each rank says so: only rank 0 logs.
@@ -249,11 +243,9 @@ def test_no_other_failure_is_taken_for_the_compilers(
 
 
 def fails_after(
-    n_calls: int,
-    model: Callable[..., torch.Tensor],
-    in_backward: bool,
+    n_calls: int, model: Callable[..., torch.Tensor], in_backward: bool,
     error: Exception | None = None,
-) -> Callable[..., torch.Tensor]:
+) -> Callable[..., torch.Tensor]:  # fmt: skip
     """A model that stands for a compiled one, and fails from a later call on."""
     calls = itertools.count(1)
 

@@ -86,12 +86,9 @@ def weight_made_nan(monkeypatch: MonkeyPatch) -> MakeNan:
 
 @pytest.mark.parametrize(("validated", "ema"), [(False, None), (True, 0.5)])
 def test_non_finite_weights_are_neither_evaluated_nor_saved(
-    quick_config: QuickConfig,
-    weight_made_nan: MakeNan,
-    tmp_path: Path,
-    validated: bool,
+    quick_config: QuickConfig, weight_made_nan: MakeNan, tmp_path: Path, validated: bool,
     ema: float | None,
-) -> None:
+) -> None:  # fmt: skip
     """One checkpoint is kept: saving them would delete the only good one."""
     weight_made_nan(5)
     settings = {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}

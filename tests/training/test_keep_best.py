@@ -87,11 +87,9 @@ def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerO
 
 
 def test_the_best_is_kept_although_keep_best_is_0(
-    quick_config: QuickConfig,
-    scripted_validations: Callable[..., None],
-    tmp_path: Path,
+    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path,
     monkeypatch: MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     scripted_validations(9.0, 1.0, 2.0)
     tested: list[dict[str, Tensor]] = []
 

@@ -105,11 +105,9 @@ def test_the_preflight_changes_nothing(
 
 
 def test_what_does_not_fit_into_the_memory_is_named(
-    quick_config: QuickConfig,
-    batches: list[tuple[str, Batch]],
-    tmp_path: Path,
+    quick_config: QuickConfig, batches: list[tuple[str, Batch]], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """A model, a batch's search before the first update, or what the optimiser keeps."""
     for owner, name, parts in [
         (Updater, "__init__", ["the memory of CPU in fp32", "too small", "a smaller model"]),
@@ -193,12 +191,9 @@ def prepared_of(trainer: Trainer) -> Prepared:
     ids=["small updates", "small batches", "accumulation", "augmented"],
 )
 def test_the_time_told_is_that_of_the_plan(
-    per_update: int,
-    per_batch: int,
-    augment: dict[str, float] | None,
-    trainer_of: TrainerOf,
+    per_update: int, per_batch: int, augment: dict[str, float] | None, trainer_of: TrainerOf,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """Whatever the largest batch takes: within 20 % of the sum over all updates of an epoch.
 
     For this seed: some others put slow batches into the few updates that are timed.

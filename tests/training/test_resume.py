@@ -25,11 +25,13 @@ from processes import fork_server
 from run_comparison import EVERY, check_equal, kept_steps
 
 from mt import artefacts
+from mt.cli.console import terminate
 from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import Prefetcher
 from mt.data.tokens.plan import Plan
 from mt.model import checkpoint
 from mt.runs import model_folder
+from mt.runtime.machine import received
 from mt.training import checkpoints as checkpoints_module
 from mt.training import update, validation
 from mt.training.launch import train
@@ -89,12 +91,9 @@ def disturbed(interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
     """`disturbed("update 5")`: a run that received SIGKILL, or another signal, at that place."""
 
     def start(
-        where: str,
-        number: int = signal.SIGKILL,
-        code: int = -signal.SIGKILL,
-        run_dir: Path | None = None,
-        mapping: Mapped = interruptible,
-    ) -> Path:
+        where: str, number: int = signal.SIGKILL, code: int = -signal.SIGKILL,
+        run_dir: Path | None = None, mapping: Mapped = interruptible,
+    ) -> Path:  # fmt: skip
         run_dir = run_dir or tmp_path / "run"
         process = fork_server().Process(target=child, args=(mapping, run_dir, where, number))
         process.start()
@@ -283,3 +282,14 @@ def test_two_ctrl_c_end_it(interruptible: Mapped, tmp_path: Path, monkeypatch: M
     assert says(*vars(stop.value)["__notes__"], "the same command", "goes on")
     assert model_folder.checkpoints(tmp_path) == []
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_ctrl_c_that_an_import_swallowed_ends_it(interruptible: Mapped, tmp_path: Path) -> None:
+    """As soon as it would train, since the exception is lost."""
+    with pytest.raises(KeyboardInterrupt):
+        terminate(signal.SIGINT, None)
+    try:
+        outcome = train(config_of(interruptible), tmp_path, "cpu")
+    finally:
+        received.clear()
+    assert (outcome.exit_code, model_folder.checkpoints(tmp_path)) == (130, [])

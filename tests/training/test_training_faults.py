@@ -76,13 +76,9 @@ def full_after(monkeypatch: MonkeyPatch) -> Callable[[str, int], None]:
 
 @pytest.mark.parametrize(("what", "calls"), [("save_file", 1), ("record", 3), ("set_link", 1)])
 def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoint(
-    what: str,
-    calls: int,
-    full_after: Callable[[str, int], None],
-    quick_config: QuickConfig,
-    tmp_path: Path,
-    monkeypatch: MonkeyPatch,
-) -> None:
+    what: str, calls: int, full_after: Callable[[str, int], None], quick_config: QuickConfig,
+    tmp_path: Path, monkeypatch: MonkeyPatch,
+) -> None:  # fmt: skip
     """At the second checkpoint: its weights, a metrics line, or a link. With room it resumes."""
     settings = {"max_steps": 8, "valid_every": 4, "log_every": 2}
     full_after(what, calls)

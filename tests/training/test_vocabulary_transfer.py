@@ -68,13 +68,9 @@ def test_matching_pieces_by_hand() -> None:
     ids=["joint", "untied", "joint to separate", "separate to joint", "separate"],
 )
 def test_rows_follow_their_pieces(
-    before: Mapped,
-    now: Mapped,
-    model: Mapped,
-    base_of: BaseOf,
-    start_from: StartFrom,
+    before: Mapped, now: Mapped, model: Mapped, base_of: BaseOf, start_from: StartFrom,
     other_corpus: Path,
-) -> None:
+) -> None:  # fmt: skip
     base = base_of(tokenizer=before, model=model)
     tuned = start_from(base, on(other_corpus, **now), model=model)
     alone = start_from(None, on(other_corpus, **now), model=model, train={"new_vocabulary": False})

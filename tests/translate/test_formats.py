@@ -81,7 +81,8 @@ def test_jsonl() -> None:
     assert form.extract(" ", "x") == " "
     nested = LineFormat("jsonl", field="a.de")
     assert nested.extract('{"a": {"de": "ja"}}', "x") == "ja"
-    for value, found in (('{"de": 5}', "found 5"), ('{"de": null}', "are a"), ("1", "are a")):
+    faults = [('{"de": 5}', "found 5"), ('{"de": null}', "found None"), ("1", "are a")]
+    for value, found in [*faults, ('{"b": 1}', "are b")]:
         with raises_saying(DataError, "--field a.de", found):
             nested.extract(f'{{"a": {value}}}', "x")
     assert rendered(form, " ", BLANK) == [" "]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,25 @@ def test_nothing_is_left_where_nothing_was_done(tmp_path: Path, monkeypatch: Mon
     with pytest.raises(KeyboardInterrupt):
         work(tmp_path / "out")
     assert files(tmp_path) == []
+
+
+def test_lines_finished_long_before_the_interruption_stay(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    """As of a pipe that gives no more lines for a while."""
+    clock = [0.0]
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", 10.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def lines() -> Iterable[str]:
+        yield from LINES[:6]
+        clock[0] = 30.0
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path / "out", text=lines())
+    assert work(tmp_path / "out", resume=True) == LINES[6:]
+    assert (tmp_path / "out").read_text() == WANTED
 
 
 @pytest.mark.parametrize("name", ["out.partial", "out.partial.json"])

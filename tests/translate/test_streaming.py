@@ -120,7 +120,7 @@ def test_bytes_outside_utf_8(errors: str | None, tmp_path: Path, monkeypatch: Mo
             list(read_input(source, errors))
         message = str(caught.value)
         assert says(message, f"{name}, line 2, byte 1", "fc 6e 66 20", "iconv -f WINDOWS-1252")
-        remedy = "Or give --errors replace, which turns them into U+FFFD"
+        remedy = "Or give --errors replace: they become U+FFFD"
         assert message.endswith(remedy) == (errors is not None)
     assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
 

@@ -46,11 +46,9 @@ class DataCheck:
 
 
 def check_data(
-    data: DataPlan,
-    before_training: bool = False,
-    known: FileRecords | None = None,
+    data: DataPlan, before_training: bool = False, known: FileRecords | None = None,
     watch: Watch | None = None,
-) -> DataCheck:
+) -> DataCheck:  # fmt: skip
     """Read the data as far as possible and say what is wrong with it.
 
     Text files are read whole, unless unchanged since they became `known`, and validation and test

@@ -90,13 +90,10 @@ class Augmentation:
                 lengths.extend(map(len, chain.from_iterable(pairs)))
             first += n_pairs
         made = Store(
-            np.frombuffer(ids, store.ids.dtype),
-            np.frombuffer(lengths, np.uint32).reshape(-1, 2).T,
-            tuple(kept),
-            store.counts,
-            store.fingerprint,
+            np.frombuffer(ids, store.ids.dtype), np.frombuffer(lengths, np.uint32).reshape(-1, 2).T,
+            tuple(kept), store.counts, store.fingerprint,
             augmented=f"{n_changed:,} of {sum(kept):,} sources have typos or noise",
-        )
+        )  # fmt: skip
         return DirectedPairs.of(made, before=[row[row > 0].tolist() for row in self.pairs.before])
 
     def _change(self, pairs: list[tuple[Ids, Ids]], lang: str, random: np.random.Generator) -> int:

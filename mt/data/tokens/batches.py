@@ -66,13 +66,9 @@ class Batch:
         src, sources = _in_a_row(self.src)
         tgt_in, targets = _in_a_row(self.tgt_in)
         packed = replace(
-            self,
-            src=src,
-            src_mask=torch.ones_like(src, dtype=torch.bool),
-            tgt_in=tgt_in,
-            tgt_positions=torch.arange(self.n_tgt, device=src.device),
-            packed=(sources, targets),
-        )
+            self, src=src, src_mask=torch.ones_like(src, dtype=torch.bool), tgt_in=tgt_in,
+            tgt_positions=torch.arange(self.n_tgt, device=src.device), packed=(sources, targets),
+        )  # fmt: skip
         return packed._map(Tensor.pin_memory) if pin else packed
 
     def to(self, device: torch.device) -> Batch:

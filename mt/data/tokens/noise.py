@@ -147,20 +147,12 @@ _FREQUENT = """
 """
 EMOJI = _FREQUENT.split()
 STRAY = "♪♫★•·»►→~*#|_^`¬°™®†"
-# Other emoji. Most are rarer in the training text than a piece needs: their bytes are to be copied.
-_EMOJI_BLOCKS = [*range(0x1F300, 0x1F650), *range(0x1F680, 0x1F6C6), *range(0x1F90C, 0x1FA00)]
 
 
 def add_mark(texts: Sequence[str], random: Random) -> list[str]:
     """The texts with one emoji or stray character: three times of four at the end, else inside."""
-    draw = random.random
-    kind = draw()
-    mark = random.choice(EMOJI if kind < 0.6 else STRAY)
-    if kind > 0.8:
-        mark = chr(random.choice(_EMOJI_BLOCKS))
-    if draw() < 0.15:
-        mark *= 2 + int(2 * draw())
-    place = 1.0 if draw() < 0.75 else draw()
+    mark = random.choice([*EMOJI, *STRAY])
+    place = 1.0 if random.random() < 0.75 else random.random()
     marked = []
     for text in texts:
         words = text.split(" ")

@@ -124,11 +124,9 @@ def batch_ends(lengths: Lengths, budget: int) -> list[int]:
 
 
 def sort_by_length(
-    src_lengths: Lengths,
-    tgt_lengths: Lengths,
-    order: Indices,
+    src_lengths: Lengths, tgt_lengths: Lengths, order: Indices,
     random: np.random.Generator | None = None,
-) -> Indices:
+) -> Indices:  # fmt: skip
     """Sort the sentences of `order` by target length, then source length, up and down in turn.
 
     So neighbours are similar on both sides. Pairs with equal lengths keep the order given, or with
@@ -225,12 +223,9 @@ def bucket(
 
 
 def shard_batches(
-    src_lengths: Lengths,
-    tgt_lengths: Lengths,
-    batches: list[Indices],
-    world_size: int,
+    src_lengths: Lengths, tgt_lengths: Lengths, batches: list[Indices], world_size: int,
     packed: bool = False,
-) -> list[list[Indices]]:
+) -> list[list[Indices]]:  # fmt: skip
     """Distribute the batches of an update over the ranks: one list of batches for each rank.
 
     Every rank gets as many batches, the n-th ones of all ranks of about the same size: sentences

@@ -36,6 +36,9 @@ KNOWN = 0.05
 STOPS = 0.9
 # Words that begin most lines, of those that do so more often than they have a capital inside.
 OPENERS = 2_000
+# Lines with a name, and the share of them that have it on both sides, from which a model copies it.
+NAMED = 100
+COPIED = 0.9
 # Words of so many letters begin with a capital in any Title Case, and how many there must be.
 TITLE_LETTERS = 4
 TITLE_WORDS = 3
@@ -138,9 +141,10 @@ class LanguageStyle:
     known_cases: Sequence[str]  # in which it writes whole lines, too
     final_stop: str  # that of nearly all lines, else ""
     openers: Sequence[str] = ()  # frequent words whose capital tells that a sentence begins
+    names: Sequence[str] | None = None  # and placeholders that translations copy; None: unknown
 
     @classmethod
-    def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
+    def learn(cls, lines: Sequence[str], language: str, names: Sequence[str] = ()) -> LanguageStyle:
         """Count the words of lines; unknown ones are expected to look as those seen once."""
         inside, cases, ends = Counter[str](), Counter[str](), Counter[str]()
         begins = Counter[str]()
@@ -171,6 +175,7 @@ class LanguageStyle:
             known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
             final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
             openers=[word for word, n in begins.most_common(OPENERS) if n > inside[word]],
+            names=[*names],
         )
         usual = {key: max(seen, key=lambda word: (seen[word], word)) for key, seen in forms.items()}
         # STRASSE has lost its ß, and capitals in Greek their accents.
@@ -241,6 +246,20 @@ class Written(NamedTuple):
     mixed: frozenset[str] = frozenset()  # words of the line that stay in any case, as `iPhone`
 
 
+def copied_names(src: Sequence[str], tgt: Sequence[str]) -> list[str]:
+    """Capitalised words and placeholders that nearly all pairs with them have on both sides."""
+    either, both = Counter[str](), Counter[str]()
+    step = max(1, len(src) // LINES)
+    for pair in zip(src[::step], tgt[::step], strict=True):
+        words, others = (
+            {word[0] for word in _KEPT_OR_WORD.finditer(line) if not word[0][0].islower()}
+            for line in pair
+        )
+        either.update(words | others)
+        both.update(words & others)
+    return [name for name, n in both.most_common() if n >= max(NAMED, COPIED * either[name])]
+
+
 class Styles(NamedTuple):
     """How each language of the training text is written; of two of one name the source first."""
 
@@ -263,7 +282,8 @@ class Styles(NamedTuple):
                 lines.setdefault((language, is_second), []).append(line)
         if each_once:
             lines = {key: list(dict.fromkeys(repeated)) for key, repeated in lines.items()}
-        return cls([LanguageStyle.learn(some, language) for (language, _), some in lines.items()])
+        names = copied_names(src, tgt)
+        return cls([LanguageStyle.learn(some, name, names) for (name, _), some in lines.items()])
 
     @classmethod
     def load(cls, folder: Path) -> Styles | None:
