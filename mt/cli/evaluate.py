@@ -181,7 +181,7 @@ def _comparison_faults(given: EvaluationGroup, systems: Sequence[System]) -> Ite
     if given.differences and len(systems) == 1:
         yield "--differences: compares systems; give another --hyp or --model"
     if given.differences and given.as_json and "differences" in [system.name for system in systems]:
-        yield "--differences: is the key `differences` in --json; rename the system: NAME=differences"
+        yield "--differences: `differences` is a key of --json; rename the system: NAME=differences"
     if not (given.confidence or given.perturb or len(systems) > 1):
         for option in sorted({"--seed", "--resamples"}.intersection(opt.given(given))):
             yield f"{option}: draws nothing without --confidence, --perturb or several systems"
