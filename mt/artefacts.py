@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from mt.files import read_json, sync_files, sync_folder
 
@@ -26,11 +26,11 @@ def beside(folder: Path, kind: str) -> Path:
 
 
 @contextmanager
-def whole_folder(folder: Path, there: Literal["goes", "error"] = "goes") -> Iterator[Path]:
+def whole_folder(folder: Path, replace: bool = True) -> Iterator[Path]:
     """A folder beside `folder` that takes its place, whole, if the block succeeds.
 
-    `there`: what becomes of a folder that is there by then. One that goes is set aside first, so
-    that `restore` brings it back if the process is killed. Raises OSError, FileExistsError.
+    One that is replaced is set aside first, so that `restore` brings it back if the process is
+    killed. Raises OSError, and FileExistsError for one that must not be replaced.
     """
     partial = beside(folder, f"{socket.gethostname()}-{os.getpid()}.partial")
     before = beside(folder, "before")
@@ -40,7 +40,7 @@ def whole_folder(folder: Path, there: Literal["goes", "error"] = "goes") -> Iter
         yield partial
         sync_files(partial)
         if folder.exists():
-            if there == "error":
+            if not replace:
                 raise FileExistsError(f"{folder} already exists")
             shutil.rmtree(before, ignore_errors=True)
             folder.rename(before)

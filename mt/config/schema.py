@@ -220,7 +220,7 @@ class TrainConfig(Section):
         30.0, "minutes between checkpoints where validations are rarer; null: only those"
     )
     patience: Count | None = key(
-        10, "stop after so many validations without a new best; null: never"
+        10, "stop after so many validations of the last stage without a new best; null: never"
     )
     metric: Metric = key("bleu", "metric that selects the best checkpoint; nll breaks ties")
     bleu_tokenize: BleuTokenizer = key("auto", "sacreBLEU's tokenizer; auto: by data.tgt_lang")

@@ -61,7 +61,7 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
     """A folder that becomes `output` if the block succeeds. CheckpointError if that cannot be."""
     require_new(output)
     try:
-        with whole_folder(output, "error") as partial:
+        with whole_folder(output, replace=False) as partial:
             yield partial
     except FileExistsError as error:  # by now
         raise CheckpointError(

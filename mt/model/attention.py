@@ -31,7 +31,7 @@ def causal_mask(length: int, device: torch.device) -> Tensor:
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-    """Return softmax(Q K^T / sqrt(K) + bias), of which each row is a distribution over the keys.
+    """Return softmax(q k^T / sqrt(K) + bias), of which each row is a distribution over the keys.
 
     q (B, H, T, K), k (B, H, S, K), bias broadcastable to (B, H, T, S) -> (B, H, T, S)
     """
@@ -100,7 +100,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class _ReluDropout(torch.autograd.Function):
-    """ReLU and dropout that save only their output; one but 0 was not dropped or negative."""
+    """ReLU and dropout that save only their output: where it is not 0, x was kept and positive."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:

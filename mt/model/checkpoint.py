@@ -89,7 +89,7 @@ def save_model_folder(
     from safetensors.torch import save_file
 
     try:
-        with whole_folder(folder, "goes" if replace else "error") as partial:
+        with whole_folder(folder, replace) as partial:
             cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
             save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
             # Readable by others if folders are: safetensors makes a file that is not.

@@ -117,7 +117,7 @@ class CastWeights(nn.Module):
 
 @torch.no_grad()
 def copy_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let all layers but the output learn with copies in `dtype` of their weights of now."""
+    """Refresh the copies in `dtype` of the weights of all layers but the output."""
     weights, copies = list[Tensor](), list[Tensor]()
     for name, layer in model.named_modules():
         if isinstance(layer, CastWeights) and name != "output" and layer.weight.dtype != dtype:

@@ -64,7 +64,7 @@ class ReluDropout(Dropout):
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (section 3.2.2), one product for all heads; h reads columns h*K on."""
+    """Multi-head attention (section 3.2.2), one product: head h takes K columns from h*K."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Embedding(nn.Module):
     def forward(
         self, ids: Tensor, dtype: torch.dtype, positions: slice | Tensor | None = None
     ) -> Tensor:
-        """ids (B, T) at positions 0, 1, ..., or at T others, or one -> (B, T, D) in `dtype`."""
+        """ids (B, T) at 0, 1, ..., T given positions, or one slice -> (B, T, D) in `dtype`."""
         if positions is None:
             positions = slice(ids.shape[1])
         # In the parameters' dtype, because the gradient of a word is a sum over its occurrences.

@@ -116,7 +116,7 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             if sha256_of(folder / name) != meta["sha256"].get(name):
                 reason = f"damaged, its checksum differs from the one in {META}"
                 raise DamagedError(f"{folder / name}: {reason}; {REMEDY}")
-    except (OSError, ValueError, TypeError) as error:  # json raises ValueError
+    except (OSError, ValueError) as error:  # json raises ValueError
         reason = f"{META}: {error}"
         if isinstance(error, OSError):
             reason = f"{error.filename}: {error.strerror}"

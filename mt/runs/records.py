@@ -123,7 +123,7 @@ def write_sentences(path: Path, sentences: Sequence[Sentence]) -> None:
 
 
 def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
-    """The first sentences of a test set, whose file `write_test_outputs` has called `name`."""
+    """The first sentences of a test set; `name`: the path of its outputs in the run directory."""
     # No other file is opened: the name may be from the metrics of a stranger.
     if not re.fullmatch(rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl", str(name)):
         return []

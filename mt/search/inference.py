@@ -49,7 +49,7 @@ class Inference:
             self.model.src_embedding = source.to(device.device).eval().requires_grad_(False)
             self.model.tgt_embedding = target.to(device.device).eval().requires_grad_(False)
         if device.device.type == "cpu":
-            pack(self.model)
+            prepack(self.model)
         self.device = device.device
 
     @property
@@ -310,13 +310,13 @@ class SplitQueryKeyValue(nn.Module):
         return cast("Tensor", (self.key_value if rows.start else self.query)(x))
 
 
-def pack(model: Transformer) -> None:
+def prepack(model: Transformer) -> None:
     """Replace every `Linear` of a model, in place, by a prepacked layer if torch can prepack it.
 
     The model can then only decode, and only on a CPU. The output matrix becomes float32; see
     `fp32_logits`.
     """
-    if not can_pack(model.output.weight.dtype):
+    if not can_prepack(model.output.weight.dtype):
         return
     sizes = [model.config.d_model, 2 * model.config.d_model]
     for layer in model.decoder_layers:
@@ -334,7 +334,7 @@ def pack(model: Transformer) -> None:
 
 
 @cache
-def can_pack(dtype: torch.dtype) -> bool:
+def can_prepack(dtype: torch.dtype) -> bool:
     """Whether torch prepacks matrices of this dtype on this machine, with correct products."""
     generator = torch.Generator().manual_seed(0)
     shapes = (5, 64), (48, 64), (48,)

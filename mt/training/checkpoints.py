@@ -32,7 +32,7 @@ class TrainState:
     epoch: int = 0
     update: int = 0  # the next one to do, within the epoch
     stage: int = 0  # of `data.stages`; what follows counts what it has had
-    stage_start: float = 0.0  # its first epoch; later by what a change of the plan cut off
+    stage_start: float = 0.0  # its first epoch, later by the part that a changed plan cut off
     stage_epochs: float = 0.0
     stage_updates: int = 0
     bad_validations: int = 0  # since the best one, or the beginning of the stage

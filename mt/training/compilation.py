@@ -88,6 +88,6 @@ def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:
 
 
 def made_up_batch(rows: int, src: int, tgt: int, vocab_size: int) -> Batch:
-    """A batch of `rows` equal pairs of these lengths, without eos."""
+    """A batch of `rows` equal pairs of `src` and `tgt` tokens, to which bos and eos are added."""
     sides = [np.arange(length) % (vocab_size - EOS - 1) + EOS + 1 for length in (src, tgt)]
     return collate([(sides[0], sides[1])] * rows)

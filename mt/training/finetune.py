@@ -111,7 +111,7 @@ def load_initial_weights(
         else:
             parameter.copy_(old)
     origin = {"folder": str(source.folder), "step": step, "sha256": source.meta["sha256"][WEIGHTS]}
-    return origin | {key: source.meta[key] for key in ("imported",) if key in source.meta}
+    return origin | ({"imported": source.meta["imported"]} if "imported" in source.meta else {})
 
 
 @dataclass(frozen=True)

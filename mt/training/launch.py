@@ -15,7 +15,7 @@ from mt.config.settled import auto_keys
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
-from mt.errors import ConfigError, DataError
+from mt.errors import ConfigError, DataError, add_note
 from mt.evaluation.bleu_tokenizer import check_tokenizer
 from mt.model.checkpoint import LoadedModel
 from mt.runs import run_dir as runs
@@ -60,7 +60,7 @@ def train(
             try:
                 return _train(config, run_dir, device, fresh, False, connected, clean, started)
             except KeyboardInterrupt as error:  # before the first update, or the second Ctrl-C
-                error.add_note("the same command, without --fresh, goes on from what is saved")
+                add_note(error, "the same command, without --fresh, resumes from what is saved")
                 raise
         with runs.dry_run_dir(run_dir, fresh, connected) as folder:
             return _train(config, folder, device, False, True, connected, clean, started)

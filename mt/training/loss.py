@@ -15,7 +15,7 @@ from mt.model.transformer import Linear
 
 # Logits computed at a time. On a CPU 16 MB of float32: larger blocks come as fresh pages from the
 # operating system instead of the allocator's pool, which doubled the time of the whole loss. On a
-# GPU all of a batch whose memory has BYTES_PER_LOGIT: they take 4 in bf16 compiled.
+# GPU as many as fit into its memory at BYTES_PER_LOGIT; one takes 4 in bf16 compiled.
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 30}
 BYTES_PER_LOGIT = 64
 

@@ -8,7 +8,7 @@ from threading import Event
 
 import numpy as np
 
-from mt.data.tokens.batches import collate
+from mt.data.tokens.batches import gather_batch
 from mt.data.tokens.plan import Plan, describe_stage
 from mt.errors import NonFiniteError
 from mt.model.checkpoint import LoadedModel
@@ -72,7 +72,7 @@ def _run_on_this_rank(
     for indices in (with_longest, largest):
         n_tokens = int(lengths[indices].max())
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
-        updater.dry_run_step(collate(plan.pairs.pairs(indices)))
+        updater.dry_run_step(gather_batch(plan.pairs, indices))
     _translate_longest(prepared, say)
     return plan, (len(largest), int(lengths[largest].max())), memory.peak_memory_mb(device)
 

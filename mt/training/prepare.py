@@ -142,7 +142,7 @@ def prepare(
 
 
 def settle_start(config: Config, log: RunLog, n_pairs: int, base: LoadedModel | None) -> Settled:
-    """The numbers of a run before anything is measured; those of one that is there."""
+    """The numbers of a run before anything is measured; those of an existing run."""
     earlier = read_settled(log.run_dir)
     settled = earlier or Settled.at_start(config, n_pairs, None if base is None else base.config)
     reasons = dict.fromkeys(auto_keys(config), "since this run was started")

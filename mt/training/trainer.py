@@ -58,7 +58,7 @@ class Trainer:
         self.log = log
         self.signals = Signals()
         self.too_little_memory: errors.TooLittleMemoryError | None = None  # of this rank
-        scored_on = self.validation.fingerprint if self.validation else ""
+        self.scored_on = scored_on = self.validation.fingerprint if self.validation else ""
         self.state = TrainState(plan=prepared.plan_fingerprint, valid_fingerprint=scored_on)
         # What goes into the meta.json of each checkpoint.
         self.meta: dict[str, Any] = {
@@ -133,8 +133,7 @@ class Trainer:
 
     def _drop_scores_of_other_validation_set(self) -> None:
         state = self.state
-        scored_on = self.validation.fingerprint if self.validation else ""
-        if state.valid_fingerprint == scored_on:
+        if state.valid_fingerprint == self.scored_on:
             return
         if state.valid_fingerprint and state.best is not None:
             kept = self.world.on_main(lambda: checkpoints.keep_best(self.run_dir, state.step))
@@ -143,7 +142,7 @@ class Trainer:
                 f"and with them the best model, do not count; it stays as checkpoints/{kept}"
             )
             state.scores, state.bad_validations = {}, 0
-        state.valid_fingerprint = scored_on
+        state.valid_fingerprint = self.scored_on
 
     # --- the loop ---------------------------------------------------------------------------
 

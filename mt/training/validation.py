@@ -21,7 +21,7 @@ from mt.config.schema import Config
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.words import has_visible
 from mt.data.tokens import store as token_store
-from mt.data.tokens.batches import collate
+from mt.data.tokens.batches import gather_batch
 from mt.data.tokens.directions import DirectedPairs, n_tokens_before, tokens_before
 from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import Store, StoreTexts
@@ -188,23 +188,25 @@ class Validation:
         self, model: LoadedModel, device: Device, world: World, signals: Signals
     ) -> ValidationResult:
         """Compute nll and scores; StopRequestedError in all ranks if one receives a signal."""
-        shard: tuple[list[float], list[Translation]] | None = None
+        shard: tuple[list[float], list[Translation], str] | None = None
         with suppress(StopRequestedError), signals.interruptible():
             losses = self.losses(model.model, device, world)
             lines = self.src[world.rank :: world.size]
             directions = self.directions[world.rank :: world.size]
             try:
-                shard = losses, translate(model, device, lines, directions)
+                shard = losses, translate(model, device, lines, directions), ""
             except NonFiniteError as error:  # training itself skips such updates, or ends
-                problem = f"not translated: the model's output is non-finite | {error}"
-                self.log.say(f"{self.label} | {problem}")
-                shard = losses, [Translation(("",), (math.nan,))] * len(lines)
+                shard = losses, [], str(error)
         shards = [part for part in world.all_gather(shard) if part is not None]
         if len(shards) < world.size:
             raise StopRequestedError
         # Summed in the order of the batches, so that the last bit does not depend on the ranks.
-        losses, translations = (interleaved([shard[n] for shard in shards]) for n in (0, 1))
-        nll = sum(losses) / self.n_tgt
+        nll = sum(interleaved([losses for losses, *_ in shards])) / self.n_tgt
+        if problems := [problem for *_, problem in shards if problem]:
+            self.log.say(f"{self.label} | not translated: an output is non-finite | {problems[0]}")
+            translations = [Translation(("",), (math.nan,))] * len(self.src)
+        else:
+            translations = interleaved([found for _, found, _ in shards])
         outputs = [translation.texts[0] for translation in translations]
         scores, by_direction = world.on_main(partial(self._scores, outputs))
         for score in scores.values():
@@ -246,7 +248,7 @@ class Validation:
         batches = bucket(pairs.src_lengths, pairs.tgt_lengths, np.arange(len(pairs)), budget)
         losses = []
         for indices in batches[world.rank :: world.size]:
-            batch = collate(pairs.pairs(indices)).to(device.device)
+            batch = gather_batch(pairs, indices).to(device.device)
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
         return [float(loss) for loss in losses]  # waits for the device once
 

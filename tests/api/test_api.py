@@ -323,11 +323,9 @@ mt.train("tiny.yaml", run_dir="runs/stopped", settings={"train.log_every": 5}).e
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": here}}).execute()
     results = [
-        output["data"]["text/plain"]
-        for cell in notebook.cells
-        for output in cell.outputs
+        output["data"]["text/plain"] for cell in notebook.cells for output in cell.outputs
         if output.output_type == "execute_result"
-    ]
+    ]  # fmt: skip
     assert results == ["0", "True", "130"]
     printed = [each for cell in notebook.cells for each in cell.outputs]
     assert not [each for each in printed if each.output_type == "stream"]

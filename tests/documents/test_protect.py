@@ -158,13 +158,9 @@ def test_each_text_comes_once_whatever_the_model_makes_of_it(translated: Any) ->
     ]  # fmt: skip
     *found, last = out.splitlines()
     assert found == [
-        "Ein %s sieht https://x.org/a b",
-        "THE %s {0}",
-        "A %s AND {0}",
-        "https://x.org %s 12",
-        "nichts",
-        "",
-    ]
+        "Ein %s sieht https://x.org/a b", "THE %s {0}", "A %s AND {0}", "https://x.org %s 12",
+        "nichts", "",
+    ]  # fmt: skip
     assert last.count("{n}") == 11
     assert says(said, "misplaced: 2", "line 2, 7", "19 texts and 0 terms")
     assert says(said, "put at the end", "{n} (9)", "%s (1)")

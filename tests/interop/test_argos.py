@@ -151,11 +151,9 @@ def test_all_reasons_at_once(mt: Mt, tiny_mapping: Mapped, tiny_run: Path, tmp_p
     model = Tokenizer.load(tiny_run).models[0]
     tokenizer = Tokenizer(model, model)
     config = config_of(
-        tiny_mapping,
-        tokenizer={"joint": False},
-        data={"src_lang": "en_GB", "tgt_lang": "en_GB"},
+        tiny_mapping, tokenizer={"joint": False}, data={"src_lang": "en_GB", "tgt_lang": "en_GB"},
         model={"positions": "learned"},
-    )
+    )  # fmt: skip
     weights = weights_of(build_model(config, tokenizer))
     meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint, "step": 1}
     save_model_folder(tmp_path / "model", weights, meta, tokenizer=tokenizer)

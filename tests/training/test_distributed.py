@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import Mapped, lines_of, log_of, merged, metrics_of, write_lines
-from messages import raises_saying
+from messages import raises_saying, says
 from processes import (
     check_close,
     command_of,
@@ -38,11 +38,12 @@ from mt.config.plan import plan_data
 from mt.config.schema import BatchConfig
 from mt.data.tokens.batches import Prefetcher
 from mt.data.tokens.plan import Plan, shard_batches
-from mt.errors import ConfigError
+from mt.errors import ConfigError, NonFiniteError
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.machine import free_port, usable_cores
+from mt.training import validation as validation_module
 from mt.training.outcome import Signals
 from mt.training.runlog import RunLog
 from mt.training.validation import Scoring, Validation
@@ -156,6 +157,14 @@ def validate_sharded(run: Path) -> None:
             )
             whole, sharded = ((one.nll, one.scores, one.outputs) for one in results)
             assert whole == sharded, (world.rank, whole, sharded)
+        # A rank whose output is non-finite: no text counts, and all ranks know why.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(validation, "log", Mock())
+            if world.rank == 1:
+                problem = Mock(side_effect=NonFiniteError("sentence 3"))
+                patch.setattr(validation_module, "translate", problem)
+            assert not any(validation.evaluate(loaded, device, world, Signals()).outputs)
+            assert says(str(validation.log.say.mock_calls), "not translated", "sentence 3")
         print(sharded[1]["bleu"].value)
 
 

@@ -279,7 +279,7 @@ def test_two_ctrl_c_end_it(interruptible: Mapped, tmp_path: Path, monkeypatch: M
     monkeypatch.setattr(Updater, "train_step", twice)
     with pytest.raises(KeyboardInterrupt) as stop:
         train(config_of(interruptible), tmp_path, "cpu")
-    assert says(*vars(stop.value)["__notes__"], "the same command", "goes on")
+    assert says(*vars(stop.value)["__notes__"], "the same command", "resumes")
     assert model_folder.checkpoints(tmp_path) == []
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 

@@ -141,11 +141,10 @@ def test_a_conversion_in_a_strangers_model_folder_is_ignored(
     planted.mkdir()
     load_ctranslate2.convert(other, planted)
     record = {
-        "format": 1,
-        "weights": described.weights_hash,
+        "format": 1, "weights": described.weights_hash,
         "tokenizer": described.tokenizer.fingerprint,
         "files": {path.name: sha256_of(path) for path in planted.iterdir()},
-    }
+    }  # fmt: skip
     (planted / RECORD).write_text(json.dumps(record), encoding="utf-8")
     source = tiny_corpus / "test.src"
     options = ("-m", described.folder, source, "--precision", "fp32")

@@ -23,7 +23,7 @@ from mt.errors import DataError
 if TYPE_CHECKING:  # brings all that reads corpora, which translating does without
     from mt.data.tokens.directions import DirectedPairs
 
-# Of an epoch, whose order takes 4 bytes for each; an epoch of more is meant by nobody.
+# Of an epoch, whose order takes 4 bytes for each; more is surely a mistake.
 MOST_SENTENCES = 2**32
 
 
@@ -342,7 +342,7 @@ class Plan:
         return src, tgt
 
     def _sentences(self, random: np.random.Generator) -> Indices:
-        """Sentence numbers of an epoch; 2.25 times the lowest weight: two copies and a quarter."""
+        """Sentences of an epoch; at 2.25 times the lowest weight, two copies and a quarter."""
         parts = []
         start = 0
         for n_pairs, n_drawn in zip(self.pairs.kept, self.drawn, strict=True):
