@@ -14,7 +14,7 @@ from mt.config.plan import HELD_OUT, Corpus, DataPlan, with_held_out_files
 from mt.config.schema import Config
 from mt.errors import CheckpointError, MtError, first_line
 from mt.runs import records
-from mt.runs.model_folder import META, rank
+from mt.runs.model_folder import META, sort_key
 from mt.runs.records import METRICS, Sentence, number
 from mt.runs.run_dir import CONFIG, LOG, MANIFEST, read_manifest
 from mt.training.outcome import scored_by
@@ -209,6 +209,6 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
         return None
     metric = config.train.metric if config else "bleu"
     kept = [step for step in records.valid_output_steps(folder) if step in lines]
-    step = kept[-1] if kept else max(lines, key=lambda n: rank(scored_by(metric, lines[n])))
+    step = kept[-1] if kept else max(lines, key=lambda n: sort_key(scored_by(metric, lines[n])))
     sentences = records.read_sentences(records.valid_path(folder, step), MAX_SENTENCES)
     return _recorded(VALIDATION, lines[step], sentences)

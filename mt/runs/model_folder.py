@@ -132,7 +132,7 @@ def _require(meta: Any, **kinds: type) -> None:
         raise ValueError(f"{', '.join(missing)} missing")
 
 
-def rank(scored: Scored) -> tuple[bool, float, float]:
+def sort_key(scored: Scored) -> tuple[bool, float, float]:
     """A key to sort validations by, the greatest of which is the best.
 
     By score, then by the lower nll. Where the score does not decide yet, by nll, and below those.
@@ -149,7 +149,7 @@ def ranked_checkpoints(metas: Mapping[Path, dict[str, Any]]) -> list[Path]:
         for folder, meta in metas.items()
         if meta.get(SCORED_ON) == scored_on and (scored := _scored(meta)) is not None
     }
-    return sorted(scores, key=lambda folder: rank(scores[folder]), reverse=True)
+    return sorted(scores, key=lambda folder: sort_key(scores[folder]), reverse=True)
 
 
 def _scored(meta: Mapping[str, Any]) -> Scored | None:

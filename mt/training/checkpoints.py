@@ -16,7 +16,7 @@ from mt.data.tokens.batches import Update
 from mt.errors import CheckpointError
 from mt.model.checkpoint import all_finite, load_weights, save_model_folder, weights_of
 from mt.runs import model_folder
-from mt.runs.model_folder import CHECKPOINTS, Scored, checkpoints, rank, step_name, step_of
+from mt.runs.model_folder import CHECKPOINTS, Scored, checkpoints, sort_key, step_name, step_of
 from mt.runs.records import OUTPUTS, SAMPLES
 from mt.terminal import Say
 from mt.training.update import Updater
@@ -70,7 +70,7 @@ class TrainState:
     @property
     def best_name(self) -> str | None:
         """The checkpoint of the best validation; of equally good ones, of the first."""
-        return max(self.scores, key=lambda name: rank(self.scores[name]), default=None)
+        return max(self.scores, key=lambda name: sort_key(self.scores[name]), default=None)
 
     @property
     def best(self) -> Scored | None:
@@ -119,7 +119,7 @@ def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
     every = config.train.updates_between_validations
     regular = [name for name in names if name in state.scores or step_of(name) % every == 0]
     scored = [name for name in names if name in state.scores]
-    by_score = sorted(scored, key=lambda name: rank(state.scores[name]), reverse=True)
+    by_score = sorted(scored, key=lambda name: sort_key(state.scores[name]), reverse=True)
     best_ones = by_score[: max(1, config.train.keep_best)]
     linked = (link.resolve().name for link in folder.glob(f"{model_folder.BEST}-until-*"))
     kept = {newest, *regular[-config.train.keep_last :], *best_ones, *linked}

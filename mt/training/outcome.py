@@ -13,7 +13,7 @@ from typing import Any
 
 from mt.config.schema import Config
 from mt.evaluation.metrics import METRICS, Score
-from mt.runs.model_folder import Scored, rank, step_name
+from mt.runs.model_folder import Scored, sort_key, step_name
 from mt.runs.records import number
 from mt.runtime.machine import received
 from mt.training.checkpoints import TrainState
@@ -85,7 +85,7 @@ def verdict(metric: str, scored: Scored, best: Scored | None) -> str:
     """`new best: BLEU 31.20 against BLEU 30.90`: a validation, and the best one before it."""
     if best is None:
         return "new best"
-    text = "new best" if rank(scored) > rank(best) else "no new best"
+    text = "new best" if sort_key(scored) > sort_key(best) else "no new best"
     (score, nll, decides), (best_score, best_nll, best_decides) = scored, best
     if score == best_score or not (decides or best_decides):
         return f"{text} by nll, {nll:.3f} against {best_nll:.3f}"

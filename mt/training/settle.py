@@ -19,7 +19,7 @@ from mt.config.schema import TrainConfig
 from mt.config.settled import Settled
 from mt.data.tokens.batches import gather_batch, shard_of
 from mt.data.tokens.directions import DirectedPairs
-from mt.data.tokens.plan import MOST_ROWS, SHARES, Plan
+from mt.data.tokens.plan import MOST_ROWS, N_STRATA, Plan
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runtime import memory
 from mt.training.checkpoints import TrainState
@@ -229,8 +229,8 @@ def lengths_to_try(pairs: DirectedPairs, longest: int, packed: bool) -> list[int
         return [longest]
     counts = np.bincount(np.maximum(pairs.src_lengths, pairs.tgt_lengths).astype(np.int64) + 1)
     up_to = (counts * np.arange(len(counts))).cumsum()  # tokens in sentences up to this length
-    shortest = np.searchsorted(up_to, up_to[-1] * np.arange(SHARES) / SHARES, side="right")
-    return [longest, max(2, int(SHARES / (1 / shortest).sum()))]
+    shortest = np.searchsorted(up_to, up_to[-1] * np.arange(N_STRATA) / N_STRATA, side="right")
+    return [longest, max(2, int(N_STRATA / (1 / shortest).sum()))]
 
 
 def settle_batch_size(settled: Settled, updater: Updater, lengths: list[int]) -> Settled:

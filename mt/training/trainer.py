@@ -285,13 +285,13 @@ class Trainer:
         figures = meter.figures()
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
-        place = {"lr": rate, "epoch": state.epoch}
+        position = {"lr": rate, "epoch": state.epoch}
         if len(self.plans) > 1:
-            place["stage"] = state.stage
-        place["epoch_position"] = update.epoch + (update.number + 1) / update.of
+            position["stage"] = state.stage
+        position["epoch_position"] = update.epoch + (update.number + 1) / update.of
         peak, resident = peak_memory_mb(self.device.device), resident_memory_mb()
         used = {"seconds": state.seconds, "memory_mb": peak, "resident_mb": resident}
-        self.log.record("train", state.step, **figures, **place, **used)
+        self.log.record("train", state.step, **figures, **position, **used)
         speed, nll = f"{figures['tokens_per_second']:,.0f}", f"{figures['nll']:.3f}"
         left = format_duration(self._seconds_left())
         self.log.progress(state.step, left=left, nll=nll, **{"tok/s": speed})

@@ -97,13 +97,13 @@ def describe_mixture(
 Lengths: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Indices: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
-# Groups of sentences in an update of at least TOKENS_TO_SHARE target tokens, each from another
+# Groups of sentences in an update of at least TOKENS_FOR_STRATA target tokens, each from another
 # quarter of the training text by length: from one group alone, its gradient would be that of short
 # sentences, or of long ones. On a CPU small batches cost time (an estimated 11 % for four of 512
 # tokens in the shape of multi30k.yaml), four of 2,048 instead of two of 4,096 none (0.90 of the
 # time, with 6 % of noise: d_model 512, bf16, two layer pairs, Zen 4, 23 November 2026).
-SHARES = 4
-TOKENS_TO_SHARE = 8192
+N_STRATA = 4
+TOKENS_FOR_STRATA = 8192
 # Padded tokens whose computation takes as long as what a batch takes whatever its size.
 TOKENS_PER_LAUNCH = 200
 # Most sentences of a batch: half of what attention on CUDA takes as a dimension of its grid. Its
@@ -198,7 +198,7 @@ def micro_batches(longest: Sequence[Lengths], budget: int) -> list[int]:
     return ends
 
 
-def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
+def round_robin(sizes: Lengths, n_parts: int) -> list[Indices]:
     """Deal sentences like cards, the largest first: the places in `sizes` of each part's."""
     order = np.argsort(sizes, kind="stable")[::-1]
     return [order[part::n_parts] for part in range(n_parts)]
@@ -207,9 +207,9 @@ def deal(sizes: Lengths, n_parts: int) -> list[Indices]:
 def packed_batches(sizes: Lengths, budget: int) -> list[Indices]:
     """Deal sentences of `sizes` tokens on the longer side into few batches of `budget` tokens."""
     budget = max(budget, int(sizes.max()))
-    parts = deal(sizes, max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS)))
+    parts = round_robin(sizes, max(-(-int(sizes.sum()) // budget), -(-len(sizes) // MOST_ROWS)))
     while max(int(sizes[part].sum()) for part in parts) > budget:
-        parts = deal(sizes, len(parts) + 1)
+        parts = round_robin(sizes, len(parts) + 1)
     return parts
 
 
@@ -244,7 +244,7 @@ def shard_batches(
     most = -(-len(batches) // world_size) * world_size
     if packed:
         sentences = np.concatenate(batches)
-        dealt = [sentences[part] for part in deal(longest(sentences), most)]
+        dealt = [sentences[part] for part in round_robin(longest(sentences), most)]
         return [dealt[rank::world_size] for rank in range(world_size)]
     order = sort_by_length(src_lengths, tgt_lengths, np.concatenate(batches))
     lengths = longest(order)
@@ -317,7 +317,7 @@ class Plan:
     def updates(self, epoch: int) -> Updates:
         """The updates of `epoch`, of equally many target tokens as far as whole sentences allow.
 
-        The epoch is sorted by length and cut into strata, `SHARES` or one, each stratum into as
+        The epoch is sorted by length and cut into strata, `N_STRATA` or one, each stratum into as
         many equal shares as there are updates. An update gets a random share of each stratum.
         """
         if self._planned is not None and self._planned[0] == epoch:
@@ -328,7 +328,7 @@ class Plan:
         sizes = tgt_lengths[order] + 1
         per_update = self.batch.tokens_per_update
         n_updates = min(max(1, round(int(sizes.sum()) / per_update)), len(order))
-        n_strata = min(SHARES if per_update >= TOKENS_TO_SHARE else 1, len(order) // n_updates)
+        n_strata = min(N_STRATA if per_update >= TOKENS_FOR_STRATA else 1, len(order) // n_updates)
         ends = np.append(0, equal_ends(sizes, n_strata * n_updates))
         strata = [random.permutation(n_updates) + n_updates * i for i in range(n_strata)]
         cut = self.batch.budget, self.packed
