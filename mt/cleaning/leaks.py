@@ -39,8 +39,8 @@ class LeakCount:
     def summary(self) -> str:
         """A sentence for people."""
         return (
-            f"of {self.sentences:,} sentences, {self.sources:,} sources, {self.targets:,} targets "
-            f"and {self.pairs:,} whole pairs stand in the corpora"
+            f"of {self.sentences:,} sentences, {self.sources:,} stand in the corpora as sources, "
+            f"{self.targets:,} as targets and {self.pairs:,} in whole pairs"
         )
 
 

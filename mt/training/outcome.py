@@ -152,7 +152,7 @@ def finished(
         tried = state.bad_validations
         reason = f"no better validation in the last {tried}, at update {state.step:,}"
     elif state.step > max_steps:
-        reason = f"{state.step:,} updates were done already, train.max_steps is {max_steps:,}"
+        reason = f"{state.step:,} updates were done already, and this config has {max_steps:,}"
     else:
         reason = f"all {max_steps:,} updates are done"
     if (n_stages := len(config.data.stages or [0])) > state.stage + 1:

@@ -294,7 +294,8 @@ def _make(config: Config, log: RunLog) -> None:
         before = open_model(checkpoints(log.run_dir)[-1]).data  # without what was held out
         known = records | known_records(log.run_dir / STORE / "train")
         known = corpus_records(before.corpora, before.root, known)
-        is_new |= any(text_key(text, before.root, known) in texts for text in before.corpora)
+        whole = [text for text in before.corpora if HELD_OUT not in str(text.source.src)]
+        is_new |= any(text_key(text, before.root, known) in texts for text in whole)
     if is_new and checkpoints(log.run_dir):
         raise CheckpointError(
             f"run directory {log.run_dir}: has been trained on text of which {', '.join(sets)} "

@@ -189,15 +189,11 @@ class Meter:
         else:
             smoothed = nll = norm = math.nan
         return {
-            "loss": smoothed,
-            "nll": nll,
-            "perplexity": perplexity(nll),
-            "grad_norm": norm,
+            "loss": smoothed, "nll": nll, "perplexity": perplexity(nll), "grad_norm": norm,
             "skipped": self._n_updates - round(n_updates),
-            "tokens_per_second": self._n_tgt / seconds,
-            "padding": 1 - n_real / n_padded,
+            "tokens_per_second": self._n_tgt / seconds, "padding": 1 - n_real / n_padded,
             "waiting": waited / world_size / seconds,
-        }
+        }  # fmt: skip
 
 
 def perplexity(nll: float) -> float:

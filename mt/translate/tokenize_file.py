@@ -70,7 +70,7 @@ def train_file(config: Config, files: Sequence[str], output: Path) -> None:
         try:
             write_whole(path, model)
         except OSError as error:
-            raise DataError(f"--output {path}: cannot be written: {error.strerror}") from error
+            raise DataError(f"--output {path}: {error.strerror}; give a place with room") from error
         say(f"{path}: {size:,} tokens")
 
 

@@ -402,7 +402,7 @@ def test_leaks_are_removed_and_reported(tmp_path: Path, leaks: str | None, stays
     if leaks is not None:  # both sides of ("Na dann", "GOOD DAY") and ("Ja", "Good day")
         assert report.leaks[str(tmp_path / "against")] == LeakCount(5, 3, 2, 3)
     text = report_text(report)
-    assert says(text, "of 4 sentences, 2 sources, 2 targets and 1 whole pairs")
+    assert says(text, "of 4 sentences, 2", "as sources, 2 as targets and 1 in whole pairs")
     if leaks:
         assert says(text, "leak: ", "web.de:3: its source and target", "Ja.", "Yes.")
 

@@ -125,13 +125,10 @@ def texts(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """In the current folder: a and c are alike, b has 30 more wrong words; two references."""
     monkeypatch.chdir(tmp_path)
     for name, lines in (
-        ("a", damaged(REF, range(0, 40))),
-        ("b", damaged(REF, range(0, 70))),
-        ("c", damaged(REF, range(1, 41))),
-        ("ref", REF),
-        ("ref2", damaged(REF, range(0, 120, 3), word="other")),
-        ("src", SRC),
-    ):
+        ("a", damaged(REF, range(0, 40))), ("b", damaged(REF, range(0, 70))),
+        ("c", damaged(REF, range(1, 41))), ("ref", REF),
+        ("ref2", damaged(REF, range(0, 120, 3), word="other")), ("src", SRC),
+    ):  # fmt: skip
         write_lines(tmp_path / name, lines)
     return tmp_path
 

@@ -129,24 +129,15 @@ def test_a_name_that_is_too_long_is_one_message(
     write_lines(tmp_path / "in", ["eins zwei", "drei"] * 20)
     names = {"RUN": tiny_run, "IN": "in", "CONFIG": tiny_config}
     for command in [
-        "translate -m RUN IN -o {}.txt",
-        "score -m RUN --src IN --tgt IN -o {}.txt",
-        "backtranslate -m RUN IN -o {}.tsv",
-        "report RUN -o {}.html",
-        "average RUN --last 2 -o {}",
-        "export ctranslate2 -m RUN -o {}",
-        "import huggingface RUN -o {}",
-        "tokenizer train IN -o {}",
-        "inspect lr --config CONFIG -o {}.svg",
-        "data clean --config CONFIG -o {}",
-        "data clean --config CONFIG -o out --work {}",
-        "data prepare --config CONFIG --run-dir {}",
-        "train --config CONFIG --run-dir {}",
-        "train --config {}.yaml",
-        "translate -m RUN {}.txt",
-        "translate -m {} IN",
+        "translate -m RUN IN -o {}.txt", "score -m RUN --src IN --tgt IN -o {}.txt",
+        "backtranslate -m RUN IN -o {}.tsv", "report RUN -o {}.html", "average RUN --last 2 -o {}",
+        "export ctranslate2 -m RUN -o {}", "import huggingface RUN -o {}",
+        "tokenizer train IN -o {}", "inspect lr --config CONFIG -o {}.svg",
+        "data clean --config CONFIG -o {}", "data clean --config CONFIG -o out --work {}",
+        "data prepare --config CONFIG --run-dir {}", "train --config CONFIG --run-dir {}",
+        "train --config {}.yaml", "translate -m RUN {}.txt", "translate -m {} IN",
         "score -m {} --src IN --tgt IN -o out",
-    ]:
+    ]:  # fmt: skip
         arguments = [names.get(word, word.format(TOO_LONG)) for word in command.split()]
         assert says(refused(mt(*arguments)), TOO_LONG)
         assert {path.name for path in tmp_path.iterdir()} == {"in"}

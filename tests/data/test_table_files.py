@@ -190,7 +190,14 @@ def test_quotation_marks_that_are_not_csv_are_an_error(tmp_path: Path) -> None:
         assert says(message, "not closed", 'written twice ("")', "quoting to none")
     write(tmp_path / "a.csv", 'de,en\nja,"yes\n' + "nein,no\n" * 20_000)
     message = message_of(tmp_path, "de", "en", path="a.csv")
-    assert says(message, "a.csv, line 2", "field limit (131072)", "not closed")
+    assert says(message, "a.csv, line 2", "unexpected end of data", "not closed")
+
+
+def test_a_cell_may_be_as_long_as_a_line(tmp_path: Path) -> None:
+    """Python's csv module refuses more than 131,072 characters unless it is told."""
+    write(tmp_path / "a.csv", f"de,en\n{'ja ' * 60_000},yes\n")
+    ((src, _),) = pairs_of(tmp_path, "de", "en", path="a.csv")
+    assert len(src) == 180_000
 
 
 @pytest.mark.parametrize(("row", "cells"), [("ja\tyes\tja", 3), ("ja", 1)])

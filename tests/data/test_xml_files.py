@@ -104,6 +104,10 @@ def test_a_comment_in_a_unit_does_not_lose_it_where_a_block_ends_there(tmp_path:
 def test_a_file_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
     found, damage = read(tmp_path, tmx(unit("a", "b"), unit("c", "d"))[:-40])
     assert (found, damage) == ([("a", "b")], {"units that are not closed": 1})
+    opened = [unit("c", "d").replace("</tu>", "")] * 200
+    for units in ([*opened, unit("a", "b")], [unit("a", "b"), *opened]):
+        found, damage = read(tmp_path, tmx(*units))
+        assert (found, damage) == ([("a", "b")], {"units that are not closed": 200})
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from test_pages import TEXTS
 
 # Lines of Python by folder of mt/, commands of a leaf included; bytes of all pages.
 BUDGET = {
-    "all of mt": 29_920,
-    "core": 19_201,
-    "tests": 29_738,
-    "pages": 129_575,
+    "all of mt": 29_917,
+    "core": 19_198,
+    "tests": 29_737,
+    "pages": 129_566,
     "api and single files": 1_097,
     "data": 5_021,
-    "training": 3_135,
+    "training": 3_132,
     "translate": 2_579,
     "inspect": 2_211,
     "cleaning": 2_059,

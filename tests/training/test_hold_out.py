@@ -78,6 +78,21 @@ def test_a_run_trains_on_what_it_does_not_hold_out(
     assert len(lines_of(moved / HELD_OUT / "valid-0.src")) == 30
 
 
+def test_a_text_of_which_nothing_is_held_out_does_not_prevent_resuming(
+    quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """Its file in the run has the same bytes as the text itself."""
+    stems = tiny_corpus / "train", tmp_path / "other"
+    texts = [{side: f"{stem}.{side}" for side in ("src", "tgt")} for stem in stems]
+    for path in texts[1].values():
+        write_lines(Path(path), [f"{path[-3:]} {n}" for n in range(99)])
+    for steps in (1, 2):
+        data = {"train": texts, "valid": [{"split": 9}], "test": []}
+        config = quick_config({"data": data}, train={"max_steps": steps})
+        assert train(config, tmp_path / "run", "cpu").exit_code == 0
+    assert pairs_at(tmp_path / "run" / HELD_OUT / "train-1") == pairs_at(tmp_path / "other")
+
+
 def test_sets_are_drawn_anew_from_another_column(quick_config: QuickConfig, tmp_path: Path) -> None:
     write_lines(tmp_path / "rows.tsv", [f"a{n}\tb{n}\tc{n}" for n in range(300)])
     run = tmp_path / "run"

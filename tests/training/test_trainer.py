@@ -30,7 +30,7 @@ def test_without_validation_the_last_model_wins(quick_config: QuickConfig, tmp_p
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["last", "step-00000003"]
     assert not (tmp_path / "samples").exists()
     reason = train(fewer, tmp_path, "cpu").reason
-    assert reason == f"3 updates were done already, train.max_steps is 2; model: {last}"
+    assert reason == f"3 updates were done already, and this config has 2; model: {last}"
     told = train(fewer, tmp_path, "cpu", dry_run=True).reason
     assert "updates to do      0, 0.0 epochs\n" in told
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from conftest import BLIND, MonkeyPatch, Mt, QuickConfig, log_of, metrics_of, refused
+from conftest import BLIND, MonkeyPatch, Mt, QuickConfig, log_of, metrics_of, refused, write_lines
 from faults import raising
-from messages import says
+from messages import raises_saying, says
 
 from mt.errors import CheckpointError, DataError, TooLittleMemoryError
 from mt.runs import model_folder
@@ -119,3 +119,14 @@ def test_a_disk_that_is_really_full(
     sets += ["--set", f"train.max_steps={int(newest.name[5:]) + 2}"]
     again = run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets)
     assert again.returncode == 0
+
+
+def test_a_validation_text_without_a_line_that_fits(
+    quick_config: QuickConfig, tmp_path: Path
+) -> None:
+    files = {side: str(tmp_path / side) for side in ("src", "tgt")}
+    for path in files.values():
+        write_lines(Path(path), ["wort " * 3000])
+    config = quick_config({"data": {"valid": [files], "test": []}})
+    with raises_saying(DataError, "data.valid[0]", "no pair is left", "model.max_positions"):
+        train(config, tmp_path / "run", "cpu")

@@ -88,11 +88,9 @@ def check_data(
             )
     return DataCheck(
         faults=[*dict.fromkeys(fault for check in every for fault in check.faults)],
-        warnings=warnings,
-        unread=[line for check in every for line in check.unread],
-        records=records,
-        n_pairs=sum(check.n_pairs for check in every),
-    )
+        warnings=warnings, unread=[line for check in every for line in check.unread],
+        records=records, n_pairs=sum(check.n_pairs for check in every),
+    )  # fmt: skip
 
 
 def _check_text(

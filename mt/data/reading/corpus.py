@@ -142,11 +142,10 @@ def first_shifted_line(src: Path, tgt: Path) -> int | None:
 
 
 KINDS: dict[SourceFormat, type[OpenedText]] = {
-    "text": AlignedText,
-    **dict.fromkeys(("tsv", "csv", "json", "jsonl"), TableText),
+    "text": AlignedText, **dict.fromkeys(("tsv", "csv", "json", "jsonl"), TableText),
     **dict.fromkeys(("tmx", "xliff"), UnitText),
     **dict.fromkeys(("parquet", "dataset"), DataSetText),
-}
+}  # fmt: skip
 
 
 def open_text(source: Source, root: Path, where: str = "") -> OpenedText:

@@ -128,6 +128,7 @@ class TableText(RowFiles):
         """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
         # The csv module would end a row at a carriage return inside a cell.
         with_ends = (line.replace("\r", " ") + "\n" for line in lines)
+        csv.field_size_limit(max(MAX_LINE, csv.field_size_limit()))
         reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
         start, has_names = 1, False  # which the first row may hold
         cells: list[str] | None = []

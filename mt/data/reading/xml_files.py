@@ -105,7 +105,7 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
     encoding = wide_encoding(start) or (said[1].decode() if said else "utf-8")
     languages: dict[str, str] = {}
     of_root: dict[str, str] = {}
-    line, text = 1, ""
+    line, text, unclosed = 1, "", set[str]()  # elements that nothing later closes
     errors = "surrogateescape" if re.match("utf_?-?8", encoding, re.IGNORECASE) else None
     try:
         with (
@@ -124,12 +124,14 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                 while opening := _OPEN.search(text, end):
                     line += text.count("\n", end, opening.start())
                     end = opening.start()
-                    closing = _closing(opening[1]).search(text, end)
+                    tag = opening[1]
+                    closing = None if tag in unclosed else _closing(tag).search(text, end)
                     place = f"{path}, line {line:,}"
                     is_long = (closing.end() if closing else len(text)) - end > MAX_LINE
                     later = is_long and not closing and _OPEN.search(text, opening.end())
                     if (is_end and not closing) or later:
-                        if opening[1] != "!--":
+                        unclosed |= {tag} if is_end else set()
+                        if tag != "!--":
                             damage.add("units that are not closed, left out", place)
                         end = opening.end()
                         continue
@@ -141,17 +143,17 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                     if closing is None:
                         break
                     item = text[end : closing.end()]
-                    if opening[1] == "!ENTITY":
+                    if tag == "!ENTITY":
                         raise DataError(
                             f"{where}.path: {place} declares an entity (<!ENTITY), which could "
                             "fill the memory, so the file is refused. Remove the declaration."
                         )
-                    if (name := opening[1].rpartition(":")[2]) in ("file", "xliff"):
+                    if (name := tag.rpartition(":")[2]) in ("file", "xliff"):
                         named = _LANGUAGE.findall(item)
                         sides = {_SIDES.get(key, "target"): code for key, code in named}
                         languages = sides or of_root or languages
                         of_root = languages if name == "xliff" else of_root
-                    elif opening[1] != "!--":
+                    elif tag != "!--":
                         units.append(_Unit(place, item, languages))
                     line += item.count("\n")
                     end = closing.end()
@@ -192,7 +194,8 @@ def _parsed_alone(unit: _Unit, parser: Any, errors: str, where: str, damage: Dam
 
     place, xml, _ = unit
     if nested := _NESTED.match(xml):
-        damage.add("units that are not closed, left out", place)
+        for _ in re.finditer(rf"<{re.escape(nested[1])}(?=[\s>])", nested[0]):
+            damage.add("units that are not closed, left out", place)
         xml = xml[nested.end() :]
     if is_damaged(xml):
         if errors == "strict":

@@ -124,8 +124,8 @@ def tokens_before(flows: Sequence[Flow], tokenizer: Tokenizer) -> list[list[int]
         if flow.token is not None and flow.token not in known:
             raise DataError(
                 f"data.language_tokens: the vocabulary has no token for {flow.token}, found "
-                f"{', '.join(known) or 'none'}; an existing vocabulary cannot get it: train a new "
-                "one (train.new_vocabulary), or set language_tokens to false and no train.init_from"
+                f"{', '.join(known) or 'none'}; an existing vocabulary cannot get it: start a new "
+                "run (--fresh), or with train.init_from set train.new_vocabulary: true"
             )
         ids = [] if flow.token is None else [known[flow.token]]
         if flow.tag is not None:

@@ -175,11 +175,10 @@ def fingerprint_of(texts: StoreTexts) -> str:
     content = {
         "format": FORMAT,
         "corpora": [text_key(corpus, texts.root, texts.records) for corpus in texts.corpora],
-        "tokenizer": texts.tokenizer.fingerprint,
-        "limits": texts.limits,
+        "tokenizer": texts.tokenizer.fingerprint, "limits": texts.limits,
         "tokens before": texts.n_before,
         "languages": [corpus.direction for corpus in texts.corpora] if texts.by_language else [],
-    }
+    }  # fmt: skip
     if texts.limits.dedupe:
         content["duplicates stay in"] = heaviest_first([each.weight for each in texts.corpora])
     return content_key(content)
@@ -257,9 +256,11 @@ def _build(folder: Path, texts: StoreTexts, watch: Watch) -> None:
     corpora = [corpus.counted(own) for corpus, own in zip(encoded, dropped, strict=True)]
     total = sum(corpora, Counts())
     if not total.kept:
+        is_training = texts.where == "data.train"
+        keys = "data.max_tokens, data.max_length_ratio" if is_training else "model.max_positions"
         raise DataError(
             f"{texts.where}: no pair is left ({total.summary(texts.limits)}); check that the files "
-            "are the right ones, or raise data.max_tokens and data.max_length_ratio"
+            f"are the right ones, or raise {keys}"
         )
     lengths = np.concatenate([corpus.lengths for corpus in encoded])  # (n, 2)
     fitting = zip(encoded, dropped, strict=True)
@@ -267,12 +268,10 @@ def _build(folder: Path, texts: StoreTexts, watch: Watch) -> None:
     _copy(folder, lengths.sum(1, dtype=np.int64), stays, texts.id_type)
     save_array(folder / "lengths.npy", np.ascontiguousarray(lengths[stays].T))
     meta = {
-        "records": texts.records,
-        "dtype": texts.id_type.str,
-        "kept": [counts.kept for counts in corpora],
-        "counts": total.summary(texts.limits),
+        "records": texts.records, "dtype": texts.id_type.str,
+        "kept": [counts.kept for counts in corpora], "counts": total.summary(texts.limits),
         "corpora": [asdict(counts) for counts in corpora],
-    }
+    }  # fmt: skip
     (folder / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
