@@ -43,10 +43,6 @@ class Document:
     languages: list[tuple[Literal["source", "target"], str, int]] = field(default_factory=list)
     unnamed: MarkupToken | None = None  # <xliff> that does not name the language of its targets
 
-    @property
-    def needs_alignment(self) -> bool:
-        return any(text.tagged.needs_alignment for text in self.texts)
-
     def render(
         self, translations: Iterable[Translation]
     ) -> tuple[str, list[tuple[int, MarkupToken]]]:

@@ -22,6 +22,7 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES, WHITE = re.compile(r"[ \t\r\n\f]+"), (" ", "\n")
 ENTITY = re.compile(r"&#?\w+;")
+HIDDEN = re.compile(r"(\A|[\s(\[{„“«>])?\0([^\0]*)\0(?=(\w)?)")  # may need spaces around it
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # `Strg+C` is two, as is `Ctrl+C`
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
 NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols
@@ -169,6 +170,8 @@ class TaggedText:
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
+        gap = " " * (not is_unspaced(translated))
+        text = HIDDEN.sub(lambda m: (gap if m[1] is None else m[1]) + m[2] + gap * bool(m[3]), text)
         if any(part.kind == "newline" for part in self.parts):  # a blank line ends a subtitle
             text = BLANK_LINE.sub("", text)
         return text, placing.lost
@@ -193,8 +196,10 @@ class TaggedText:
                 parts[-1] = parts[-1].removesuffix(" ")
             at += inner.opening.space_after and translated.startswith(" ", at)
             kept = None if _kept_alone(tag) else _kept_alone(inner)
-            if kept and inner.place[0] == len(translated) and any(parts):
-                text = " " * (not kept.opening.space_before and text[0] != " ") + text
+            if inner.opening.kind == "kept" and inner.start == inner.end:  # not seen by the model
+                text = f"\0{text.strip()}\0"
+            elif kept and inner.place[0] == len(translated) and any(parts):
+                text = " " * (not kept.opening.space_before) + text
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])
@@ -289,12 +294,16 @@ class _Placing:
         content = self.text[tag.start : tag.end]
         if tag.opening.term:  # the model may have found its translation
             content = html.unescape(tag.opening.raw)
-        bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
-        same = re.compile(re.escape(content).join(bounds), re.IGNORECASE)
+        word = "[A-Za-z0-9_]" if is_unspaced(self.translated) else r"\w"
+        bounds = (f"(?<!{word})" * content[0].isalnum(), f"(?!{word})" * content[-1].isalnum())
+        is_own = content in html.unescape(tag.opening.raw) and not tag.opening.term
+        same = re.compile(re.escape(content).join(bounds), 0 if is_own else re.IGNORECASE)
         found = (match.span() for match in same.finditer(self.translated, low, high))
         spans = [span for span in found if not any(taken[slice(*span)])]
         around = self._around(tag, taken, low, high)
-        return spans[0] if spans and around not in spans else around
+        wanted = tag.start * len(self.translated) / len(self.text)
+        nearest = min(spans, key=lambda span: abs(span[0] - wanted), default=around)
+        return around if around in spans else nearest
 
     def _line_break(self, tag: InlineTag, taken: bytearray, low: int, high: int) -> Span | None:
         """The space that parts the translation as the source was parted, or nearly."""

@@ -19,7 +19,6 @@ CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
 _LIST_MARK = r"(?:[-–—•*·]|\d{1,2}[.)])[ \t]+"
 LINE_START = re.compile(rf"(\A{_LIST_MARK}|[ \t]*\r?\n\s*(?:{_LIST_MARK})?)")
-# An attribute of a tag.
 ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _ATTRIBUTES = r"""(?:=\s*"[^"]*"|=\s*'[^']*'|=(?!\s*["'])|[^>=])*"""
 # A comment as the standard ends it, what is no element, an element whose content is no markup, a
@@ -125,7 +124,6 @@ def _quoted(token: MarkupToken) -> MarkupToken:
 
 # --- subtitles, whose format has no more grammar than `TIMING` ----------------------------------
 
-# The start of a line with the times of a subtitle.
 TIMING = re.compile(r"[\s\ufeff]*\d+:[\d:.,;]+\s*-->")
 SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
 # The speaker of a line of a dialogue changes at a dash.
@@ -135,17 +133,10 @@ DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")
 def srt_tokens(content: str, name: str) -> Iterator[MarkupToken]:
     """Cut subtitles, the lines of each being a text; a dash before a line begins another."""
     if "\r" in content and "\n" not in content:
-        raise DataError(
-            f"{name}: its line ends are carriage returns (\\r) without line feeds, which are "
-            "required. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
-        )
+        raise DataError(f"{name}: its lines end in carriage returns; tr '\\r' '\\n' < FILE > NEW")
     if not TIMING.search(content):
-        raise DataError(
-            f"{name}: has no subtitle, a line such as 00:00:01,000 --> 00:00:02,500 is required; "
-            "give --format text if it is no SRT file"
-        )
-    lines = re.findall(r"[^\n]*\n|[^\n]+", content)
-    in_text = False
+        raise DataError(f"{name}: has no subtitle such as 0:01,0 --> 0:02,5; or give --format text")
+    lines, in_text = re.findall(r"[^\n]*\n|[^\n]+", content), False
     for line, following, after in zip(lines, [*lines, ""][1:], [*lines, "", ""][2:], strict=True):
         is_number = line.strip().isdecimal() and TIMING.match(following)
         in_text = bool(TIMING.match(line)) or (in_text and not is_number)

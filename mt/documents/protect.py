@@ -22,8 +22,10 @@ from mt.errors import ConfigError, DataError
 from mt.translate.lines import SHOWN, Line, Step
 from mt.translate.streaming import read_file
 
-WORDS = re.compile(r"(?:[^\W_]|[ '’-])+")
-CLOSING = re.compile(r"[.,;:!?…)\]»”]")
+# What the model sees as it is: words, entities, and what touches other text, as {n} in {n}px.
+WORDS = regex.compile(r"[\p{L}\p{M}\p{N} '’-]+|&#?\w+;")
+OPENING = " \t\n\r([{>\"'„“‚‘«»¿¡"
+APART = re.compile(r"\Z|[\s)\]}<\"'“”’«»]|[.,;:!?…]+(?!\w)")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s; also
 # <tag> and &entity;, where a document does not have them as such.
@@ -49,7 +51,7 @@ class Protection(Step):
         tags: Set[str] = frozenset(), names: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         """`protect`: `auto` or regular expressions. `tags`: what the model knows before a line."""
-        self.names = names  # it sees for texts that are more than words, then nothing; None: these
+        self.names = names  # shown in place of texts that are more than words; None: they are
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.tags = tags
         self._patterns = [_compiled(text) for text in protect if text != "auto"]
@@ -60,6 +62,7 @@ class Protection(Step):
         if glossary is not None:
             terms = read_glossary(glossary)
             self.settings["--glossary"] = sha256(repr(terms).encode()).hexdigest()
+            self.names = names and [name for name in names if name not in repr(terms)]
             for term in sorted(terms, key=lambda term: (-len(_words(term)), term == term.lower())):
                 words = _words(term)
                 self._terms.setdefault(words[0].lower(), []).append((words, terms[term]))
@@ -99,6 +102,16 @@ class Protection(Step):
         merged_tokens = []
         line = "".join(token.raw for token in text if token.kind == "text")
         case = case_of(html.unescape(line) if is_document else line)
+        in_case = str.upper if case is Case.CAPITALS else str
+        there = " ".join(token.content or token.raw for token in text).lower()
+        names = (in_case(name) for name in self.names or () if name.lower() not in there)
+
+        def seen(text: str, start: int, end: int) -> str:
+            is_apart = text[:start][-1:] in OPENING and APART.match(text, end)
+            is_shown = self.names is None or not is_apart or WORDS.fullmatch(text, start, end)
+            own = html.unescape(text[start:end]).replace("\xa0", " ")  # &nbsp; is a space
+            return own if is_shown else next(names, "")
+
         for token in text:
             if token.kind != "text":
                 merged_tokens.append(token)
@@ -112,7 +125,9 @@ class Protection(Step):
                 self._counts["term" if target else "text"] += 1
                 taken = MarkupToken("kept", target or written, term=content if target else "")
                 taken.content = content
-                if not target and TAG.fullmatch(content):
+                if not (target or TAG.fullmatch(content)):
+                    taken.content = seen(shown, start, end)
+                elif not target:
                     tag = tag_token(content)
                     taken.kind, taken.name, taken.space_after = tag.kind, tag.name, tag.name == "br"
                 merged_tokens += [MarkupToken("text", raw[at : places[start]]), taken]
@@ -120,19 +135,11 @@ class Protection(Step):
             merged_tokens.append(MarkupToken("text", raw[at:]))
         merged_tokens = [token for token in merged_tokens if token.raw or token.kind != "text"]
         paired = partners_of(merged_tokens)
-        in_case = str.upper if case is Case.CAPITALS else str
-        names = (name for name in map(in_case, self.names or ()) if name not in line)
-        around = [edge := MarkupToken("text", ""), *merged_tokens, edge]
         for number, token in enumerate(merged_tokens):
             is_word = token.kind == "start" and number not in paired and "=" not in token.raw
             if token.content and is_word and not INLINE.fullmatch(token.name):
                 token.kind = "kept"  # what a program fills in, such as <Name>
-            is_named = self.names is not None and token.kind == "kept" and not token.term
-            if is_named and not WORDS.fullmatch(token.content):
-                token.content = "" if token.content[0] == "&" else next(names, "")  # no entity
-                before, after = around[number], around[number + 2]
-                if not token.content and before.raw.endswith(" ") and CLOSING.match(after.raw):
-                    before.raw, token.raw = before.raw[:-1], f" {token.raw}"
+                token.content = seen(token.content, 0, len(token.content))
         return merged_tokens
 
     def _spans(self, text: str, case: Case | None, feed: str) -> Iterator[tuple[int, int, str]]:

@@ -63,13 +63,13 @@ def translate_document(
 ) -> str:  # fmt: skip
     """Translate the texts of a document, and write the document with them; return a summary."""
     inputs = {"the input": files.source, "--glossary": files.glossary}
-    inputs["--shortlist"] = engine.shortlist
+    inputs |= {"--shortlist": engine.shortlist}
     refuse_overwrite(files.output, inputs.items(), engine.folders)
     document = read_document(line_format.name, files.read_whole(), files.name, protection.keep)
     _check_languages(document, files.name, search, engine)
-    if document.needs_alignment and not search.alignments:
-        search = _aligning(search, engine, f"{files.name}: has tags inside sentences")
     texts = document.texts
+    if any(text.tagged.needs_alignment for text in texts) and not search.alignments:
+        search = _aligning(search, engine, f"{files.name}: has tags inside sentences")
     with open_output(files.output) as file:
         progress = Progress(len(texts), 0, can_show_bar(files.output))
         translator = load_translator(
@@ -137,8 +137,7 @@ def read_document(form: str, content: str, name: str, protect: Protect = list) -
         content = f"{content[: declared.start(1)]}utf-8{content[declared.end(1) :]}"
     elif declared and declared[1].lower() not in ("utf-8", "utf8"):
         raise DataError(
-            f"{name}: says that it is {declared[1]}, but must be UTF-8, as the translation is; "
-            "convert it and what it says"
+            f"{name}: says that it is {declared[1]}, but must be UTF-8; convert it and what it says"
         )
     if form == "xliff":
         return XliffReader(content, name, protect).document

@@ -88,9 +88,7 @@ class XliffReader:
         for token, span in zip(self.tokens, spans, strict=True):
             token.raw = self._content[slice(*span)].decode()
         if self.tokens and not any(unit.source for unit in self._units):
-            raise DataError(
-                f"{name}: has no <source> in a <trans-unit> (XLIFF 1.2) or <segment> (XLIFF 2)"
-            )
+            raise DataError(f"{name}: has no <source> in a <trans-unit> or <segment>")
         for unit in self._units:
             self._read(unit)
 

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,12 +67,13 @@ class ResumableOutput:
                 file.flush()
                 os.fsync(file.fileno())
                 keep_mode(file, path)
+                self._next_record = {}
                 self._partial.replace(path)
                 # Only now: an output that cannot be renamed can still be resumed.
                 self._record_path.unlink(missing_ok=True)
                 sync_folder(path.parent)
             except BaseException as error:
-                with suppress(OSError):
+                if not isinstance(error, OSError):  # what an OSError has lost is not finished
                     self._record_if_due(file)
                 self._keep_or_remove(error, is_new)
                 raise

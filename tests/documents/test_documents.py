@@ -100,7 +100,7 @@ def test_subtitles() -> None:
         "srt", "1\r\n00:00:05,000 --> 00:00:06,000\r\naa\r\nbb\r\n", lambda _: "noch"
     )
     plain = "1\n00:01,000 --> 00:02,500\nEins zwei drei\nvier fünf\n"
-    assert not read_document("srt", plain, "x").needs_alignment
+    assert not read_document("srt", plain, "x").texts[0].tagged.needs_alignment
     assert translated("srt", plain, lambda _: "これは一行目です").splitlines()[2:] == [
         "これは一行", "目です",
     ]  # fmt: skip
@@ -232,11 +232,8 @@ def test_what_html_leaves_open(content: str, expected: str) -> None:
 def test_xliff() -> None:
     document = read_document("xliff", XLIFF, "x")
     assert texts_of(document) == [
-        (4, 'Der Hund schläft "hier".'),
-        (8, "Haus"),
-        (9, "Haus und Hof"),
-        (11, "Haus <b> & Hof"),
-    ]
+        (4, 'Der Hund schläft "hier".'), (8, "Haus"), (9, "Haus und Hof"), (11, "Haus <b> & Hof"),
+    ]  # fmt: skip
     assert document.n_done == 2
     copy = translated("xliff", XLIFF)
     made = '<target state="needs-review-translation" state-qualifier="mt-suggestion">'

@@ -248,15 +248,27 @@ def test_a_name_that_translations_copy_is_shown(translated: Any, tmp_path: Path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / WRITING).write_text(styles.to_json(), encoding="utf-8")
     for text, sees, answer, expected in (
-        ("{a} mag {b} und %s.", "Tom mag Rom und.", "Rom and Tom so.", "{b} and {a} so %s."),
+        ("{a} mag {b} und %s so", "Tom mag Rom und so", "Rom and Tom yes", "{b} and {a} yes %s"),
         ("Tom mag {a}", "Tom mag Rom", "Tom likes Rom", "Tom likes {a}"),
+        ("tom mag {a}, {b}!", "tom mag Rom, !", "tom likes Rom!", "tom likes {a}! {b}"),
         ("ICH MAG %s", "ICH MAG TOM", "I LIKE TOM", "I LIKE %s"),
-        ("ich mag %s &amp; so", "ich mag Tom so", "i like tom so", "i like %s &amp; so"),
+        ("ich mag %s &amp; so", "ich mag Tom & so", "i like tom &", "i like %s &amp;"),
         ("Ja {a}, b_c, Z-3", "Ja Tom, Rom, Z-3", "Yes Z-3 Rom Tom", "Yes Z-3 b_c {a}"),
+        (
+            "so {a}px {b}{c} (%s)",
+            "so {a}px {b}{c} (Tom)",
+            "a{a}px {b}{c} (Tom)",
+            "a{a}px {b}{c} (%s)",
+        ),
+        ("das {a}", "das Tom", "我喜欢Tom的书", "我喜欢{a}的书"),
+        ("Tom, Rom {a} {b} so", "Tom, Rom so", "Tom, Rom so", "Tom, Rom {a} {b} so"),
+        ("Tom, Rom <b>mag {a}</b>.", "Tom, Rom mag .", "Tom, Rom so.", "Tom, Rom <b>so {a}</b>."),
     ):
         options = (["auto", "Z-3", "b_c"],)
         out, seen, _ = translated(f"{text}\n", lambda _, answer=answer: [answer], options)
         assert (seen, out) == ([sees], f"{expected}\n")
+    out, *_ = translated("Mag US uns\n", lambda _: ["like us and US"], ([r"\bUS\b"],))
+    assert out == "like us and US\n"
 
 
 def test_tags_in_lines_are_those_of_documents(translated: Any) -> None:

@@ -33,16 +33,14 @@ from mt.search.inference import Inference
 from mt.search.scoring import ForcedDecoder, LogProbs, prove
 
 SHAPES: list[tuple[dict[str, Any], bool]] = [
-    ({}, True),
-    ({"norm": "post"}, True),
+    ({}, True), ({"norm": "post"}, True),
     ({"norm": "post", "activation": "silu", "output_bias": True}, False),
     ({"norm": "post", "tie_embeddings": False, "attention_bias": False}, True),
     ({"norm": "post", "tie_embeddings": False, "n_encoder_layers": 2, "n_heads": 4}, False),
     ({"activation": "gelu", "positions": "learned", "output_bias": True}, True),
-    ({"tie_embeddings": False, "attention_bias": False}, True),
-    ({}, False),
+    ({"tie_embeddings": False, "attention_bias": False}, True), ({}, False),
     ({"tie_embeddings": False, "activation": "silu"}, False),
-]
+]  # fmt: skip
 
 
 # What a model that was exported and imported has in any case.

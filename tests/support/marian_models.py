@@ -25,15 +25,12 @@ EOS_BIAS = 0.0  # so that outputs end, and not at once
 
 # What can differ between Marian models; see `write_marian`.
 KINDS: list[dict[str, Any]] = [
-    {},
-    {"activation": "relu", "bias": False},
-    {"activation": "gelu", "tied": False},
+    {}, {"activation": "relu", "bias": False}, {"activation": "gelu", "tied": False},
     {"separate": True, "shared": False},
-    {"separate": True, "shared": False, "tied": False, "algorithm": "bpe"},
-    {"shared": False},
+    {"separate": True, "shared": False, "tied": False, "algorithm": "bpe"}, {"shared": False},
     {"scaled": False},
     {"languages": True, "normalization": "nmt_nfkc", "format": "pytorch_model.bin"},
-]
+]  # fmt: skip
 
 
 def write_marian(

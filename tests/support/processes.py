@@ -45,12 +45,9 @@ def distributed_settings(tiny_mapping: Mapped) -> dict[str, Any]:
 def torchrun(processes: int, *options: object) -> list[str]:
     """The command line of torchrun, up to the module to run."""
     launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
         f"--nproc-per-node={processes}",
-    ]
+    ]  # fmt: skip
     return [*launcher, *map(str, options), "-m"]
 
 

@@ -89,10 +89,8 @@ def test_the_metric_chooses_the_best(
     tiny_mapping: Mapped, scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     for metric, best, said in [
-        ("bleu", 3, "BLEU 30.00"),
-        ("chrf", 2, "chrF2 50.00"),
-        ("nll", 2, "nll 2.000"),
-    ]:
+        ("bleu", 3, "BLEU 30.00"), ("chrf", 2, "chrF2 50.00"), ("nll", 2, "nll 2.000"),
+    ]:  # fmt: skip
         scripted_validations((10.0, 3.0), (20.0, 2.0), (30.0, 2.5))
         changes = {**VALIDATIONS, "max_steps": 3, "metric": metric}
         config, run = config_of(tiny_mapping, NO_TEST, train=changes), tmp_path / metric

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import MonkeyPatch, Mt, mt_command, refused
+from faults import raising
 from messages import raises_saying, says
 
 from mt.errors import DataError
@@ -117,15 +118,20 @@ def test_lines_finished_long_before_the_interruption_stay(
     monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", 10.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def lines() -> Iterable[str]:
+    def lines(stop: Callable[[], object]) -> Iterable[str]:
         yield from LINES[:6]
-        clock[0] = 30.0
-        raise KeyboardInterrupt
+        clock[0] += 30.0
+        stop()
 
+    interrupt = raising(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        work(tmp_path / "out", text=lines())
+        work(tmp_path / "out", text=lines(interrupt))
     assert work(tmp_path / "out", resume=True) == LINES[6:]
     assert (tmp_path / "out").read_text() == WANTED
+    monkeypatch.setattr(module, "sync_folder", interrupt)  # when the output has its name
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path / "out", text=lines(list))
+    assert files(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("name", ["out.partial", "out.partial.json"])

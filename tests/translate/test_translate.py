@@ -300,11 +300,8 @@ def test_translations_are_those_of_the_usual_line(tiny_run: Path, mt: Mt) -> Non
 def test_what_only_displays_does_not_enter_the_model(tiny_run: Path, mt: Mt) -> None:
     """Unless lines are to be translated as they are written."""
     hidden = [
-        "\u200fei\u00adns \u200bzwei\u2060 dr\ufeffei\u200e",
-        "\u3164",
-        "\u115f\u1160",
-        "\u2800",
-    ]
+        "\u200fei\u00adns \u200bzwei\u2060 dr\ufeffei\u200e", "\u3164", "\u115f\u1160", "\u2800",
+    ]  # fmt: skip
     letterless = ["12:30", "-" * 100_000, "♪ ♪", "1.000", "(😀)!", "½", "٤٥"]
     text = "\n".join([PLAIN, *hidden, *letterless, ""]).encode()
     started = time.perf_counter()

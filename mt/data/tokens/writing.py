@@ -36,7 +36,7 @@ KNOWN = 0.05
 STOPS = 0.9
 # Words that begin most lines, of those that do so more often than they have a capital inside.
 OPENERS = 2_000
-# Lines with a name, and the share of them that have it on both sides, from which a model copies it.
+# A model copies a name that so many lines have on both sides, and this share of those with it.
 NAMED = 100
 COPIED = 0.9
 # Words of so many letters begin with a capital in any Title Case, and how many there must be.
