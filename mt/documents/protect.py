@@ -31,8 +31,8 @@ TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 # <tag> and &entity;, where a document does not have them as such.
 AUTO = [re.compile(pattern) for pattern in (
     ADDRESS,
-    r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
-    r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
+    r"\{\{[^{}]+\}\}|[$%#]?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+|%%",
+    r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#,]*\d*(?:\.\d+)?[hlLzjt]{0,2}[sdifuxXeEgGc@](?![A-Za-z])",
     TAG.pattern,
     r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);",
 )]  # fmt: skip

@@ -82,9 +82,9 @@ def translate_document(
         file.write(text.encode())
     protection.count_lost(token for _, token in lost if token.kind == "kept")
     n_lost = LineNumbers()
-    for line, _ in lost:
+    for line in (line for line, token in lost if token.kind != "kept"):
         n_lost.add(line)
-    notes = [f"{n_lost.count:,} tags without a place, put at the end: {n_lost}"] * bool(lost)
+    notes = [f"tags without a place, at the end: {n_lost.count:,} ({n_lost})"] * bool(n_lost.count)
     notes += [f"{document.n_done:,} with a translation already, kept"] * bool(document.n_done)
     return translator.summary("text", notes)
 

@@ -47,11 +47,9 @@ def test_the_page_fits_and_has_no_error(browser: Browser, tiny_run: Path, tmp_pa
     shutil.copytree(tiny_run, long_name, symlinks=True)
     new = write_run(tmp_path / "new", train=[train_line(10)])
     cases = {
-        "one": [tiny_run],
-        "several": [tiny_run, long_name, new],
-        "hostile": [hostile_run(tmp_path / "hostile")],
-        "new": [new],
-    }
+        "one": [tiny_run], "several": [tiny_run, long_name, new],
+        "hostile": [hostile_run(tmp_path / "hostile")], "new": [new],
+    }  # fmt: skip
     for name, folders in cases.items():
         path = tmp_path / f"{name}.html"
         path.write_text(make_page(folders), encoding="utf-8")
