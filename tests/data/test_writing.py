@@ -251,7 +251,7 @@ def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Pat
 
 
 def test_names_are_copied_where_nearly_all_pairs_have_them_on_both_sides() -> None:
-    def names_of(src: list[str], tgt: list[str]) -> list[str] | None:
+    def names_of(src: list[str], tgt: list[str]) -> Any:
         return Styles.learn(src, tgt, [0] * len(src), [("de", "en")]).styles[0].names
 
     for others, expected in ((99, ["Tom"]), (100, ["Tom", "{0}"])):

@@ -159,12 +159,12 @@ def validate_sharded(run: Path) -> None:
             assert whole == sharded, (world.rank, whole, sharded)
         # A rank whose output is non-finite: no text counts, and all ranks know why.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(validation, "log", Mock())
+            patch.setattr(validation, "log", told := Mock())
             if world.rank == 1:
                 problem = Mock(side_effect=NonFiniteError("sentence 3"))
                 patch.setattr(validation_module, "translate", problem)
             assert not any(validation.evaluate(loaded, device, world, Signals()).outputs)
-            assert says(str(validation.log.say.mock_calls), "not translated", "sentence 3")
+            assert says(str(told.say.mock_calls), "not translated", "sentence 3")
         print(sharded[1]["bleu"].value)
 
 
