@@ -22,7 +22,8 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES, WHITE = re.compile(r"[ \t\r\n\f]+"), (" ", "\n")
 ENTITY = re.compile(r"&#?\w+;")
-HIDDEN = re.compile(r"(\A|[\s(\[{„“«>])?\0([^\0]*)\0(?=(\w)?)")  # may need spaces around it
+# Where a space is missing before or after a text that the model did not see, which \0 and \1 mark.
+NO_SPACE = re.compile(r"(?<=[^\s(\[{„“«>])\x00|(?<=\S)\x01(?=\w)")
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # `Strg+C` is two, as is `Ctrl+C`
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
 NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols
@@ -170,8 +171,7 @@ class TaggedText:
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
-        gap = " " * (not is_unspaced(translated))
-        text = HIDDEN.sub(lambda m: (gap if m[1] is None else m[1]) + m[2] + gap * bool(m[3]), text)
+        text = NO_SPACE.sub(" " * (not is_unspaced(translated)), text).translate({0: None, 1: None})
         if any(part.kind == "newline" for part in self.parts):  # a blank line ends a subtitle
             text = BLANK_LINE.sub("", text)
         return text, placing.lost
@@ -197,7 +197,7 @@ class TaggedText:
             at += inner.opening.space_after and translated.startswith(" ", at)
             kept = None if _kept_alone(tag) else _kept_alone(inner)
             if inner.opening.kind == "kept" and inner.start == inner.end:  # not seen by the model
-                text = f"\0{text.strip()}\0"
+                text = f"\0{text.strip(' ')}\1"
             elif kept and inner.place[0] == len(translated) and any(parts):
                 text = " " * (not kept.opening.space_before) + text
             parts.append(text)

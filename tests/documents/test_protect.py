@@ -268,8 +268,9 @@ def test_a_name_that_translations_copy_is_shown(translated: Any, tmp_path: Path)
         options = (["auto", "Z-3", "b_c"],)
         out, seen, _ = translated(f"{text}\n", lambda _, answer=answer: [answer], options)
         assert (seen, out) == ([sees], f"{expected}\n")
-    out, *_ = translated("Mag US uns\n", lambda _: ["like us and US"], ([r"\bUS\b"],))
-    assert out == "like us and US\n"
+    out, *_ = translated('{"text": "Tom Rom {x}\\nja"}\n', lambda t: [t], (["auto"],), form="jsonl")
+    assert json.loads(out)["translation"] == "Tom Rom {x}\nja"
+    assert translated("US so\n", lambda _: ["us US"], ([r"\bUS\b"],))[0] == "us US\n"
 
 
 def test_tags_in_lines_are_those_of_documents(translated: Any) -> None:

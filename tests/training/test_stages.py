@@ -46,10 +46,9 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
     data = data_of(
         {"until": {"updates": 9}},
         {"until": {"updates": 9}, "weights": [1, 2, 0], "augment": {"typos": 0.5}},
-        {"weights": [0, 1, 5]},
-        train=[TEXTS[0] | {"weight": 0.5}, *TEXTS[1:]],
+        {"weights": [0, 1, 5]}, train=[TEXTS[0] | {"weight": 0.5}, *TEXTS[1:]],
         augment={"typos": 0.1},
-    )
+    )  # fmt: skip
     plans = plans_of(data)
     assert [plan.drawn for plan in plans] == [[100, 100, 60], [100, 100, 0], [0, 50, 150]]
     seen = np.concatenate([batch for update in plans[1].updates(0) for batch in update])
