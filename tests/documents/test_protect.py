@@ -78,9 +78,7 @@ def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -
     terms = Protection((), path)
     assert kept(terms, "हिन्दी नदी न हि") == ["na", "hi"]
     # Composed or not, and after what is elided, as is a term with an apostrophe.
-    path.write_text(
-        "cafe\u0301\tcoffee\neau\twater\nl'été\tsummer\n한국\tKorea\n", encoding="utf-8"
-    )
+    write_lines(path, ["cafe\u0301\tcoffee", "eau\twater", "l'été\tsummer", "한국\tKorea"])
     terms = Protection((), path)
     assert kept(terms, "Cafe\u0301, CAFÉ d'eau cafe jusqu’à l’été, s'eauté") == [
         "coffee", "coffee", "water", "summer"
