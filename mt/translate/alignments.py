@@ -22,7 +22,7 @@ class Alignments(Step):
         """`n_first`: tokens before a source that are no part of a line."""
         if not isinstance(engine, TorchEngine) or not isinstance(engine.model, Inference):
             raise ConfigError(
-                "--alignments: need the attention of a single model; give only one or leave them out"
+                "--alignments: need the attention of a single model; give only one --model"
             )
         self.forced_decoder = ForcedDecoder(engine.model)
         self.tokenizer = tokenizer
