@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from mt.documents.inline_tags import MarkupToken, TaggedText
 from mt.documents.markup import ATTRIBUTE
@@ -40,7 +40,7 @@ class Document:
     texts: list[DocumentText] = field(default_factory=list)
     n_done: int = 0  # texts that have a translation already
     # Languages that it names: on which side, as which, and in which line.
-    languages: list[tuple[Literal["source", "target"], str, int]] = field(default_factory=list)
+    languages: list[tuple[str, str, int]] = field(default_factory=list)
     unnamed: MarkupToken | None = None  # <xliff> that does not name the language of its targets
 
     def render(

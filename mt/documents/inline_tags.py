@@ -22,8 +22,7 @@ from mt.data.reading.words import composed, has_letter, is_unspaced
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES, WHITE = re.compile(r"[ \t\r\n\f]+"), (" ", "\n")
 ENTITY = re.compile(r"&#?\w+;")
-# Where a space is missing before or after a text that the model did not see, which \0 and \1 mark.
-NO_SPACE = re.compile(r"(?<=[^\s(\[{„“«>])\x00|(?<=\S)\x01(?=\w)")
+NO_SPACE = re.compile(r"(?<=[^\s(\[{„“«>])\x00|(?<=\S)\x01(?=\w)")  # beside a hidden text
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # `Strg+C` is two, as is `Ctrl+C`
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)  # a word without the punctuation around it
 NOTE = regex.compile(r"[*†‡§¶#\p{S}\p{M}\p{C}]+|[\[(]?[\d,;\s–-]+[\])]")  # and symbols

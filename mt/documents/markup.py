@@ -126,8 +126,7 @@ def _quoted(token: MarkupToken) -> MarkupToken:
 
 TIMING = re.compile(r"[\s\ufeff]*\d+:[\d:.,;]+\s*-->")
 SUBTITLE_TAG = re.compile(r"(</?[A-Za-z][^<>]*>|\{\\[^{}]*\})")
-# The speaker of a line of a dialogue changes at a dash.
-DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")
+DASH = re.compile(r"((?:<[^<>]*>|\{\\[^{}]*\})*)([-–—‐]\s*)")  # before another speaker
 
 
 def srt_tokens(content: str, name: str) -> Iterator[MarkupToken]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from hashlib import sha256
@@ -41,6 +42,7 @@ _ELIDED = re.compile(
     r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
 )
 TIME_LIMIT = 5.0  # seconds in which a pattern of the user's must have been through a text
+MOST_LOST = 10_000  # names of what was left out that are counted, so that memory is bounded
 
 
 class Protection(Step):
@@ -102,15 +104,14 @@ class Protection(Step):
         merged_tokens = []
         line = "".join(token.raw for token in text if token.kind == "text")
         case = case_of(html.unescape(line) if is_document else line)
-        in_case = str.upper if case is Case.CAPITALS else str
         there = " ".join(token.content or token.raw for token in text).lower()
-        names = (in_case(name) for name in self.names or () if name.lower() not in there)
+        names = filter(lambda name: name.lower() not in there, self.names or ())
 
         def seen(text: str, start: int, end: int) -> str:
-            is_apart = text[:start][-1:] in OPENING and APART.match(text, end)
-            is_shown = self.names is None or not is_apart or WORDS.fullmatch(text, start, end)
-            own = html.unescape(text[start:end]).replace("\xa0", " ")  # &nbsp; is a space
-            return own if is_shown else next(names, "")
+            is_apart = text[start - 1 : start] in OPENING and APART.match(text, end)
+            if self.names is None or not is_apart or WORDS.fullmatch(text, start, end):
+                return html.unescape(text[start:end]).replace("\xa0", " ")  # &nbsp; is a space
+            return next(names, "").upper() if case is Case.CAPITALS else next(names, "")
 
         for token in text:
             if token.kind != "text":
@@ -190,7 +191,8 @@ class Protection(Step):
         """Count what a model has left out."""
         for token in lost:
             name = f"{token.term} → {token.raw}" if token.term else token.raw.strip()
-            self._lost[name] += 1
+            if name in self._lost or len(self._lost) < MOST_LOST:
+                self._lost[name] += 1
 
     def summary(self) -> str:
         """A line about the texts that were kept, and those put at the end; "" for none."""
@@ -254,8 +256,11 @@ def _compiled(text: str) -> regex.Pattern[str]:
     if not text.strip():
         raise ConfigError(f"--protect: must be a regular expression or auto, found {text!r}")
     try:
-        return regex.compile(text)
-    except (regex.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # [[a]: may be read otherwise some day
+            re.compile(text)
+            return regex.compile(text)
+    except (re.error, regex.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
             f"--protect: must be a regular expression, found {text!r} ({error}); put a backslash "
             "before a sign that is meant as such"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
-from typing import Any, Literal
+from typing import Any
 from xml.parsers import expat
 
 from mt.documents.document import Document, DocumentText, Protect, merged
@@ -22,11 +22,7 @@ XLIFF_CODE: dict[str, TokenKind] = {
     **dict.fromkeys(("bpt", "bx", "sc", "sm"), "start"),
     **dict.fromkeys(("ept", "ex", "ec", "em"), "end"),
 }
-# Attributes that name the languages of a document.
-LANGUAGES: dict[str, Literal["source", "target"]] = {
-    "source-language": "source", "srcLang": "source",
-    "target-language": "target", "trgLang": "target",
-}  # fmt: skip
+LANGUAGE_ATTRIBUTES = ("source-language", "srcLang", "target-language", "trgLang")
 # States of a target whose text may be replaced; without a state it may not.
 OPEN_STATES = {"new", "needs-translation", "initial"}
 
@@ -105,8 +101,9 @@ class XliffReader:
         has_lines = (attributes.get("xml:space") or "preserve" * parent.has_lines) == "preserve"
         self._open.append(_Element(local, attributes, len(self.tokens), line, is_fixed, has_lines))
         if local in ("file", "xliff"):  # of XLIFF 1.2, of XLIFF 2
-            found = ((side, attributes.get(key, ""), line) for key, side in LANGUAGES.items())
-            self.document.languages += [named for named in found if named[1]]
+            found = (("source" if key[0] == "s" else "target", key) for key in LANGUAGE_ATTRIBUTES)
+            named = [(side, attributes[key], line) for side, key in found if key in attributes]
+            self.document.languages += named
         self._add("start", local, attributes)
         if "srcLang" in attributes and "trgLang" not in attributes:  # XLIFF 2
             self.document.unnamed = self.tokens[-1]

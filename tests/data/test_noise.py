@@ -81,7 +81,7 @@ def test_both_sides_get_the_same_mark() -> None:
         marks.append(mark)
     at_end = sum(src.endswith(mark) for (src, _), mark in zip(pairs, marks, strict=True))
     assert at_end / len(pairs) == pytest.approx(0.78, abs=0.04)
-    assert set(marks) == {*noise.EMOJI, *noise.STRAY}
+    assert len(set(marks)) > 300
 
 
 def test_stray_characters_come_at_their_rate() -> None:

@@ -321,7 +321,7 @@ def test_entities_and_spaces_of_documents(translated: Any) -> None:
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    for pattern in ("a(b", " ", "a{99999999999}"):
+    for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
         with raises_saying(ConfigError, "--protect", "a regular expression", repr(pattern)):
             Protection(["auto", pattern])
     monkeypatch.setattr(protect, "TIME_LIMIT", 0.1)

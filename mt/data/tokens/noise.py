@@ -38,8 +38,7 @@ def upper_case(text: str, lang: str) -> str:
 
 def title_case(text: str, lang: str) -> str:
     """The text with a capital at the start of each word, in Dutch IJ; other letters stay."""
-    language = _language(lang)
-    return " ".join([_title_word(word, language) for word in text.split(" ")])
+    return " ".join([_title_word(word, _language(lang)) for word in text.split(" ")])
 
 
 def lower_case(text: str, lang: str) -> str:
@@ -147,11 +146,14 @@ _FREQUENT = """
 """
 EMOJI = _FREQUENT.split()
 STRAY = "♪♫★•·»►→~*#|_^`¬°™®†"
+# Other emoji. Most are rarer in the training text than a piece needs: their bytes are to be copied.
+_EMOJI_BLOCKS = [*range(0x1F300, 0x1F650), *range(0x1F680, 0x1F6C6), *range(0x1F90C, 0x1FA00)]
 
 
 def add_mark(texts: Sequence[str], random: Random) -> list[str]:
     """The texts with one emoji or stray character: three times of four at the end, else inside."""
-    mark = random.choice([*EMOJI, *STRAY])
+    kind = random.choice([EMOJI, EMOJI, EMOJI, STRAY, [*map(chr, _EMOJI_BLOCKS)]])
+    mark = random.choice(kind) * (1 if random.random() < 0.85 else random.randint(2, 3))
     place = 1.0 if random.random() < 0.75 else random.random()
     marked = []
     for text in texts:

@@ -168,15 +168,13 @@ class LanguageStyle:
         stops = {end: count for end, count in ends.items() if end and end in noise.FINAL_STOPS}
         has_stops = stops and sum(stops.values()) >= STOPS * len(drawn)
         others = cls(
-            language,
-            [],
-            is_capital=sum(word[0].isupper() for word in rare) > len(rare) / 2,
+            language, [], is_capital=sum(word[0].isupper() for word in rare) > len(rare) / 2,
             begins_with_capital=n_capitalised > n_first / 2,
             known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
             final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
             openers=[word for word, n in begins.most_common(OPENERS) if n > inside[word]],
             names=[*names],
-        )
+        )  # fmt: skip
         usual = {key: max(seen, key=lambda word: (seen[word], word)) for key, seen in forms.items()}
         # STRASSE has lost its ß, and capitals in Greek their accents.
         listed = {
